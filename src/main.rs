@@ -32,6 +32,10 @@ fn main() -> ExitCode {
         end_quietly_when_the_pipe_closes();
     }
     match matches.subcommand() {
+        Some(("serve", matches)) if matches.get_one::<bool>("version") == Some(&true) => {
+            println!("{}", version(if is_named_nsqd() { "nsqd" } else { "ringmq" }));
+            ExitCode::SUCCESS
+        }
         Some(("serve", matches)) => with_settings(matches, |settings, level| serve(matches, settings, level)),
         Some(("doctor", matches)) => with_settings(matches, |settings, _| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
@@ -39,7 +43,14 @@ fn main() -> ExitCode {
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
         Some(("lookupd", matches)) => lookupd(matches),
-        _ => unreachable!("clap asks for one of the subcommands"),
+        Some(("version", _)) => {
+            println!("{}", version("ringmq"));
+            ExitCode::SUCCESS
+        }
+        Some(("completions", matches)) => ringmq_tools::shell::completions(matches, command()),
+        Some(("man", matches)) => ringmq_tools::shell::man(matches, command()),
+        Some((name, matches)) => ringmq_tools::run(name, matches).expect("a subcommand that is not above is a tool"),
+        None => unreachable!("clap asks for one of the subcommands"),
     }
 }
 
@@ -75,6 +86,19 @@ fn without_far_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
+/// What scripts parse: the release of nsqd that the node stands in for, where it is called by that name.
+fn version(name: &str) -> String {
+    let own = concat!("ringmq ", env!("CARGO_PKG_VERSION"));
+    match name {
+        "nsqd" => format!("nsqd v{} ({own})", ringmq_lookupd::NSQ_VERSION),
+        _ => format!("ringmq v{} (stands in for nsqd v{})", env!("CARGO_PKG_VERSION"), ringmq_lookupd::NSQ_VERSION),
+    }
+}
+
+fn is_named_nsqd() -> bool {
+    std::env::args().next().and_then(|path| path.rsplit('/').next().map(|name| name == "nsqd")).unwrap_or(false)
+}
+
 /// A link of the name `nsqd` or `nsqlookupd` makes the binary a stand-in for it: its flags come right behind the name.
 fn as_named(mut args: Vec<String>) -> Vec<String> {
     let name = args.first().and_then(|path| path.rsplit('/').next());
@@ -90,12 +114,26 @@ fn as_named(mut args: Vec<String>) -> Vec<String> {
 fn command() -> Command {
     let serve = Command::new("serve")
         .about("Run the node")
+        .disable_version_flag(true)
+        .arg(
+            Arg::new("version")
+                .long("version")
+                .num_args(0..=1)
+                .require_equals(true)
+                .default_value("false")
+                .default_missing_value("true")
+                .hide_default_value(true)
+                .hide_possible_values(true)
+                .value_parser(clap::builder::BoolishValueParser::new())
+                .help("Print the version and end")
+                .help_heading("Node"),
+        )
         .long_about(
             "Run the node: NSQ clients on --tcp-address, HTTP on --http-address, data below --data-path.\n\n\
              Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry a unit, as in 250ms, 60s, 1m30s.\n\
              Called by the name `nsqd` the binary does this, with the flags right behind the name.",
         )
-        .after_help(
+        .after_long_help(
             "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
              A second one changes nothing, a third ends the process at once.\n\
              SIGHUP makes it read again what can change while it runs: log-level of the --config file, the TLS files, the cluster file.\n\
@@ -201,12 +239,15 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(config::flags::add_flags(serve))
+        .subcommands(ringmq_tools::commands())
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
         .subcommand(config::flags::add_flags(cluster))
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
         .subcommand(ringmq_lookupd::options::command("lookupd"))
+        .subcommands(ringmq_tools::shell::commands())
+        .subcommand(Command::new("version").about("Print the version"))
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {

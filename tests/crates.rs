@@ -25,6 +25,11 @@ fn a_program_that_uses_the_client_compiles_no_node() {
 }
 
 #[test]
+fn the_tools_need_no_node() {
+    assert_without("ringmq-tools", &["glommio", "io-uring", "ringmq"]);
+}
+
+#[test]
 fn the_core_and_the_protocols_are_built_from_nothing_that_does_io() {
     for package in ["ringmq-core", "ringmq-protocol"] {
         assert_without(package, &["glommio", "io-uring", "hyper", "tokio", "mio", "rtrb"]);

@@ -165,6 +165,7 @@ fn a_flag_that_the_program_tells_of_is_there() {
     known.extend(TABLE.iter().map(|row| row.name.to_string()).chain(IGNORED.iter().map(|(name, _)| name.to_string())));
     of_command(&ringmq::config::flags::add_flags(clap::Command::new("serve")), &mut known);
     of_command(&ringmq::load::command(), &mut known);
+    ringmq_tools::commands().iter().for_each(|command| of_command(command, &mut known));
     for path in ["src/main.rs", "crates/ringmq-sim/src/main.rs"] {
         let found = declared(&files[Path::new(path)]);
         assert!(found.len() > 5, "{path}: its flags were not found");

@@ -74,6 +74,11 @@ impl Client {
         }
     }
 
+    /// The longest message that the node takes, in bytes.
+    pub async fn message_bytes_max(&self) -> Result<usize> {
+        Ok(self.inner.any_link().await?.facts.max_message_bytes)
+    }
+
     /// Asks for a sign of life.
     pub async fn ping(&self) -> Result<()> {
         let link = self.inner.any_link().await?;

@@ -30,6 +30,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) fn spawn(inner: Arc<Inner>, shared: Arc<Shared>, lane: Arc<Lane>, partition: PartitionId) {
     let (tx, rx) = mpsc::unbounded_channel();
+    let pinned = shared.settings.pinned.filter(|pinned| pinned.partition == partition.0);
     let task = Task {
         inner,
         shared,
@@ -43,8 +44,9 @@ pub(super) fn spawn(inner: Arc<Inner>, shared: Arc<Shared>, lane: Arc<Lane>, par
         next_try: 0,
         draining: false,
         failures: 0,
-        producer_id: new_producer_id(),
-        next_sequence: 0,
+        producer_id: pinned.map_or_else(new_producer_id, |pinned| pinned.producer_id),
+        next_sequence: pinned.map_or(0, |pinned| pinned.next_sequence),
+        is_pinned: pinned.is_some(),
     };
     tokio::spawn(task.run());
 }
@@ -108,6 +110,8 @@ struct Task {
     failures: u32,
     producer_id: u64,
     next_sequence: u64,
+    /// The producer id is the caller's, and never another one.
+    is_pinned: bool,
 }
 
 impl Task {
@@ -287,6 +291,9 @@ impl Task {
             |e: &Error| matches!(e.code(), Some(Code::UnknownProducer | Code::SequenceGap | Code::SequenceOverlap)) && idempotent;
         // behind one that failed for good, the others' sequences leave some out
         let renews = idempotent && (is_of_sequence(&error) || retry == Retry::Never);
+        if renews && self.is_pinned {
+            return self.fail_where(|f| Some(f.failed().unwrap_or(&error).clone()));
+        }
         if renews || !idempotent {
             self.fail_where(|f| match f.failed() {
                 Some(own) if own.retry() == Retry::Never && !is_of_sequence(own) => Some(own.clone()),

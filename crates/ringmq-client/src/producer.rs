@@ -28,6 +28,15 @@ pub(super) struct Settings {
     pub window_bytes: usize,
     pub idempotent: bool,
     pub limit: Duration,
+    pub pinned: Option<Pinned>,
+}
+
+/// An id that a producer keeps in one partition, over its own restarts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pinned {
+    pub partition: u16,
+    pub producer_id: u64,
+    pub next_sequence: u64,
 }
 
 /// Settings of a producer, each with its default.
@@ -50,6 +59,7 @@ impl ProducerBuilder {
             window_bytes: 16 * 1024 * 1024,
             idempotent: true,
             limit: Duration::from_secs(120),
+            pinned: None,
         };
         ProducerBuilder { inner, settings }
     }
@@ -100,6 +110,14 @@ impl ProducerBuilder {
     pub fn idempotent(mut self, on: bool) -> Self {
         self.settings.idempotent = on;
         self
+    }
+
+    /// Publishes to `partition` as the producer `producer_id`, whose next message there has the number `next_sequence`: 0 for an id that
+    /// was never used. A program that keeps both numbers, and after its restart sends the same batches again from that number on, stores
+    /// none of them twice. Once a batch is refused for good, those behind it are refused too: the producer never takes another id.
+    pub fn resume(mut self, partition: u16, producer_id: u64, next_sequence: u64) -> Self {
+        self.settings.pinned = Some(Pinned { partition, producer_id: producer_id.max(1), next_sequence });
+        self.idempotent(true)
     }
 
     /// Limits the time that a batch is tried for, from its first message on. Default: 120 s; at most ten years.

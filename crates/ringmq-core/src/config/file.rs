@@ -1,7 +1,7 @@
 //! The TOML file of `--config`: nsqd's keys (`max_msg_size`), with `_` or `-`, and `[topics.<name>]` tables.
 
 use super::{
-    IGNORED, Settings, TopicSettings, asks_for_nothing, find, missing,
+    Settings, TopicSettings, asks_for_nothing, find, missing,
     row::{BadValue, Setting, Unit, Value},
 };
 use crate::base::TopicName;
@@ -54,7 +54,7 @@ fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<
         settings.given.insert(row.name);
         return Ok(None);
     }
-    if let Some((name, why)) = IGNORED.iter().find(|(name, _)| is_key_of(name, key)) {
+    if let Some((name, why)) = super::ignored(key) {
         return Ok(Some(format!("{name}: {why}")));
     }
     let why = missing(key).ok_or_else(|| FileError::UnknownKey(key.into()))?;
@@ -66,7 +66,7 @@ fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<
 }
 
 /// A list has its flag's name in the plural in nsqd's file.
-fn is_key_of(name: &str, key: &str) -> bool {
+pub(super) fn is_key_of(name: &str, key: &str) -> bool {
     let key = key.replace('_', "-");
     key == name || key.strip_suffix('s') == Some(name)
 }

@@ -67,6 +67,29 @@ pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     args.into_iter().map(fix).collect()
 }
 
+/// The settings that `-h` shows, which fits a screen; `--help` shows all.
+const SHORT: &[&str] = &[
+    "data-path",
+    "tcp-address",
+    "http-address",
+    "native-address",
+    "broadcast-address",
+    "lookupd-tcp-address",
+    "shards",
+    "log-level",
+    "max-msg-size",
+    "msg-timeout",
+    "tls-cert",
+    "tls-key",
+    "auth-http-address",
+    "cluster-file",
+];
+
+fn first_sentence(about: &str) -> &str {
+    let end = about.find(". ").or_else(|| about.find("; ")).unwrap_or(about.len());
+    about[..end].trim_end_matches(" (docs/native.md)")
+}
+
 /// Adds every setting of the table, and `--config`, to a command.
 pub fn add_flags(command: Command) -> Command {
     let config = Arg::new("config")
@@ -78,7 +101,7 @@ pub fn add_flags(command: Command) -> Command {
         let arg = Arg::new(*name).long(*name).hide(true);
         match *name {
             // A boolean as Go reads it: alone it is true, and a value stands behind `=`.
-            "verbose" => {
+            "verbose" | "worker-id" => {
                 let arg = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
                 arg.value_parser(go_bool).overrides_with(*name)
             }
@@ -94,7 +117,9 @@ pub fn add_flags(command: Command) -> Command {
         let arg = Arg::new(row.name)
             .long(row.name)
             .value_name(row.unit_name())
-            .help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
+            .help(format!("{} [default: {}]", first_sentence(row.about), row.show_default()))
+            .long_help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
+            .hide_short_help(!SHORT.contains(&row.name))
             .help_heading(row.group)
             .action(if row.is_list() { ArgAction::Append } else { ArgAction::Set });
         match row.unit {

@@ -323,12 +323,18 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("queue-scan-worker-pool-max", "timeouts are exact, there is no scan"),
     ("max-confirm-win", "a channel reads on behind any number of unfinished messages; channel-memory bounds what they take"),
     ("node-id", "message ids come from the topic's random id and the partition's log"),
+    ("id", "message ids come from the topic's random id and the partition's log"),
     ("worker-id", "message ids come from the topic's random id and the partition's log"),
     ("log-prefix", "log lines are structured"),
     ("verbose", "use log-level"),
     ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
     ("e2e-processing-latency-window-time", "channels keep no latencies of their own"),
 ];
+
+/// The name and the reason of a setting that is accepted and has no effect, by its flag or a key of the file.
+pub fn ignored(name: &str) -> Option<&'static (&'static str, &'static str)> {
+    IGNORED.iter().find(|(known, _)| file::is_key_of(known, name))
+}
 
 /// A setting of nsqd 1.3 for a feature that is not there (yet).
 pub struct Unsupported {

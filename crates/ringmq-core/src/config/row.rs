@@ -75,6 +75,8 @@ impl Setting {
             Unit::Addresses | Unit::List if text.is_empty() => return Ok(Value::List(vec![])),
             Unit::List => return Ok(Value::List(vec![text.into()])),
             Unit::Addresses => return address(text).map(|address| Value::List(vec![address])),
+            // As nsqd's own example of a file has it: its default.
+            Unit::Word(_) if text.is_empty() && self.name == "tls-min-version" => return Ok(self.value(&Settings::default())),
             Unit::Word(words) => {
                 let word = text.to_ascii_lowercase();
                 let known = words.contains(&word.as_str());

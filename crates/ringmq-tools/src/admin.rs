@@ -1,0 +1,174 @@
+//! `ringmq topic` and `ringmq channel`: what an operator does to topics and channels over HTTP.
+
+use crate::address::{HTTP, LOOKUPD, Nodes, arg, given};
+use crate::http::escaped;
+use crate::stats::{Counts, Look};
+use crate::text::{Table, bytes, grouped};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
+/// Name, what it does, whether messages are gone afterwards.
+const TOPIC: [(&str, &str, bool); 5] = [
+    ("create", "Create topics", false),
+    ("delete", "Delete topics with their channels and messages", true),
+    ("empty", "Drop the messages that wait for a topic's first channel", true),
+    ("pause", "Stop the flow of messages from topics to their channels", false),
+    ("unpause", "Let the flow go on", false),
+];
+const CHANNEL: [(&str, &str, bool); 5] = [
+    ("create", "Create channels", false),
+    ("delete", "Delete channels and what waits in them", true),
+    ("empty", "Drop what waits in channels", true),
+    ("pause", "Stop deliveries", false),
+    ("unpause", "Let deliveries go on", false),
+];
+
+fn common(command: Command) -> Command {
+    command
+        .arg(arg(HTTP, "HTTP address of a node; each of several is asked [default: 127.0.0.1:4151]"))
+        .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
+}
+
+fn yes() -> Arg {
+    Arg::new("yes").long("yes").short('y').action(ArgAction::SetTrue).help("Do not ask on a terminal")
+}
+
+pub fn topic_command() -> Command {
+    let list = common(Command::new("list").about("List topics"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"));
+    let others = TOPIC.map(|(name, about, _)| {
+        common(Command::new(name).about(about)).arg(Arg::new("topic").value_name("topic").required(true).num_args(1..)).arg(yes())
+    });
+    group("topic", "List, create, delete, empty, pause or unpause topics").subcommand(list).subcommands(others)
+}
+
+pub fn channel_command() -> Command {
+    let topic = || Arg::new("topic").value_name("topic").required(true);
+    let list = common(Command::new("list").about("List the channels of a topic"))
+        .arg(topic())
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"));
+    let others = CHANNEL.map(|(name, about, _)| {
+        let channel = Arg::new("channel").value_name("channel").required(true).num_args(1..);
+        common(Command::new(name).about(about)).arg(topic()).arg(channel).arg(yes())
+    });
+    group("channel", "List, create, delete, empty, pause or unpause channels").subcommand(list).subcommands(others)
+}
+
+fn group(name: &'static str, about: &'static str) -> Command {
+    Command::new(name)
+        .about(about)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help("Exit codes: 0 done, and durable; 1 failed; 2 a wrong call.")
+}
+
+pub fn execute_topic(matches: &ArgMatches) -> ExitCode {
+    let (name, matches) = matches.subcommand().expect("clap asks for one");
+    with_nodes(matches, async |nodes| match name {
+        "list" => list_topics(&nodes, matches.get_flag("json")).await,
+        _ => {
+            let topics = given(matches, "topic");
+            let paths = topics.iter().map(|topic| format!("/topic/{name}?topic={}", escaped(topic))).collect();
+            let is_lossy = TOPIC.iter().any(|(known, _, is_lossy)| *known == name && *is_lossy);
+            change(&nodes, matches, &format!("{name} topic {}", topics.join(", ")), paths, is_lossy).await
+        }
+    })
+}
+
+pub fn execute_channel(matches: &ArgMatches) -> ExitCode {
+    let (name, matches) = matches.subcommand().expect("clap asks for one");
+    let topic = matches.get_one::<String>("topic").expect("clap asks for it");
+    with_nodes(matches, async |nodes| match name {
+        "list" => list_channels(&nodes, topic, matches.get_flag("json")).await,
+        _ => {
+            let channels = given(matches, "channel");
+            let path = |channel: &String| format!("/channel/{name}?topic={}&channel={}", escaped(topic), escaped(channel));
+            let is_lossy = CHANNEL.iter().any(|(known, _, is_lossy)| *known == name && *is_lossy);
+            let what = format!("{name} channel {} of {topic}", channels.join(", "));
+            change(&nodes, matches, &what, channels.iter().map(path).collect(), is_lossy).await
+        }
+    })
+}
+
+fn with_nodes(matches: &ArgMatches, act: impl AsyncFnOnce(Nodes) -> Result<(), String>) -> ExitCode {
+    match Nodes::of(matches, HTTP, "127.0.0.1:4151") {
+        Ok(nodes) => crate::block_on(async { act(nodes).await.map_or_else(|e| crate::failed(&e), |()| ExitCode::SUCCESS) }),
+        Err(error) => crate::misused(&error),
+    }
+}
+
+/// Posts to every node; the first refusal ends it.
+async fn change(nodes: &Nodes, matches: &ArgMatches, what: &str, paths: Vec<String>, is_lossy: bool) -> Result<(), String> {
+    if is_lossy && !matches.get_flag("yes") && std::io::stdin().is_terminal() && !is_confirmed(what) {
+        return Err("nothing was changed".into());
+    }
+    let addresses = nodes.http_addresses(None).await.map_err(|e| e.to_string())?;
+    for path in paths {
+        for address in &addresses {
+            nodes.http(address).post(&path).await.map_err(|error| match error.status() {
+                Some(404) => format!("{error}; `ringmq topic list` and `ringmq channel list TOPIC` show what there is"),
+                _ => error.to_string(),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn is_confirmed(what: &str) -> bool {
+    eprint!("{what}: messages that wait are gone then. Go on? [y/N] ");
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+async fn list_topics(nodes: &Nodes, json: bool) -> Result<(), String> {
+    let look = look(nodes, None).await?;
+    if json {
+        crate::print(&format!("{}\n", serde_json::json!(look.topics)));
+        return Ok(());
+    }
+    if !std::io::stdout().is_terminal() {
+        crate::print(&look.topics.keys().map(|name| format!("{name}\n")).collect::<String>());
+        return Ok(());
+    }
+    let mut table = Table::new(&["topic", "channels", "messages", "size", "depth", ""]);
+    for (name, topic) in &look.topics {
+        let counts = &topic.counts;
+        let cells = [topic.channels.len().to_string(), grouped(counts.messages), bytes(topic.bytes), grouped(counts.depth)];
+        table.row(&[name, &cells[0], &cells[1], &cells[2], &cells[3], paused(counts)]);
+    }
+    crate::print(&table.text(&[1, 2, 3, 4]));
+    Ok(())
+}
+
+async fn list_channels(nodes: &Nodes, topic: &str, json: bool) -> Result<(), String> {
+    let look = look(nodes, Some(topic)).await?;
+    let missing = || format!("there is no topic {topic}: `ringmq topic list` shows them");
+    let channels = &look.topics.get(topic).ok_or_else(missing)?.channels;
+    if json {
+        crate::print(&format!("{}\n", serde_json::json!(channels)));
+        return Ok(());
+    }
+    if !std::io::stdout().is_terminal() {
+        crate::print(&channels.keys().map(|name| format!("{name}\n")).collect::<String>());
+        return Ok(());
+    }
+    let mut table = Table::new(&["channel", "depth", "in flight", "deferred", "clients", ""]);
+    for (name, counts) in channels {
+        let cells = [counts.depth, counts.in_flight, counts.deferred, counts.clients].map(grouped);
+        table.row(&[name, &cells[0], &cells[1], &cells[2], &cells[3], paused(counts)]);
+    }
+    crate::print(&table.text(&[1, 2, 3, 4]));
+    Ok(())
+}
+
+async fn look(nodes: &Nodes, topic: Option<&str>) -> Result<Look, String> {
+    let look = Look::take(nodes, topic, None, false).await.map_err(|e| e.to_string())?;
+    look.troubles.iter().for_each(|trouble| eprintln!("ringmq: {trouble}"));
+    Ok(look)
+}
+
+fn paused(counts: &Counts) -> &'static str {
+    if counts.is_paused { "paused" } else { "" }
+}

@@ -1,0 +1,193 @@
+//! `ringmq check-flags`: what becomes of an nsqd's flags and file here.
+
+use crate::text::Table;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use ringmq_core::config::{self, Surroundings, flags};
+use serde::Serialize;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Settings that nsqd has too, and that mean something else here.
+const OTHERWISE: &[(&str, &str)] = &[
+    ("data-path", "a folder of RingMQ's own: nsqd's files are not read there; `ringmq import` takes them"),
+    ("max-bytes-per-file", "size of a segment of a partition's log, not of a queue's file; the default is 128 MiB"),
+    ("max-req-timeout", "delays are durable here, so the default is 30 days instead of an hour"),
+    ("max-msg-size", "63 MiB at most"),
+    ("max-body-size", "64 MiB at most"),
+    ("tls-min-version", "TLS 1.2 and 1.3 alone are spoken; older versions mean tls1.2"),
+    ("output-buffer-timeout", "told to clients; output goes out at the end of each turn, whatever it is"),
+    ("max-output-buffer-size", "told to clients; output is not held back for a buffer to fill"),
+    ("log-level", "fatal means error"),
+    ("broadcast-address", "also the name under which statsd knows the node"),
+];
+
+pub fn command() -> Command {
+    Command::new("check-flags")
+        .about("Say what becomes of an nsqd's flags and config file here")
+        .long_about(
+            "Say what becomes of an nsqd's flags and config file here: the same, something else, or nothing, and why. Name the flags as \
+             they stand in the nsqd's line, --config=FILE among them; the word `nsqd` in front may stay.",
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a list of JSON"))
+        .arg(
+            Arg::new("flags")
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .value_name("nsqd flags")
+                .help("The line of flags: ringmq check-flags nsqd --mem-queue-size=0 --config=/etc/nsqd.cfg"),
+        )
+        .after_help("Exit codes: 0 `ringmq serve` takes all of it, 1 it refuses something, 2 a wrong call.")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Becomes {
+    Same,
+    Otherwise,
+    Ignored,
+    Refused,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// As it was written: a flag, or a key of the file.
+    pub written: String,
+    pub becomes: Becomes,
+    pub why: String,
+}
+
+pub fn execute(matches: &ArgMatches) -> ExitCode {
+    let mut args: Vec<String> = matches.get_many::<String>("flags").into_iter().flatten().cloned().collect();
+    if args.first().is_some_and(|first| !first.starts_with('-')) {
+        args.remove(0);
+    }
+    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    let findings = match judge(&args, read) {
+        Ok(findings) => findings,
+        Err(error) => return crate::misused(&error),
+    };
+    show(&findings, matches.get_flag("json"));
+    let is_refused = findings.iter().any(|finding| finding.becomes == Becomes::Refused);
+    if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Judges each flag, and each key of the file that `--config` names.
+pub fn judge(args: &[String], read: impl Fn(&str) -> Result<String, String>) -> Result<Vec<Finding>, String> {
+    let line = std::iter::once("nsqd".to_owned()).chain(args.iter().cloned());
+    let command = flags::add_flags(Command::new("nsqd").disable_version_flag(true))
+        .arg(Arg::new("version").long("version").action(ArgAction::SetTrue));
+    let matches = command.try_get_matches_from(flags::normalise(line)).map_err(|e| e.to_string().trim().to_owned())?;
+    let mut findings = vec![];
+    for id in matches.ids().map(|id| id.as_str()).filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
+        match id {
+            "config" => {}
+            "version" => findings.push(Finding { written: "--version".into(), becomes: Becomes::Same, why: String::new() }),
+            _ => findings.push(of_name(id, format!("--{id}"))),
+        }
+    }
+    if let Some(path) = matches.get_one::<String>("config") {
+        let text = read(path).map_err(|why| format!("--config={path}: {why}"))?;
+        let table: toml::Table = text.parse().map_err(|e: toml::de::Error| format!("--config={path}: {e}"))?;
+        findings.extend(table.keys().filter(|key| *key != "topics").map(|key| of_name(key, key.clone())));
+    }
+    // Values, and what settings say together.
+    let around = Surroundings { hostname: "localhost".into(), cpus: 1, working_directory: "/".into() };
+    if let Err(errors) = config::load(&matches, &around, |path| read(path)) {
+        for error in errors.0 {
+            let why = error.to_string();
+            // That a name is not known was said above.
+            if !findings.iter().any(|f| f.becomes == Becomes::Refused && why.contains(&f.written)) {
+                findings.push(Finding { written: "all together".into(), becomes: Becomes::Refused, why });
+            }
+        }
+    }
+    Ok(findings)
+}
+
+fn of_name(name: &str, written: String) -> Finding {
+    let finding = |becomes, why: &str| Finding { written: written.clone(), becomes, why: why.into() };
+    if let Some(row) = config::find(name) {
+        return match OTHERWISE.iter().find(|(known, _)| *known == row.name) {
+            Some((_, why)) => finding(Becomes::Otherwise, why),
+            None => finding(Becomes::Same, ""),
+        };
+    }
+    if let Some((_, why)) = config::ignored(name) {
+        return finding(Becomes::Ignored, why);
+    }
+    match config::missing(name) {
+        // Where its value asks for something, loading refuses it.
+        Some(why) => finding(Becomes::Ignored, &why),
+        None => finding(Becomes::Refused, "there is no such setting"),
+    }
+}
+
+fn show(findings: &[Finding], json: bool) {
+    if json {
+        crate::print(&(serde_json::to_string_pretty(findings).unwrap_or_default() + "\n"));
+        return;
+    }
+    let colour = |becomes| match becomes {
+        Becomes::Same => ("same", "\x1b[32m"),
+        Becomes::Otherwise => ("other meaning", "\x1b[36m"),
+        Becomes::Ignored => ("ignored", "\x1b[33m"),
+        Becomes::Refused => ("refused", "\x1b[31m"),
+    };
+    let mut table = Table::new(&["flag or key", "here", "why"]);
+    for Finding { written, becomes, why } in findings {
+        table.row(&[written, colour(*becomes).0, why]);
+    }
+    let mut text = table.text(&[]);
+    if std::io::stdout().is_terminal() {
+        for (word, code) in [Becomes::Same, Becomes::Otherwise, Becomes::Ignored, Becomes::Refused].map(colour) {
+            text = text.replace(&format!("  {word} "), &format!("  {code}{word}\x1b[0m "));
+        }
+    }
+    crate::print(&text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(args: &[&str], file: &str) -> Vec<(String, Becomes)> {
+        let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
+        let findings = judge(&args, |_| Ok(file.to_owned())).expect("it can be judged");
+        findings.into_iter().map(|finding| (finding.written, finding.becomes)).collect()
+    }
+
+    #[test]
+    fn each_flag_and_key_has_its_verdict() {
+        let file = "mem_queue_size = 5\nmax_rdy_count = 3\nnsqlookupd_tcp_addresses = [\"a:1\"]";
+        let judged = judged(&["-mem-queue-size", "0", "--data-path=/x", "-msg-timeout=5s", "--config=f"], file);
+        let becomes = |name: &str| judged.iter().find(|(written, _)| written == name).map(|(_, becomes)| *becomes);
+        for (name, wanted) in [
+            ("--mem-queue-size", Becomes::Ignored),
+            ("--data-path", Becomes::Otherwise),
+            ("--msg-timeout", Becomes::Same),
+            ("mem_queue_size", Becomes::Ignored),
+            ("max_rdy_count", Becomes::Same),
+            ("nsqlookupd_tcp_addresses", Becomes::Same),
+        ] {
+            assert_eq!(becomes(name), Some(wanted), "{name}: {judged:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused() {
+        assert_eq!(
+            judged(&["--msg-timeout=5"], ""),
+            [("--msg-timeout".into(), Becomes::Same), ("all together".into(), Becomes::Refused)]
+        );
+        assert!(judge(&["--nope".into()], |_| Ok(String::new())).is_err());
+    }
+
+    #[test]
+    fn what_is_otherwise_is_a_setting() {
+        for (name, why) in OTHERWISE {
+            assert!(config::find(name).is_some() && why.len() > 15, "{name}");
+        }
+    }
+}
