@@ -3,6 +3,7 @@
 
 use super::names::AnyName;
 use super::shown::AnyCertificate;
+use crate::base::Shared;
 use crate::codec::nsq::layers;
 use crate::config::Settings;
 use ringmq_protocol::pem::{PemError, certificates, private_key, roots};
@@ -14,7 +15,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Why the node cannot speak TLS as it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -44,31 +45,6 @@ pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-t
 pub const NSQ: Flags = Flags { certificate: "tls-cert", key: "tls-key", ca: "tls-root-ca-file" };
 pub const ETCD: Flags = Flags { certificate: "etcd-tls-cert", key: "etcd-tls-key", ca: "etcd-tls-ca" };
 pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
-
-/// A value that all cores share and SIGHUP may replace. A connection keeps the value it began with.
-#[derive(Debug)]
-struct Shared<T>(Arc<Mutex<Arc<T>>>);
-
-impl<T> Shared<T> {
-    fn new(value: T) -> Self {
-        Shared(Arc::new(Mutex::new(Arc::new(value))))
-    }
-
-    fn get(&self) -> Arc<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn replace_by(&self, other: &Self) {
-        let value = other.get();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
-    }
-}
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        Shared(self.0.clone())
-    }
-}
 
 /// TLS terms that the node offers its clients and asks of them.
 #[derive(Clone, Debug)]
@@ -157,7 +133,7 @@ impl PeerTerms {
     }
 }
 
-/// Terms for NSQ clients that ask for TLS. `None`: the settings have none.
+/// Terms for HTTPS clients, and for NSQ clients that ask for TLS. `None`: the settings have none.
 pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);
@@ -174,7 +150,12 @@ pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError>
         _ => None,
     };
     let oldest = if settings.tls_min_version == "tls1.3" { "1.3" } else { "1.2" };
-    Ok(Some(layers::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
+    Ok(Some(layers::Terms::new(own.server(&versions(oldest), verifier)?)))
+}
+
+/// As [`Terms::reread`], of NSQ and HTTPS clients.
+pub fn reread_nsq(terms: &layers::Terms, settings: &Settings) -> Result<(), TlsError> {
+    nsq_terms(settings).map(|read| read.iter().for_each(|read| terms.replace_by(read)))
 }
 
 /// Terms of HTTPS requests: the CAs of --tls-root-ca-file, else the system's, are trusted.

@@ -89,7 +89,7 @@ fn the_files_of_peers_are_named_by_their_own_flags() {
 
 /// True if a client gets through the handshake, with its certificate or without.
 fn is_let_in(terms: layers::Terms, shows: bool) -> bool {
-    let mut server = rustls::ServerConnection::new(terms.0).unwrap();
+    let mut server = rustls::ServerConnection::new(terms.config()).unwrap();
     let mut client = super::super::tests::client_of(&PKI.ca, rustls::ALL_VERSIONS, shows).tls;
     for _ in 0..6 {
         let mut bytes = vec![];

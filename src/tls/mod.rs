@@ -29,6 +29,8 @@ mod shown;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use files::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, etcd_client, https_client, nsq_terms};
+pub use files::{
+    Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, etcd_client, https_client, nsq_terms, reread_nsq,
+};
 pub use links::{Dialed, Links, Port, Wire};
 pub use ringmq_protocol::pem::{self, PemError};

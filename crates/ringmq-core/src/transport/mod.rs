@@ -117,7 +117,7 @@ impl Transport {
         below.splice(..0, unread.iter().copied());
         if upgrade.tls {
             let terms = terms.ok_or("this node has no TLS")?;
-            let link = Link::accept(terms.0.clone(), Side::Upgraded).map_err(|e| e.to_string())?;
+            let link = Link::accept(terms.config(), Side::Upgraded).map_err(|e| e.to_string())?;
             self.tls = Some(Box::new(link));
         }
         self.compressor = upgrade.compression.map(|compression| match compression {

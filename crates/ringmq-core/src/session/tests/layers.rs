@@ -48,7 +48,7 @@ fn terms() -> Terms {
     let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(PKI.node.1.clone()));
     let builder = builder.with_client_cert_verifier(verifier.build().unwrap());
-    Terms(Arc::new(builder.with_single_cert(vec![PKI.node.0.clone()], key).unwrap()))
+    Terms::new(builder.with_single_cert(vec![PKI.node.0.clone()], key).unwrap())
 }
 
 fn layered(settings: &Settings) -> Limits {

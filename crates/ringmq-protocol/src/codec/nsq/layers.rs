@@ -1,11 +1,27 @@
 //! The layers of a connection that IDENTIFY negotiates: TLS, and compression above it.
 
+use crate::base::Shared;
 use rustls::ServerConfig;
 use std::sync::Arc;
 
-/// TLS terms for NSQ clients: the node's certificate, and the demands on theirs.
+/// TLS terms for NSQ and HTTPS clients: the node's certificate, and the demands on theirs. SIGHUP may replace them.
 #[derive(Clone, Debug)]
-pub struct Terms(pub Arc<ServerConfig>);
+pub struct Terms(Shared<ServerConfig>);
+
+impl Terms {
+    pub fn new(config: ServerConfig) -> Self {
+        Terms(Shared::new(config))
+    }
+
+    /// For a connection that begins now.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.0.get()
+    }
+
+    pub fn replace_by(&self, other: &Terms) {
+        self.0.replace_by(&other.0);
+    }
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compression {
