@@ -242,7 +242,7 @@ impl Session {
         let conn = self.conn;
         match command {
             Command::Publish { topic, partition, bodies } => {
-                let asked = if matches!(bodies, Bodies::Many(_)) { CommandKind::MultiPublish } else { CommandKind::Publish };
+                let asked = CommandKind::publish(&bodies);
                 let name = match &bodies {
                     Bodies::One(_) => Some("PUB"),
                     Bodies::Deferred { .. } => Some("DPUB"),

@@ -4,15 +4,26 @@
 //! comes out of order splits its run; one that comes in order goes straight to the output.
 
 use super::host::ReplySlot;
-use crate::codec::nsq::frame;
+use crate::codec::nsq::{Bodies, frame};
 use std::collections::VecDeque;
 
 /// What a slot waits for; names the error when it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandKind {
     Publish,
+    DeferredPublish,
     MultiPublish,
     Subscribe,
+}
+
+impl CommandKind {
+    pub fn publish(bodies: &Bodies<'_>) -> CommandKind {
+        match bodies {
+            Bodies::One(_) => CommandKind::Publish,
+            Bodies::Deferred { .. } => CommandKind::DeferredPublish,
+            Bodies::Many(_) => CommandKind::MultiPublish,
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]

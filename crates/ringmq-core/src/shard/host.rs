@@ -20,7 +20,7 @@ impl Host for Engine {
         bodies: Bodies<'_>,
         slot: ReplySlot,
     ) -> Taken {
-        let asked = if matches!(bodies, Bodies::Many(_)) { CommandKind::MultiPublish } else { CommandKind::Publish };
+        let asked = CommandKind::publish(&bodies);
         match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, asked),

@@ -8,6 +8,7 @@ use crate::session::CommandKind;
 pub fn failure(asked: CommandKind, why: PublishError) -> ClientError {
     let (code, name) = match asked {
         CommandKind::Publish => ("E_PUB_FAILED", "PUB"),
+        CommandKind::DeferredPublish => ("E_DPUB_FAILED", "DPUB"),
         CommandKind::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
         CommandKind::Subscribe => ("E_SUB_FAILED", "SUB"),
     };

@@ -342,7 +342,7 @@ impl Client {
         self.failed = true;
         match (self.expects.front(), code) {
             (Some(Expect::Published(_)), "E_PUB_TOO_MUCH_WAITING") => {}
-            (Some(Expect::Published(n)), "E_PUB_FAILED") if n.len() == 1 => {}
+            (Some(Expect::Published(n)), "E_PUB_FAILED" | "E_DPUB_FAILED") if n.len() == 1 => {}
             (Some(Expect::Published(_)), "E_MPUB_FAILED") => {}
             (Some(Expect::Subscribed), "E_SUB_FAILED") => {}
             (expect, _) => panic!("{error} answers {expect:?}"),

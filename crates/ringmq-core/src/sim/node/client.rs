@@ -413,7 +413,7 @@ impl Client {
         match (self.expects.front(), code) {
             (Some(_), "E_TOPIC_NOT_EXIST") if self.reach.is_clustered => {}
             (Some(Expect::Published(..)), "E_PUB_TOO_MUCH_WAITING") => {}
-            (Some(Expect::Published(n, _)), "E_PUB_FAILED") if n.len() == 1 => {}
+            (Some(Expect::Published(n, _)), "E_PUB_FAILED" | "E_DPUB_FAILED") if n.len() == 1 => {}
             (Some(Expect::Published(..)), "E_MPUB_FAILED") => {}
             (Some(Expect::Subscribed), "E_SUB_FAILED") => {}
             (expect, _) => panic!("{text} answers {expect:?}"),
