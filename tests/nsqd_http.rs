@@ -59,9 +59,11 @@ fn topics(http: SocketAddr) -> Vec<String> {
     all
 }
 
-const OPERATIONS: [&str; 11] = [
+const OPERATIONS: [&str; 13] = [
     "/topic/create",
     "/topic/empty",
+    "/topic/pause",
+    "/topic/unpause",
     "/topic/delete",
     "/channel/create",
     "/channel/delete",
@@ -152,6 +154,108 @@ fn a_topic_is_emptied_of_what_waits_for_its_first_channel() {
     // A topic with a channel has nothing of its own.
     compare(both(&ours).0, both(&ours).1, &[empty]);
     assert_eq!(topics(both(&ours).0), topics(both(&ours).1));
+}
+
+/// Steps of a topic that is paused: each is done at both nodes, which then have to show the same.
+struct Paused {
+    ours: Node,
+    theirs: Nsqd,
+}
+
+impl Paused {
+    fn start() -> Paused {
+        Paused { ours: Node::start(&["--shards=2", "--partitions=3"]), theirs: Nsqd::start(&[]) }
+    }
+
+    fn both(&self) -> [SocketAddr; 2] {
+        [self.ours.http(), self.theirs.http()]
+    }
+
+    fn same(&self, step: &str, shown: &[&str]) {
+        let is_so = || topics(self.both()[0]) == topics(self.both()[1]) && topics(self.both()[0]) == shown;
+        let began = std::time::Instant::now();
+        while !is_so() {
+            let both = self.both().map(topics);
+            assert!(began.elapsed().as_secs() < 20, "behind {step}: ours, nsqd's, wanted: {both:?} {shown:?}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    fn post(&self, path: &str, shown: &[&str]) {
+        compare(self.both()[0], self.both()[1], &[("POST", path)]);
+        self.same(path, shown);
+    }
+
+    fn publish(&self, n: usize, shown: &[&str]) {
+        for http in self.both() {
+            (0..n).for_each(|_| assert!(shown_with(http, "POST", "/pub?topic=t", "x").starts_with("200 ")));
+        }
+        self.same("a publish", shown);
+    }
+}
+
+#[test]
+fn a_paused_topic_keeps_what_is_published_for_the_channels_that_are_there_at_its_end() {
+    let both = Paused::start();
+    both.post("/topic/create?topic=t", &[r#""t" 0 false []"#]);
+    // Without a channel.
+    both.publish(2, &[r#""t" 2 false []"#]);
+    both.post("/topic/pause?topic=t", &[r#""t" 2 true []"#]);
+    both.post("/topic/pause?topic=t", &[r#""t" 2 true []"#]);
+    both.publish(1, &[r#""t" 3 true []"#]);
+    both.post("/channel/create?topic=t&channel=a", &[r#""t" 3 true ["\"a\":0:false"]"#]);
+    both.post("/channel/create?topic=t&channel=b", &[r#""t" 3 true ["\"a\":0:false", "\"b\":0:false"]"#]);
+    both.post("/topic/unpause?topic=t", &[r#""t" 0 false ["\"a\":3:false", "\"b\":3:false"]"#]);
+    both.post("/topic/unpause?topic=t", &[r#""t" 0 false ["\"a\":3:false", "\"b\":3:false"]"#]);
+    // With channels, and one that comes meanwhile.
+    both.publish(1, &[r#""t" 0 false ["\"a\":4:false", "\"b\":4:false"]"#]);
+    both.post("/topic/pause?topic=t", &[r#""t" 0 true ["\"a\":4:false", "\"b\":4:false"]"#]);
+    both.publish(2, &[r#""t" 2 true ["\"a\":4:false", "\"b\":4:false"]"#]);
+    both.post("/channel/delete?topic=t&channel=b", &[r#""t" 2 true ["\"a\":4:false"]"#]);
+    both.post("/channel/create?topic=t&channel=c", &[r#""t" 2 true ["\"a\":4:false", "\"c\":0:false"]"#]);
+    both.post("/topic/unpause?topic=t", &[r#""t" 0 false ["\"a\":6:false", "\"c\":2:false"]"#]);
+    // What is emptied is what waits; and the last channel leaves it to the next one.
+    both.post("/topic/pause?topic=t", &[r#""t" 0 true ["\"a\":6:false", "\"c\":2:false"]"#]);
+    both.publish(3, &[r#""t" 3 true ["\"a\":6:false", "\"c\":2:false"]"#]);
+    both.post("/topic/empty?topic=t", &[r#""t" 0 true ["\"a\":6:false", "\"c\":2:false"]"#]);
+    both.publish(1, &[r#""t" 1 true ["\"a\":6:false", "\"c\":2:false"]"#]);
+    both.post("/channel/empty?topic=t&channel=a", &[r#""t" 1 true ["\"a\":0:false", "\"c\":2:false"]"#]);
+    both.post("/channel/delete?topic=t&channel=a", &[r#""t" 1 true ["\"c\":2:false"]"#]);
+    both.post("/channel/delete?topic=t&channel=c", &[r#""t" 1 true []"#]);
+    both.post("/channel/create?topic=t&channel=d", &[r#""t" 1 true ["\"d\":0:false"]"#]);
+    both.post("/topic/unpause?topic=t", &[r#""t" 0 false ["\"d\":1:false"]"#]);
+    both.post("/topic/pause?topic=t", &[r#""t" 0 true ["\"d\":1:false"]"#]);
+    both.post("/topic/delete?topic=t", &[]);
+    both.post("/topic/create?topic=t", &[r#""t" 0 false []"#]);
+}
+
+/// As nsqd's, a pause survives a SIGKILL; and a consumer that waits all the while gets what it is owed when the pause ends.
+#[test]
+fn a_pause_of_a_topic_survives_a_kill() {
+    let mut node = Node::start(&["--shards=2", "--partitions=3"]);
+    publish(&node, "t", b"before");
+    post(&node, "/channel/create?topic=t&channel=c");
+    post(&node, "/topic/pause?topic=t");
+    publish(&node, "t", b"while");
+    for round in 0..2 {
+        node.kill();
+        node.spawn();
+        node.wait_ready().expect("it starts again");
+        assert_eq!(topics(node.http()), [r#""t" 1 true ["\"c\":1:false"]"#], "round {round}");
+    }
+    let mut client = Client::connect(node.tcp()).expect("it listens");
+    client.subscribe("t", "c", 5).expect("it subscribes");
+    let first = client.message().expect("what came before");
+    assert_eq!(first.body, b"before");
+    client.finish(&first.id).expect("it reads");
+    let shown = topics(node.http());
+    assert_eq!(shown, [r#""t" 1 true ["\"c\":0:false"]"#]);
+    post(&node, "/topic/unpause?topic=t");
+    assert_eq!(client.message().expect("what came while it was paused").body, b"while");
+    node.kill();
+    node.spawn();
+    node.wait_ready().expect("it starts again");
+    assert!(topics(node.http())[0].contains(" false "), "{:?}", topics(node.http()));
 }
 
 fn publish(node: &Node, topic: &str, body: &[u8]) {

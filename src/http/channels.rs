@@ -252,7 +252,7 @@ fn no_answer() -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer")
 }
 
-fn refused(error: SetOffsetError) -> Failure {
+pub(super) fn refused(error: SetOffsetError) -> Failure {
     match error {
         SetOffsetError::NoPartition => Failure::new(StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         SetOffsetError::NoChannel => Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND"),

@@ -83,6 +83,11 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
                 Err(failure) => Err(failure),
             }
         }
+        "/topic/pause" | "/topic/unpause" => match topics::pause(node, query, path == "/topic/pause").await {
+            Ok(None) => return versioned(Reply::default()),
+            Ok(Some(answer)) => return json(answer),
+            Err(failure) => Err(failure),
+        },
         "/channel/create" | "/channel/delete" | "/channel/empty" | "/channel/pause" | "/channel/unpause" => {
             let operation = channels::Operation::of(path).expect("it is one of these");
             match channels::operate(node, query, operation).await {

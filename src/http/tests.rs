@@ -173,6 +173,7 @@ fn partition_stats(((topic, partition), log): (&(String, u16), &Vec<Vec<u8>>)) -
         topic,
         partition,
         depth: count,
+        paused: false,
         message_count: count,
         message_bytes: bytes,
         stored_bytes: bytes,

@@ -1,16 +1,17 @@
-//! POST /topic/create, /topic/delete and /topic/empty: nsqd's parameters, codes and texts. Answered when the cores say that it is durable.
+//! POST /topic/create, delete, empty, pause and unpause: nsqd's parameters, codes and texts. Answered when the change is durable.
 //! In a cluster the cluster file says which topics there are.
 
 use super::Node;
-use super::channels::{ANSWER_LIMIT, find_topic, half_done};
+use super::channels::{ANSWER_LIMIT, find_topic, half_done, refused};
 use super::link::CoreAnswer;
 use super::publish::{core_failure, topic_of};
 use super::routes::{Failure, Query};
 use crate::agent::{Admin, AdminError};
 use crate::base::topic::home_core;
-use crate::base::{PartitionId, TopicName};
+use crate::base::{ChannelName, PartitionId, TopicName};
 use crate::coordinator::hub::Hub;
-use crate::seam::{message::MeshMessage, outcome::PublishError};
+use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage};
+use crate::seam::outcome::{PublishError, SetOffsetError};
 use hyper::StatusCode;
 use std::str::FromStr;
 use tokio::time::timeout;
@@ -106,6 +107,43 @@ pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Fai
         return Err(half_done(failure, partition, &done, &partitions));
     }
     Ok(())
+}
+
+/// `POST /topic/pause` and `/topic/unpause?topic=...`: what is published from now on stays with the topic, in all partitions that this node
+/// leads, one after the other. The answer says which where another node has to be asked for the rest.
+///
+/// A pause is a cursor of the partition, so it is made and removed as a channel's is.
+pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> Result<Option<String>, Failure> {
+    let topic = find_topic(node, existing(&query?)?).await?;
+    let (channel, partitions) = (ChannelName::topic_pause(), (0..topic.partitions).map(PartitionId).collect::<Vec<_>>());
+    let (mut done, mut elsewhere) = (Vec::new(), Vec::new());
+    for &partition in &partitions {
+        let change = match paused {
+            true => ChannelChange::Create { first: Some(false), is_alone: true },
+            false => ChannelChange::Delete,
+        };
+        let core = topic.core_of(partition, node.link.cores());
+        let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel: channel.clone(), change });
+        let failure = match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::ChangeChannel { ticket, set }).await {
+            // Not paused before.
+            Some(CoreAnswer::ChannelChanged(Ok(_) | Err(SetOffsetError::NoChannel))) => {
+                done.push(partition.0);
+                continue;
+            }
+            Some(CoreAnswer::ChannelChanged(Err(SetOffsetError::Failed(PublishError::NotLeader)))) => {
+                elsewhere.push(partition.0);
+                continue;
+            }
+            Some(CoreAnswer::ChannelChanged(Err(error))) => refused(error),
+            _ => no_answer(),
+        };
+        return Err(half_done(failure, partition, &done, &partitions));
+    }
+    match (done.is_empty(), elsewhere.is_empty()) {
+        (_, true) => Ok(None),
+        (false, false) => Ok(Some(serde_json::json!({ "partitions": done, "led_elsewhere": elsewhere }).to_string())),
+        (true, false) => Err(core_failure(PublishError::NotLeader)),
+    }
 }
 
 /// A name that cannot exist is not found, as nsqd has it.

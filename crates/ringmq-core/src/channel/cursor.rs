@@ -29,6 +29,13 @@ impl Restored {
         Restored { intervals, count }
     }
 
+    /// One more, ahead of the read position or just there.
+    pub fn insert(&mut self, interval: Interval) {
+        let mut intervals = std::mem::take(&mut self.intervals);
+        intervals.push(interval);
+        *self = Restored::new(intervals);
+    }
+
     /// Messages.
     pub fn count(&self) -> u64 {
         self.count

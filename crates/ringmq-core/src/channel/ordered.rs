@@ -109,6 +109,13 @@ impl Channel {
         self.skip_restored();
     }
 
+    /// Messages of which nothing was read are dropped as confirmed ones, under a higher generation, which is to be journaled.
+    pub fn pass_over(&mut self, interval: Interval) {
+        self.restored.insert(interval);
+        self.skip_restored();
+        self.raise_generation();
+    }
+
     /// The channel goes, and hands out nothing any more; its clients have left. What was open is dropped. [`Channel::settle`]
     /// follows only when it stays after all: then it delivers from its cursor on.
     pub fn begin_delete(&mut self) {

@@ -174,6 +174,26 @@ struct Memory {
 const SUBSCRIBED: u8 = 3;
 const CLOSING: u8 = 4;
 
+impl Memory {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\nMemory:")?;
+        for (name, value) in [
+            ("heap_objects", self.heap_objects),
+            ("heap_idle_bytes", self.heap_idle_bytes),
+            ("heap_in_use_bytes", self.heap_in_use_bytes),
+            ("heap_released_bytes", self.heap_released_bytes),
+            ("gc_pause_usec_100", self.gc_pause_usec_100),
+            ("gc_pause_usec_99", self.gc_pause_usec_99),
+            ("gc_pause_usec_95", self.gc_pause_usec_95),
+            ("next_gc_bytes", self.next_gc_bytes),
+            ("gc_total_runs", self.gc_total_runs),
+        ] {
+            writeln!(out, "   {name:<25}\t{value}")?;
+        }
+        Ok(())
+    }
+}
+
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
         let health = health(&shards);
@@ -203,6 +223,7 @@ impl NodeStats {
                 }
                 let sum = topics.entry(partition.topic).or_default();
                 sum.depth += partition.depth;
+                sum.paused |= partition.paused;
                 sum.message_count += partition.message_count;
                 sum.message_bytes += partition.message_bytes;
                 sum.replication.extend(partition.replication);
@@ -264,6 +285,7 @@ pub fn ping(shards: &[ShardStats]) -> String {
 #[derive(Default)]
 struct TopicSum {
     depth: u64,
+    paused: bool,
     message_count: u64,
     message_bytes: u64,
     unreadable: Vec<String>,
@@ -290,8 +312,8 @@ impl TopicSum {
             backend_depth: self.depth,
             message_count: self.message_count,
             message_bytes: self.message_bytes,
-            paused: false,
-            e2e_processing_latency: EndToEnd::default(),
+            paused: self.paused,
+            e2e_processing_latency: EndToEnd::of(all.as_ref(), quantiles),
             unreadable: self.unreadable,
             channels_lost: self.channels_lost,
             replication: {

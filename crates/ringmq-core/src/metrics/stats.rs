@@ -59,8 +59,10 @@ pub struct TurnStats {
 pub struct PartitionStats {
     pub topic: String,
     pub partition: u16,
-    /// Messages stored that some channel has not confirmed; without channels all that are stored.
+    /// Messages that no channel has: those that wait for the first one, or for the end of a pause.
     pub depth: u64,
+    /// The topic is paused.
+    pub paused: bool,
     pub message_count: u64,
     pub message_bytes: u64,
     /// Bytes of the log, headers of batches included.

@@ -10,6 +10,7 @@
 //! A crash in between leaves the flag at partition 0, and the start completes what it says (`log::recovery`). What a
 //! native client subscribes to is one partition: there the partition judges for itself, or begins where it is told.
 
+use super::channels::CHANNELS_MAX;
 use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
 use super::partitions::ChannelKey;
@@ -138,7 +139,7 @@ impl Engine {
             self.check_new_channel(&channel)?;
         }
         let judges = first.is_none() && !is_alone;
-        let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
+        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
         let flag = (!is_alone).then_some(is_first);
         let i = self.create_channel(now, idx, channel.clone(), None, flag, ordered)?;
         if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
@@ -191,8 +192,8 @@ impl Engine {
     /// What partition 0 says of a channel that it has. A channel without the flag that is alone (a native client made it, or
     /// an older build) is as good as the first.
     fn was_first(&self, idx: PartitionIdx, i: u32) -> bool {
-        let channels = &self.partitions.get(idx).channels;
-        channels[i as usize].machine.is_first() || channels.len() == 1
+        let p = self.partitions.get(idx);
+        p.channels[i as usize].machine.is_first() || p.open_channels().count() == 1
     }
 
     /// The channel is durable. That it is a later one is said when all partitions have the first one.
@@ -210,8 +211,10 @@ impl Engine {
         std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset)
     }
 
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. Where channels
-    /// may have been lost each may be one of them, and starts at the oldest message there is.
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. While the
+    /// topic is paused, later ones start where the pause began, since all that came then is still the topic's. Where channels may have been
+    /// lost, each may be one of them, and starts at the oldest message there is. The mark of a pause stands where a later channel would;
+    /// without channels, where the first one would.
     /// `first` is the topic's verdict; without one the partition judges for itself.
     pub fn create_channel(
         &mut self,
@@ -226,15 +229,18 @@ impl Engine {
             self.life.check_writable()?;
             self.partitions.get(idx).check_write(now.ticks)?;
         }
-        if self.partitions.get(idx).channels.len() >= self.channels_max() {
+        let p = self.partitions.get(idx);
+        let is_limited = !name.is_topic_pause() && p.open_channels().count() >= self.channels_max();
+        if is_limited || p.channels.len() >= CHANNELS_MAX {
             return Err(PublishError::TooManyChannels);
         }
-        let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
+        let first = first.filter(|_| !name.is_topic_pause());
+        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
         let (oldest, p) = (self.oldest(idx), self.partitions.get(idx));
         // It may have been here, and be owed anything.
-        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral();
+        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral() && !name.is_topic_pause();
         let oldest = if is_lost && p.seat().is_none() { self.store.start(idx) } else { oldest };
-        let usual = if is_first || is_lost { oldest } else { p.committed() };
+        let usual = if is_first || is_lost { oldest } else { p.flows_to() };
         let confirmed = match begin {
             Some(at) if is_lost || p.seat().is_some() && at.offset < oldest.offset => oldest,
             Some(at) => at,
@@ -253,7 +259,11 @@ impl Engine {
             handed: vec![],
         };
         let p = self.partitions.get(idx);
-        tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
+        let (topic, partition, offset) = (&p.topic.name, p.dir.partition, confirmed.offset);
+        match name.is_topic_pause() {
+            true => tracing::info!(%topic, %partition, offset, "pausing the topic"),
+            false => tracing::info!(%topic, %partition, channel = %name, offset, "creating channel"),
+        }
         let channel = self.add_channel(idx, image);
         let key = ChannelKey { partition: idx.0, channel };
         let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });

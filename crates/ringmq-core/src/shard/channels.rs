@@ -48,7 +48,11 @@ impl Engine {
         };
         partition.low_water_stale = true;
         let (name, place) = (state.name.clone(), partition.channels.insert(state) as u32);
-        self.catalog.list_channel(self.partitions.get(idx), &name);
+        if name.is_topic_pause() {
+            partition.pause = Some(place);
+        } else {
+            self.catalog.list_channel(self.partitions.get(idx), &name);
+        }
         place
     }
 
@@ -77,9 +81,9 @@ impl Engine {
     pub fn drop_channel(&mut self, key: ChannelKey) {
         let idx = key.partition_idx();
         self.forget_channel(key);
-        let last = self.partitions.get(idx).channels.is_empty();
+        let last = !self.partitions.get(idx).has_channels();
         if last {
-            let end = self.partitions.get(idx).committed();
+            let end = self.partitions.get(idx).flows_to();
             self.store.log_collect_start(idx, end);
         }
         self.update_low_water(idx);
@@ -94,10 +98,18 @@ impl Engine {
         let partition = self.partitions.get_mut(key.partition_idx());
         let gone = partition.channels.remove(key.channel as usize);
         partition.low_water_stale = true;
-        self.catalog.unlist_channel(partition, &gone.name);
+        let is_pause = partition.pause == Some(key.channel);
+        if is_pause {
+            partition.pause = None;
+        } else {
+            self.catalog.unlist_channel(partition, &gone.name);
+        }
         self.uncount_open(key, gone.open_bytes);
         self.timers.remove(Timer::Channel(key));
         self.agenda.forget(key);
+        if is_pause {
+            self.wake_channels(key.partition_idx());
+        }
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {

@@ -255,6 +255,7 @@ impl Engine {
         self.go_on_setting(now, key);
         self.go_on_ordering(now, key);
         self.go_on_operating(now);
+        self.go_on_emptying();
     }
 
     pub(super) fn channel_of(&mut self, key: ChannelKey, topic: TopicId, name: &ChannelName) -> Option<&mut ChannelState> {

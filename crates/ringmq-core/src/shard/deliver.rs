@@ -47,15 +47,15 @@ impl Lending {
 struct Log<'a> {
     store: &'a mut Store,
     p: PartitionIdx,
-    /// Consumers see up to the committed end only.
-    committed: i64,
+    /// Consumers see up to here only: what is committed, and not held back by a pause of the topic.
+    end: i64,
     unix_ns: i64,
     io: &'a mut Io,
 }
 
 impl Source for Log<'_> {
     fn fetch(&mut self, offset: i64) -> Fetch {
-        if offset >= self.committed {
+        if offset >= self.end {
             return Fetch::End;
         }
         self.store.fetch(self.p, offset, self.io)
@@ -170,10 +170,10 @@ impl Shard {
     fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<(SubId, ChannelKey)>) -> bool {
         let e = &mut self.engine;
         let idx = key.partition_idx();
-        let (committed, multi, may_read, ids, partition) = {
+        let (end, multi, may_read, ids, partition) = {
             let p = e.partitions.get(idx);
             let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
-            (p.committed(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
+            (p.flows_to(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
         e.give_room(key);
         let Some(c) = e.partitions.channel_mut(key) else { return false };
@@ -185,8 +185,7 @@ impl Shard {
             e.settle_owed(key);
             return false;
         }
-        let mut source =
-            Log { store: &mut e.store, p: idx, committed: committed.offset, unix_ns: now.unix_ns, io: e.outbox.io() };
+        let mut source = Log { store: &mut e.store, p: idx, end: end.offset, unix_ns: now.unix_ns, io: e.outbox.io() };
         let mut sink = Outputs {
             core: e.core,
             conns: &mut self.conns,
@@ -206,7 +205,7 @@ impl Shard {
         let deadline = c.machine.deadline();
         let mut hungry = e.agenda.take_hungry();
         if multi {
-            c.machine.hungry(committed, &mut |sub| hungry.push(sub));
+            c.machine.hungry(end, &mut |sub| hungry.push(sub));
         }
         let dirty = c.machine.is_dirty();
         e.timers.at_most(super::Timer::Channel(key), deadline);

@@ -100,7 +100,10 @@ impl Engine {
         }
         let ChangeChannel { topic, partition, channel, change } = set;
         if change == ChannelChange::Delete {
-            tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel");
+            match channel.is_topic_pause() {
+                true => tracing::info!(topic = %topic.name, %partition, "unpausing the topic"),
+                false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
+            }
             self.delete_channel(now, key, core, ticket);
             return Ok(());
         }
@@ -138,9 +141,9 @@ impl Engine {
         let idx = key.partition_idx();
         let p = self.partitions.get(idx);
         let partition = p.dir.partition;
-        let mut others = p.channels.iter().filter(|(i, _)| *i as u32 != key.channel);
-        let is_last = others.all(|(_, c)| c.machine.is_deleting());
-        let collects = Collects { was: self.store.collect_start(idx), to: p.committed() };
+        let is_other = |(i, c): (u32, &super::partitions::ChannelState)| i != key.channel && !c.machine.is_deleting();
+        let is_last = p.pause != Some(key.channel) && !p.open_channels().any(is_other);
+        let collects = Collects { was: self.store.collect_start(idx), to: p.flows_to() };
         let c = self.partitions.channel_mut(key).expect("it was just found");
         let is_ephemeral = c.name.is_ephemeral();
         let subs = std::mem::take(&mut c.subs);
@@ -207,7 +210,7 @@ impl Engine {
         self.forget_channel(key);
         let p = self.partitions.get_mut(idx);
         p.generation_floor = p.generation_floor.max(generation);
-        let idle = p.channels.is_empty().then(|| p.topic.clone());
+        let idle = (!p.has_channels()).then(|| p.topic.clone());
         self.update_low_water(idx);
         self.store.look_at_retention(idx);
         if let Some(topic) = idle {

@@ -90,7 +90,10 @@ pub struct Partition {
     pub topic: TopicRef,
     pub dir: Arc<PartitionDir>,
     role: Role,
+    /// With the mark of a pause, which is a cursor and no channel ([`Partition::pause`]).
     pub channels: Slab<ChannelState>,
+    /// Place of that mark, while the topic is paused.
+    pub pause: Option<u32>,
     /// In order; since when each waits.
     pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
     pub message_bytes: u64,
@@ -116,6 +119,7 @@ impl Partition {
             dir,
             role,
             channels: Slab::new(),
+            pause: None,
             publishers: VecDeque::new(),
             message_bytes: 0,
             low_water_stale: true,
@@ -129,6 +133,21 @@ impl Partition {
             Role::Alone(replica) => replica.committed(),
             Role::Member(seat) => seat.member.committed(),
         }
+    }
+
+    /// Where what flows to channels ends: at the committed end, or where the topic was paused.
+    pub fn flows_to(&self) -> Position {
+        let mark = self.pause.map(|i| self.channels[i as usize].machine.confirmed());
+        mark.map_or(self.committed(), |mark| std::cmp::min_by_key(mark, self.committed(), |p| p.offset))
+    }
+
+    /// Channels that clients know.
+    pub fn open_channels(&self) -> impl Iterator<Item = (u32, &ChannelState)> {
+        self.channels.iter().map(|(i, c)| (i as u32, c)).filter(|(i, _)| Some(*i) != self.pause)
+    }
+
+    pub fn has_channels(&self) -> bool {
+        self.channels.len() > usize::from(self.pause.is_some())
     }
 
     /// Replica of a cluster's partition. `None`: the node is alone.
@@ -164,10 +183,11 @@ impl Partition {
         self.channels.iter().find(|(_, c)| &*c.name == name).map(|(key, _)| key as u32)
     }
 
-    /// Everything before it is confirmed by every channel.
+    /// Everything before it is confirmed by every channel, and is none's that begins where the topic was paused.
     pub fn low_water(&self, collect_start: Position) -> Position {
         let confirmed = self.channels.iter().map(|(_, c)| c.machine.confirmed());
-        confirmed.min_by_key(|p| p.offset).unwrap_or(collect_start)
+        let collected = (!self.has_channels()).then_some(collect_start);
+        confirmed.chain(collected).min_by_key(|p| p.offset).unwrap_or(collect_start)
     }
 }
 

@@ -159,7 +159,7 @@ impl Engine {
     pub(super) fn is_in_use(&self, topic: &TopicRef) -> bool {
         let is_forced = self.removals.forced.contains(&topic.id);
         let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
-            p.topic.id == topic.id && (!is_forced && !p.channels.is_empty() || self.store.is_poisoned(idx))
+            p.topic.id == topic.id && (!is_forced && p.has_channels() || self.store.is_poisoned(idx))
         };
         self.life.is_stopping()
             || self.life.is_read_only()

@@ -45,7 +45,7 @@ impl Engine {
 
     /// After a channel's turn, or when its open messages were dropped.
     pub fn count_open(&mut self, key: ChannelKey) {
-        let end = self.partitions.get(key.partition_idx()).committed();
+        let end = self.partitions.get(key.partition_idx()).flows_to();
         let Some(c) = self.partitions.channel_mut(key) else { return };
         let memory = &mut self.open_memory;
         let own = c.machine.open_bytes();
@@ -62,7 +62,7 @@ impl Engine {
 
     /// The log's line about a channel that holds, at most once in [`TOLD_EVERY`].
     pub fn tell_held(&mut self, now: Now, key: ChannelKey) {
-        let end = self.partitions.get(key.partition_idx()).committed();
+        let end = self.partitions.get(key.partition_idx()).flows_to();
         let Some(c) = self.partitions.channel_mut(key).filter(|c| c.machine.is_full(end)) else { return };
         if c.tell_full_at <= now.ticks {
             c.tell_full_at = now.ticks + TOLD_EVERY;

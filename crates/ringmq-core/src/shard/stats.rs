@@ -42,14 +42,17 @@ impl Shard {
             // What is not committed is no message yet, and on a read-only core never becomes one.
             let end = p.committed();
             let unread = |from: i64| (end.count - from).max(0) as u64;
-            let channels: Vec<_> = (p.channels.iter())
+            let flows_to = p.flows_to();
+            let channels: Vec<_> = (p.open_channels())
                 .filter(|(_, c)| channel.is_none_or(|name| *name == c.name))
-                .map(|(_, c)| c.machine.stats(end, clients))
+                .map(|(_, c)| c.machine.stats(flows_to, clients))
                 .collect();
+            let own_from = if p.has_channels() { flows_to } else { e.store.collect_start(idx) };
             stats.partitions.push(PartitionStats {
                 topic: p.topic.name.to_string(),
                 partition: p.dir.partition.0,
-                depth: if p.channels.is_empty() { unread(e.store.collect_start(idx).count) } else { 0 },
+                depth: unread(own_from.count),
+                paused: p.pause.is_some(),
                 message_count: end.count as u64,
                 message_bytes: p.message_bytes,
                 stored_bytes: u64::try_from(end.offset - e.store.start(idx).offset).unwrap_or(0),

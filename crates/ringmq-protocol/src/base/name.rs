@@ -60,6 +60,25 @@ macro_rules! name {
 name!(TopicName, "topic");
 name!(ChannelName, "channel");
 
+/// No name that a client may give.
+const TOPIC_PAUSE: &str = "#paused";
+
+impl ChannelName {
+    /// Name of the cursor that marks where a topic was paused: it is stored and replicated as a channel's, and is none.
+    pub fn topic_pause() -> Self {
+        ChannelName(TOPIC_PAUSE.into())
+    }
+
+    pub fn is_topic_pause(&self) -> bool {
+        &*self.0 == TOPIC_PAUSE
+    }
+
+    /// A name that a node wrote: a channel's, or the pause's.
+    pub fn of_cursor(name: &str) -> Result<Self, NameError> {
+        if name == TOPIC_PAUSE { Ok(Self::topic_pause()) } else { Self::new(name) }
+    }
+}
+
 /// nsqd's rule: the whole name, suffix included, has 1 to 64 characters.
 pub fn is_valid_name(name: &str) -> bool {
     if name.is_empty() || name.len() > NAME_LEN_MAX {
@@ -82,5 +101,15 @@ mod tests {
             assert!(!is_valid_name(bad), "{bad}");
         }
         assert!(ChannelName::new("c#ephemeral").unwrap().is_ephemeral());
+    }
+
+    #[test]
+    fn nobody_names_a_channel_like_the_pause_of_a_topic() {
+        let pause = ChannelName::topic_pause();
+        assert!(pause.is_topic_pause() && !pause.is_ephemeral());
+        assert_eq!(ChannelName::new(&pause), Err(NameError));
+        assert_eq!(ChannelName::of_cursor(&pause), Ok(pause));
+        assert_eq!(ChannelName::of_cursor("c"), ChannelName::new("c"));
+        assert_eq!(ChannelName::of_cursor("a#b"), Err(NameError));
     }
 }

@@ -103,7 +103,7 @@ impl CursorImage {
         }
         let rest = &rest[..len - size_of::<RawCursor>()];
         let (name, rest) = rest.split_at_checked(raw.name_len.get() as usize).ok_or(Bad::Short)?;
-        let name = std::str::from_utf8(name).ok().and_then(|n| ChannelName::new(n).ok()).ok_or(Bad::Bounds)?;
+        let name = std::str::from_utf8(name).ok().and_then(|n| ChannelName::of_cursor(n).ok()).ok_or(Bad::Bounds)?;
         let (mut rest, mut before) = (rest, raw.confirmed.into());
         // Each takes a byte at least.
         let mut intervals = Vec::with_capacity(n.min(rest.len()));

@@ -25,7 +25,10 @@ pub(super) enum End {
 
 impl Net {
     fn ask_change(&mut self, node: usize, change: ChannelChange) {
-        let channel = ChannelName::new("ch").expect("valid");
+        self.ask_change_of(node, ChannelName::new("ch").expect("valid"), change);
+    }
+
+    fn ask_change_of(&mut self, node: usize, channel: ChannelName, change: ChannelChange) {
         let set = Box::new(ChangeChannel { topic: self.topic.clone(), partition: PartitionId(0), channel, change });
         let message = MeshMessage::ChangeChannel { ticket: Ticket(1), set };
         self.step(node, 0, Event::Mesh { from: CoreId::HTTP, message });
@@ -113,6 +116,30 @@ fn a_pause_holds_on_all_replicas_and_with_the_next_leader() {
     assert_eq!(net.change_channel(1, ChannelChange::Unpause), Ok(false));
     assert_eq!(bodies(&net.take(c)), ["0"]);
     assert!((0..3).all(|i| net.paused(i) == [false]));
+}
+
+#[test]
+fn a_pause_of_the_topic_holds_on_all_replicas_and_with_the_next_leader() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    let (c, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["0"]);
+    let change = |net: &mut Net, node: usize, change: ChannelChange| {
+        net.ask_change_of(node, ChannelName::topic_pause(), change);
+        net.changed(node).expect("it is answered")
+    };
+    let pause = ChannelChange::Create { first: Some(false), is_alone: true };
+    let is_paused = |net: &Net| [0, 1, 2].map(|i| net.partition(i, 0).pause.is_some());
+    assert_eq!(change(&mut net, 1, pause), Err(SetOffsetError::Failed(PublishError::NotLeader)));
+    assert_eq!((change(&mut net, 0, pause), is_paused(&net)), (Ok(false), [true; 3]), "all have it when it is answered");
+    net.publish(p, "1");
+    assert_eq!(net.take(c), Vec::<String>::new());
+    net.elect(0, 1);
+    let (c, got) = net.subscribe(1, "ch", 9);
+    assert_eq!(bodies(&got), ["0"], "what was published before the pause, and no more");
+    assert_eq!((change(&mut net, 1, ChannelChange::Delete), is_paused(&net)), (Ok(false), [false; 3]));
+    assert_eq!(bodies(&net.take(c)), ["1"]);
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::{
 };
 
 const CREATE: ChannelChange = ChannelChange::Create { first: None, is_alone: false };
+/// Pauses a topic, with the name `#paused`; to delete that one ends the pause.
+const PAUSE: ChannelChange = ChannelChange::Create { first: Some(false), is_alone: true };
 
 impl Node {
     fn topic_t(&self) -> TopicRef {
@@ -21,7 +23,7 @@ impl Node {
     fn ask(&mut self, partition: u16, channel: &str, change: ChannelChange) {
         let topic = self.topic_t();
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
-        let channel = ChannelName::new(channel).expect("valid");
+        let channel = ChannelName::of_cursor(channel).expect("valid");
         let set = Box::new(ChangeChannel { topic, partition: PartitionId(partition), channel, change });
         self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket: Ticket(7), set } });
     }
@@ -77,6 +79,33 @@ impl Node {
 
 fn bodies(got: &[String]) -> Vec<&str> {
     got.iter().map(|m| m.rsplit(' ').next().expect("a body")).collect()
+}
+
+#[test]
+fn a_paused_topic_hands_nothing_on_until_the_pause_ends() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 2);
+        n.publish_all(1, &["one"]);
+        let (c, got) = n.subscribed(0, "ch", 9);
+        assert_eq!(bodies(&got), ["one"], "{cores} cores");
+        let first = got[0].clone();
+        assert_eq!(n.operate(1, "#paused", PAUSE), Ok(false));
+        assert_eq!(n.operate(1, "#paused", PAUSE), Ok(false), "again");
+        n.publish_all(1, &["two", "three"]);
+        n.publish_all(0, &["of another partition"]);
+        assert_eq!(n.take(c), Vec::<String>::new());
+        let (d, got) = n.subscribed(0, "later", 9);
+        assert!(got.is_empty(), "{got:?}");
+        n.send(c, format!("REQ {} 0\n", id_of(&first)).as_bytes());
+        assert_eq!(bodies(&n.take(c)), ["one"], "the channel goes on with what it has");
+        let stats = n.shards.iter().flat_map(|s| s.stats(None, None, false).partitions);
+        let shown: Vec<_> = stats.filter(|p| p.partition == 1).map(|p| (p.paused, p.depth, p.channels.len())).collect();
+        assert_eq!(shown, [(true, 2, 2)], "the mark is no channel");
+        assert_eq!(n.operate(1, "#paused", ChannelChange::Delete), Ok(false));
+        assert_eq!(bodies(&n.take(c)), ["two", "three"]);
+        assert_eq!(bodies(&n.take(d)), ["two", "three"], "it came while they waited");
+        assert_eq!(n.operate(1, "#paused", ChannelChange::Delete), Err(SetOffsetError::NoChannel));
+    }
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(super) fn decode_deleted(mut bytes: &[u8], num: u32) -> Result<Vec<ChannelNa
         let (&len, rest) = bytes.split_first().ok_or(BAD)?;
         let (name, rest) = rest.split_at_checked(len as usize).ok_or(BAD)?;
         let name = std::str::from_utf8(name).map_err(|_| BAD)?;
-        deleted.push(ChannelName::new(name).map_err(|_| BAD)?);
+        deleted.push(ChannelName::of_cursor(name).map_err(|_| BAD)?);
         bytes = rest;
     }
     if bytes.is_empty() { Ok(deleted) } else { Err(BAD) }
