@@ -84,7 +84,7 @@ fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
     let waker = wake.clone();
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
-        let listeners = Listeners { http: s.listener, lookups: s.lookups };
+        let listeners = Listeners { http: s.listener, lookups: s.lookups, https: s.https };
         let around = Around { spare_bytes: s.spare_bytes, log_level, hub: s.hub };
         let server =
             HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, around).map_err(|e| e.to_string())?;

@@ -14,6 +14,9 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
     if !settings.native_address.is_empty() {
         addresses.push(("native-address", &settings.native_address));
     }
+    if settings.is_https_served() {
+        addresses.push(("https-address", &settings.https_address));
+    }
     if settings.is_clustered() {
         addresses.push(("peer-address", &settings.peer_address));
     }
@@ -41,6 +44,9 @@ fn address(settings: &Settings, name: &'static str, address: &str) -> Finding {
         Err(taken @ NetError::InUse { .. }) if name == "native-address" && is_done_without(settings) => {
             let remedy = "the node starts without the native protocol; give another address, or an empty one";
             Finding::warn(name, taken.to_string(), remedy)
+        }
+        Err(taken @ NetError::InUse { .. }) if name == "https-address" && !settings.given.contains(name) => {
+            Finding::warn(name, taken.to_string(), "the node starts without HTTPS; give another address, or an empty one")
         }
         Err(taken @ NetError::InUse { .. }) => {
             Finding::fail(name, taken.to_string(), format!("stop it, or give another --{name}"))

@@ -1,4 +1,4 @@
-//! nsqd's HTTP API: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete,empty},
+//! nsqd's HTTP API, also over HTTPS: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete,empty,pause,unpause},
 //! /channel/{create,delete,empty,pause,unpause}; and /metrics, /channel/setoffset, /channel/setorder, /replica/acceptloss;
 //! hyper on one thread of its own.
 //!
@@ -22,6 +22,7 @@ mod stream;
 mod tests;
 mod topics;
 
+use crate::codec::nsq::layers::Terms;
 use crate::config::Settings;
 use crate::coordinator::hub::Hub;
 use crate::discovery::{Discovery, Identity};
@@ -38,9 +39,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 /// Time that requests may take after the stop of the node begins.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
@@ -68,6 +71,21 @@ pub struct Listeners {
     pub http: TcpListener,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
+    /// Of `--https-address`, with the terms of its TLS.
+    pub https: Option<(TcpListener, Terms)>,
+}
+
+impl Listeners {
+    fn all(&self) -> impl Iterator<Item = &TcpListener> {
+        [&self.http].into_iter().chain(&self.lookups).chain(self.https.as_ref().map(|(listener, _)| listener))
+    }
+}
+
+/// Where the node is reached; 0: not there.
+struct Ports {
+    tcp: u16,
+    http: u16,
+    https: u16,
 }
 
 /// The least severe log line that is written, while the node runs.
@@ -105,17 +123,20 @@ impl HttpServer {
         wake: Arc<HttpWake>,
         around: Around,
     ) -> Result<Self, HttpError> {
-        let Listeners { http: listener, lookups } = listeners;
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let address = listeners.http.local_addr().map_err(failed)?;
+        for listener in listeners.all() {
+            listener.set_nonblocking(true).map_err(failed)?;
+        }
+        let https_port = listeners.https.as_ref().and_then(|(https, _)| https.local_addr().ok()).map_or(0, |at| at.port());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(HttpError::Thread)?;
         let stop = Arc::new(Notify::new());
         let (settings, stopping) = (settings.clone(), stop.clone());
         let serve = move || {
-            let node = Rc::new(Node::new(settings, CoreLink::new(port, cores), (tcp_port, address.port()), around));
+            let ports = Ports { tcp: tcp_port, http: address.port(), https: https_port };
+            let node = Rc::new(Node::new(settings, CoreLink::new(port, cores), ports, around));
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, serve(node.clone(), listener, lookups, wake, stopping));
+            local.block_on(&runtime, serve(node.clone(), listeners, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(serve).map_err(HttpError::Thread)?;
@@ -141,8 +162,7 @@ impl HttpServer {
 struct Node {
     settings: Settings,
     link: CoreLink,
-    tcp_port: u16,
-    http_port: u16,
+    ports: Ports,
     around: Around,
     /// Addresses in force: a request may change them.
     lookupds: RefCell<Option<Vec<String>>>,
@@ -157,12 +177,11 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: CoreLink, (tcp_port, http_port): (u16, u16), around: Around) -> Self {
+    fn new(settings: Settings, link: CoreLink, ports: Ports, around: Around) -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,
-            tcp_port,
-            http_port,
+            ports,
             around,
             lookupds: RefCell::new(Some(settings.lookupd_tcp_addresses.clone())),
             hostname: hostname.trim().to_string(),
@@ -182,8 +201,8 @@ impl Node {
         Identity {
             broadcast_address: self.settings.broadcast_address.clone(),
             hostname: self.hostname.clone(),
-            tcp_port: or(self.settings.broadcast_tcp_port, self.tcp_port),
-            http_port: or(self.settings.broadcast_http_port, self.http_port),
+            tcp_port: or(self.settings.broadcast_tcp_port, self.ports.tcp),
+            http_port: or(self.settings.broadcast_http_port, self.ports.http),
         }
     }
 
@@ -196,7 +215,8 @@ fn unix_s() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListener>, wake: Arc<HttpWake>, stop: Arc<Notify>) {
+async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: Arc<Notify>) {
+    let Listeners { http, lookups, https } = listeners;
     // Closed when this function is done with it: every connection then finishes the request it is at.
     let (closing, closed) = watch::channel(());
     let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
@@ -210,10 +230,13 @@ async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListene
         async move { node.link.carry(&wake.0).await }
     });
     let authorizer = tokio::task::spawn_local(authd::answer_all(node.clone()));
+    let secure =
+        https.map(|(listener, terms)| tokio::task::spawn_local(accept(node.clone(), listener, Some(terms), closed.clone())));
     tokio::select! {
-        () = accept(node.clone(), listener, closed) => {}
+        () = accept(node.clone(), http, None, closed) => {}
         () = stop.notified() => {}
     }
+    secure.inspect(tokio::task::JoinHandle::abort);
     drop(closing);
     let all = node.settings.max_http_connections as u32;
     if timeout(STOP_LIMIT, node.connections.acquire_many(all)).await.is_err() {
@@ -223,7 +246,8 @@ async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListene
     carrier.abort();
 }
 
-async fn accept(node: Rc<Node>, listener: TcpListener, closed: watch::Receiver<()>) {
+/// With `terms` it is HTTPS.
+async fn accept(node: Rc<Node>, listener: TcpListener, terms: Option<Terms>, closed: watch::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "http cannot listen"),
@@ -232,8 +256,10 @@ async fn accept(node: Rc<Node>, listener: TcpListener, closed: watch::Receiver<(
         match listener.accept().await {
             Ok((stream, _)) => match node.connections.clone().try_acquire_owned() {
                 Ok(permit) => {
-                    tokio::task::spawn_local(converse(node.clone(), stream, permit, closed.clone()));
+                    tokio::task::spawn_local(begin(node.clone(), stream, terms.clone(), permit, closed.clone()));
                 }
+                // Who speaks TLS would not understand the answer.
+                Err(_) if terms.is_some() => drop(stream),
                 Err(_) => refuse(stream),
             },
             // Out of descriptors, most likely: it passes, and a busy loop would not help.
@@ -253,14 +279,20 @@ fn refuse(stream: TcpStream) {
     let _ = stream.try_write(ANSWER);
 }
 
-async fn converse(node: Rc<Node>, stream: TcpStream, permit: OwnedSemaphorePermit, mut closed: watch::Receiver<()>) {
+async fn begin(
+    node: Rc<Node>,
+    stream: TcpStream,
+    terms: Option<Terms>,
+    permit: OwnedSemaphorePermit,
+    closed: watch::Receiver<()>,
+) {
     let limit = node.timeout();
     // Answers are small and sent whole.
     let _ = stream.set_nodelay(true);
     let io = TokioIo::new(stream::WriteLimited::new(stream, limit));
     let service = hyper::service::service_fn(move |request| {
         let node = node.clone();
-        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, Instant::now()).await) }
+        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, is_secure, Instant::now()).await) }
     });
     let mut builder = http1::Builder::new();
     // A head is 16 KB at most: a query holds two names. Names of headers are written as nsqd writes them.
@@ -281,5 +313,4 @@ async fn converse(node: Rc<Node>, stream: TcpStream, permit: OwnedSemaphorePermi
             }
         }
     }
-    drop(permit);
 }

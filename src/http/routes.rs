@@ -45,9 +45,9 @@ const ROUTES: [(&str, Method); 18] = [
     ("/replica/acceptloss", Method::POST),
 ];
 
-pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
-    if node.settings.is_https_required() {
-        return closed();
+pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, began: Instant) -> Reply {
+    if !is_secure && node.settings.is_https_required() {
+        return closed(node.ports.https);
     }
     let (head, body) = request.into_parts();
     let path = head.uri.path();
@@ -135,10 +135,10 @@ async fn of_config(node: &Node, method: &Method, path: &str, body: Incoming) -> 
     reply
 }
 
-/// Plain HTTP where TLS is required; in nsqd's words, with the port of HTTPS, which this node does not have.
-fn closed() -> Reply {
-    let body = Bytes::from_static(br#"{"message": "TLS_REQUIRED", "https_port": 0}"#);
-    versioned(with_type(StatusCode::FORBIDDEN, "application/json; charset=utf-8", body))
+/// Plain HTTP where TLS is required; in nsqd's words, with the port of HTTPS, 0 without one.
+fn closed(https_port: u16) -> Reply {
+    let body = format!(r#"{{"message": "TLS_REQUIRED", "https_port": {https_port}}}"#);
+    versioned(with_type(StatusCode::FORBIDDEN, "application/json; charset=utf-8", body.into()))
 }
 
 fn info(node: &Node) -> String {
@@ -148,8 +148,8 @@ fn info(node: &Node) -> String {
         "version": env!("CARGO_PKG_VERSION"),
         "broadcast_address": settings.broadcast_address,
         "hostname": node.hostname,
-        "http_port": node.http_port,
-        "tcp_port": node.tcp_port,
+        "http_port": node.ports.http,
+        "tcp_port": node.ports.tcp,
         "start_time": node.start_unix_s,
         "max_heartbeat_interval": ns(settings.max_heartbeat_interval_ms),
         "max_output_buffer_size": settings.max_output_buffer_size,

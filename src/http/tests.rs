@@ -205,7 +205,7 @@ impl Cores {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let server = HttpServer::start(
             &settings,
-            Listeners { http: listener, lookups: None },
+            Listeners { http: listener, lookups: None, https: None },
             CORES,
             4150,
             http_port,

@@ -69,6 +69,8 @@ pub struct FrontStart {
     pub listener: TcpListener,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
+    /// Of `--https-address`, with the node's certificate.
+    pub https: Option<(TcpListener, layers::Terms)>,
     pub cores: u16,
     pub tcp_address: SocketAddr,
     /// Bytes in `spare/`: of segments that were removed, kept for new ones.
@@ -159,7 +161,7 @@ pub fn run_node<M: Machine + 'static>(
         now_unix_ns: clock.now().unix_ns,
         seed: random()?,
         coordinator: cluster.as_ref(),
-        nsq_tls,
+        nsq_tls: nsq_tls.clone(),
     };
     let Recovered { builds, generation, me } = recover(recovering).map_err(NodeError::Recovery)?;
     drop(storage); // and with it the locks, which the cores take over
@@ -171,7 +173,7 @@ pub fn run_node<M: Machine + 'static>(
 
     let [tcp_address, http_address] = [addresses.tcp.address(), addresses.http.address()];
     let [native, peers] = [&addresses.native, &addresses.peer].map(|a| a.as_ref().map(|a| a.address().to_string()));
-    let Parts { parts, http_port, listener, lookups } = parts(addresses, builds, front.wake)?;
+    let Parts { parts, http_port, listener, lookups, https } = parts(addresses, builds, front.wake)?;
     let spare_bytes: SpareBytes = Box::new({
         let spares = spares.clone();
         move || spares.bytes()
@@ -193,14 +195,15 @@ pub fn run_node<M: Machine + 'static>(
     let (wake, lent) =
         (Box::new(move || cores_stop.wake_all()), coordinator::store::Clock { now: clock::ticks, seed: random()? });
     let coordinator = cluster.map(|c| c.start(generation, cores, wake, lent)).transpose()?;
-    let started = (front.start)(FrontStart { port: http_port, listener, lookups, cores, tcp_address, spare_bytes, hub });
+    let https = https.zip(nsq_tls.clone());
+    let started = (front.start)(FrontStart { port: http_port, listener, lookups, https, cores, tcp_address, spare_bytes, hub });
     if started.is_ok() {
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
         let reason = stop.wait(|| {
             tracing::info!("SIGHUP: rereading the settings, TLS files and cluster file that can change now");
             reread();
-            reread_tls(&settings, tls.as_ref(), peer_tls.as_ref());
+            reread_tls(&settings, tls.as_ref(), peer_tls.as_ref(), nsq_tls.as_ref());
             if coordinator.as_ref().is_some_and(Running::reread) {
                 running.wake();
             }
@@ -228,10 +231,11 @@ pub fn run_node<M: Machine + 'static>(
 }
 
 /// Reads the PEM files again that the settings name, and says what came of it. Connections that are there keep theirs.
-fn reread_tls(settings: &Settings, tls: Option<&Terms>, peer_tls: Option<&PeerTerms>) {
-    let native = tls.map(|terms| ("native", terms.reread(settings)));
+fn reread_tls(settings: &Settings, native_tls: Option<&Terms>, peer_tls: Option<&PeerTerms>, nsq_tls: Option<&layers::Terms>) {
+    let native = native_tls.map(|terms| ("native", terms.reread(settings)));
     let peer = peer_tls.map(|terms| ("peer", terms.reread(settings)));
-    for (port, read) in native.into_iter().chain(peer) {
+    let nsq = nsq_tls.map(|terms| ("NSQ", tls::reread_nsq(terms, settings)));
+    for (port, read) in native.into_iter().chain(peer).chain(nsq) {
         match read {
             Ok(()) => tracing::info!("the TLS files of the {port} port are in force for new connections"),
             Err(error) => tracing::error!("the TLS files of the {port} port stay as they were: {error}"),
@@ -270,6 +274,7 @@ struct Addresses {
     native_refusal: Option<NetError>,
     peer: Option<Reserved>,
     lookups: Option<Reserved>,
+    https: Option<Reserved>,
 }
 
 impl Addresses {
@@ -292,7 +297,24 @@ impl Addresses {
             none if none.is_empty() => None,
             address => Some(take(address)?),
         };
-        Ok(Addresses { tcp, http, native, native_refusal, peer, lookups })
+        let https = Self::https(settings)?;
+        Ok(Addresses { tcp, http, native, native_refusal, peer, lookups, https })
+    }
+
+    /// Address of HTTPS, where there is a certificate. Two nodes of a machine do not fight for nsqd's default port.
+    fn https(settings: &Settings) -> Result<Option<Reserved>, NetError> {
+        if !settings.is_https_served() {
+            return Ok(None);
+        }
+        match Reserved::take(&settings.https_address, ADDRESS_WAIT) {
+            Err(refusal @ NetError::InUse { .. }) if !settings.given.contains("https-address") => {
+                tracing::warn!(
+                    "HTTPS is not served on its default address: {refusal}. Give another --https-address, or an empty one to do without"
+                );
+                Ok(None)
+            }
+            taken => taken.map(Some),
+        }
     }
 
     /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
@@ -315,6 +337,7 @@ struct Parts<M> {
     /// Listener of HTTP.
     listener: TcpListener,
     lookups: Option<TcpListener>,
+    https: Option<TcpListener>,
 }
 
 /// Listeners, mesh and wakes, all connected before the first core runs.
@@ -326,7 +349,7 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let Addresses { tcp, http, native, peer, lookups, .. } = addresses;
+    let Addresses { tcp, http, native, peer, lookups, https, .. } = addresses;
     let mut of_core: Vec<Vec<(ListenerKind, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
     for (place, address) in [(ListenerKind::Nsq, Some(tcp)), (ListenerKind::Native, native), (ListenerKind::Peer, peer)] {
         let Some(address) = address else { continue };
@@ -342,7 +365,8 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     let each = of_core.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
     let lookups = lookups.map(Reserved::listen).transpose()?;
-    Ok(Parts { parts, http_port, listener: http.listen()?, lookups })
+    let https = https.map(Reserved::listen).transpose()?;
+    Ok(Parts { parts, http_port, listener: http.listen()?, lookups, https })
 }
 
 /// 128 bits from the kernel.

@@ -14,10 +14,14 @@ class Pki:
         for name, usage in (("node", "serverAuth"), ("client", "clientAuth")):
             with open(self.path(name + ".ext"), "w") as file:
                 file.write("subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=%s\n" % usage)
-            self._run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out", name + ".csr",
-                      "-subj", "/CN=the %s" % name)
-            self._run("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                      "-out", name + ".pem", "-days", "2", "-extfile", name + ".ext")
+            self.renew(name)
+
+    def renew(self, name):
+        """Another key and certificate of that name, in the same files."""
+        self._run("req", "-newkey", "rsa:2048", "-nodes", "-keyout", name + ".key", "-out", name + ".csr",
+                  "-subj", "/CN=the %s" % name)
+        self._run("x509", "-req", "-in", name + ".csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                  "-out", name + ".pem", "-days", "2", "-extfile", name + ".ext")
 
     def _run(self, *args):
         subprocess.run(["openssl", *args], cwd=self.folder, check=True, capture_output=True)

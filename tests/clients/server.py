@@ -137,6 +137,7 @@ class Server:
                     raise RuntimeError("after SIGTERM the node ended with %d:\n%s" % (status, self.log()))
         finally:
             self.kill()
+            self.ports.claim.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -117,11 +117,7 @@ fn of_name(name: &str, written: String) -> Finding {
     if let Some((_, why)) = config::ignored(name) {
         return finding(Becomes::Ignored, why);
     }
-    match config::missing(name) {
-        // Where its value asks for something, loading refuses it.
-        Some(why) => finding(Becomes::Ignored, &why),
-        None => finding(Becomes::Refused, "there is no such setting"),
-    }
+    finding(Becomes::Refused, "there is no such setting")
 }
 
 fn show(findings: &[Finding], json: bool) {

@@ -1,6 +1,6 @@
 //! docs/settings.md, generated from the table; a test fails when the file is not what this gives.
 
-use super::{IGNORED, MISSING, TABLE};
+use super::{IGNORED, TABLE};
 use std::fmt::Write;
 
 /// The whole text of docs/settings.md.
@@ -32,16 +32,6 @@ pub fn settings_md() -> String {
     );
     for (name, why) in IGNORED {
         let _ = writeln!(out, "| `{name}` | {why}. |");
-    }
-    out.push_str(
-        "\n## nsqd's settings that are not supported (yet)\n\n\
-         They are refused, as a flag and in the file, because an operator who sets one relies on it. A value that asks for nothing is\n\
-         accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`.\n\n\
-         | setting | what there is |\n|---|---|\n",
-    );
-    for flag in MISSING {
-        let instead = if flag.instead.is_empty() { String::new() } else { format!(" `{}`", flag.instead) };
-        let _ = writeln!(out, "| `{}` | {}{instead}. |", flag.name, flag.why);
     }
     out
 }

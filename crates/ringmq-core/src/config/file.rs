@@ -1,7 +1,7 @@
 //! The TOML file of `--config`: nsqd's keys (`max_msg_size`), with `_` or `-`, and `[topics.<name>]` tables.
 
 use super::{
-    Settings, TopicSettings, asks_for_nothing, find, missing,
+    Settings, TopicSettings, find,
     row::{BadValue, Setting, Unit, Value},
 };
 use crate::base::TopicName;
@@ -14,8 +14,6 @@ pub enum FileError {
     Syntax(String),
     #[error("unknown key `{0}`: `ringmq serve --help` lists the settings")]
     UnknownKey(String),
-    #[error("`{key}` {why}")]
-    Missing { key: String, why: String },
     #[error("`{0}` and `{1}` are the same setting: keep one of them")]
     Twice(String, String),
     #[error(transparent)]
@@ -57,12 +55,7 @@ fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<
     if let Some((name, why)) = super::ignored(key) {
         return Ok(Some(format!("{name}: {why}")));
     }
-    let why = missing(key).ok_or_else(|| FileError::UnknownKey(key.into()))?;
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    match asks_for_nothing(key, &text) {
-        true => Ok(Some(format!("{key}: {why}"))),
-        false => Err(FileError::Missing { key: key.into(), why }),
-    }
+    Err(FileError::UnknownKey(key.into()))
 }
 
 /// A list has its flag's name in the plural in nsqd's file.
@@ -76,7 +69,12 @@ fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
         Toml::String(text) => row.parse(text),
         Toml::Integer(number) => row.number(*number),
         Toml::Array(list) if row.is_list() => {
-            let each = list.iter().map(|one| row.parse(one.as_str().ok_or("must be a list of strings")?));
+            let text = |one: &Toml| match one {
+                Toml::String(text) => Some(text.clone()),
+                Toml::Integer(_) | Toml::Float(_) if row.unit == Unit::Shares => Some(one.to_string()),
+                _ => None,
+            };
+            let each = list.iter().map(|one| row.parse(&text(one).ok_or("must be a list of strings")?));
             each.collect::<Result<Vec<_>, String>>().map(|all| {
                 Value::List(all.into_iter().flat_map(|v| if let Value::List(list) = v { list } else { vec![] }).collect())
             })
@@ -148,21 +146,13 @@ mod tests {
         assert_eq!(settings.log_level, "warn");
     }
 
-    /// As nsqd's own example has them.
-    #[test]
-    fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
-        let text = "https_address = \"\"\ne2e_processing_latency_percentiles = [\"0.99\"]";
-        let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e:?}"));
-        assert_eq!(noted.len(), 2, "{noted:?}");
-    }
-
     #[test]
     fn every_error_of_a_file_is_told() {
-        let text = "snappy = \"maybe\"\nhttps_address = \"c\"\nshards = -1\nnope = 1\n[topics.a]\nx = 1\n[topics.\"b c\"]";
+        let text = "snappy = \"maybe\"\nshards = -1\nnope = 1\n[topics.a]\nx = 1\n[topics.\"b c\"]";
         let errors = apply(text, &mut Settings::default()).expect_err("nothing of it is right");
         let told = errors.iter().map(FileError::to_string).collect::<Vec<_>>();
-        assert_eq!(errors.len(), 6, "{told:?}");
-        for wanted in ["snappy = ", "`https_address`", "shards = -1", "`nope`", "[topics.a]", "[topics.b c]"] {
+        assert_eq!(errors.len(), 5, "{told:?}");
+        for wanted in ["snappy = ", "shards = -1", "`nope`", "[topics.a]", "[topics.b c]"] {
             assert!(told.iter().any(|error| error.contains(wanted)), "no {wanted} in {told:?}");
         }
     }
@@ -176,7 +166,6 @@ mod tests {
             ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
             ("tcp_address = \"x\"", "must be host:port"),
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
-            ("https_address = \":1\"", "`https_address` is nsqd's"),
             ("snappy = \"maybe\"", "snappy = \"maybe\": must be true, false"),
             ("snappy = 1", "snappy = 1: must be true or false"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),

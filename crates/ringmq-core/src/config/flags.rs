@@ -29,8 +29,6 @@ pub enum ConfigError {
     Unreadable { path: String, reason: String },
     #[error("--config={path}: {error}")]
     File { path: String, error: file::FileError },
-    #[error("--{name} {why}")]
-    Missing { name: &'static str, why: String },
     #[error("{0}")]
     Contradiction(String),
 }
@@ -108,10 +106,6 @@ pub fn add_flags(command: Command) -> Command {
             _ => arg.action(ArgAction::Append),
         }
     });
-    // Known, so that they are refused by name; some are booleans, which have no value behind them.
-    let missing = super::MISSING
-        .iter()
-        .map(|flag| Arg::new(flag.name).long(flag.name).hide(true).num_args(0..=1).action(ArgAction::Append));
     let settings = TABLE.iter().map(|row| {
         let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
         let arg = Arg::new(row.name)
@@ -130,7 +124,7 @@ pub fn add_flags(command: Command) -> Command {
     });
     // As in nsqd the last one counts.
     let settings = settings.zip(TABLE).map(|(arg, row)| if row.is_list() { arg } else { arg.overrides_with(row.name) });
-    command.arg(config).args(settings).args(ignored).args(missing)
+    command.arg(config).args(settings).args(ignored)
 }
 
 fn go_bool(text: &str) -> Result<bool, String> {
@@ -146,20 +140,6 @@ pub fn load(
 ) -> Result<Asked, ConfigErrors> {
     let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
     let mut errors = Vec::new();
-    let mut inert = Vec::new();
-    for name in super::MISSING.iter().map(|flag| flag.name).filter(|name| is_given(name)) {
-        let mut values = matches.get_many::<String>(name).unwrap_or_default().map(String::as_str).peekable();
-        let why = super::missing(name).unwrap_or_default();
-        // A boolean flag without a value means true.
-        let is_inert = match values.peek() {
-            None => super::asks_for_nothing(name, "true"),
-            Some(_) => values.all(|value| super::asks_for_nothing(name, value)),
-        };
-        match is_inert {
-            true => inert.push(format!("--{name}: {why}")),
-            false => errors.push(ConfigError::Missing { name, why }),
-        }
-    }
     let mut settings = Settings::default();
     let mut without_effect = Vec::new();
     if let Some(path) = matches.get_one::<String>("config") {
@@ -294,20 +274,6 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_of_nsqd_that_is_missing_is_refused_by_its_name() {
-        for (args, wanted) in [
-            (&["--https-address=:1"][..], "--http-address"),
-            (&["--snappy=false", "--https-address", ":1"], "--https-address is nsqd's"),
-        ] {
-            let error = asked(args, None).expect_err("refused");
-            assert!(error.contains(wanted), "{args:?}: {error}");
-        }
-        // What asks for nothing has no effect, and the log says so.
-        let off = ["--https-address="];
-        assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
-    }
-
-    #[test]
     fn a_list_is_given_by_several_flags_or_by_nsqds_key() {
         let lookupds = |args: &[&str], file: Option<&str>| asked(args, file).map(|asked| asked.settings.lookupd_tcp_addresses);
         let two = || vec!["h:4160".to_owned(), "0.0.0.0:1".to_owned()];
@@ -331,9 +297,9 @@ mod tests {
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("https_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
-        let error = asked(&["--config=x", "--https-address=:2", "--journal-bytes=12"], file).expect_err("refused");
-        assert_eq!(error.lines().count(), 6, "{error}");
+        let file = Some("shards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let error = asked(&["--config=x", "--journal-bytes=12"], file).expect_err("refused");
+        assert_eq!(error.lines().count(), 4, "{error}");
     }
 
     #[test]

@@ -170,6 +170,9 @@ settings! {
              each; one is chosen by chance, the next ones when it fails";
     }
     "HTTP" {
+        https_address: String = "0.0.0.0:4152".into(), Unit::Text, 0, 0, "https-address", ["0.0.0.0:4152; empty: none"],
+            "Where HTTPS clients connect, with --tls-cert and the policy for clients' certificates; without --tls-cert nothing listens \
+             there. When nobody gives it and another process has it, the node starts without";
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
             "HTTP connections at a time; further connections get 503";
         http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
@@ -334,50 +337,6 @@ pub static IGNORED: &[(&str, &str)] = &[
 /// The name and the reason of a setting that is accepted and has no effect, by its flag or a key of the file.
 pub fn ignored(name: &str) -> Option<&'static (&'static str, &'static str)> {
     IGNORED.iter().find(|(known, _)| file::is_key_of(known, name))
-}
-
-/// A setting of nsqd 1.3 for a feature that is not there (yet).
-pub struct Unsupported {
-    /// nsqd's flag without its dashes.
-    pub name: &'static str,
-    /// Value that nsqd takes where nobody gives one.
-    pub default: &'static str,
-    pub why: &'static str,
-    /// Setting of this node that comes nearest; empty: there is none.
-    pub instead: &'static str,
-}
-
-const fn unsupported(name: &'static str, default: &'static str, why: &'static str, instead: &'static str) -> Unsupported {
-    Unsupported { name, default, why, instead }
-}
-
-/// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
-/// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
-pub static MISSING: &[Unsupported] =
-    &[unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address")];
-
-/// True if `value` asks nsqd for nothing that is missing here: nsqd's default, or a value that turns the feature off.
-pub fn asks_for_nothing(name: &str, value: &str) -> bool {
-    let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
-    let is_off = matches!(value.as_str(), "" | "false" | "f" | "0" | "[]");
-    is_off || MISSING.iter().any(|flag| flag.name == name && is_same_value(flag.default, &value))
-}
-
-/// Compares as Go reads values: `true`, `t` and `1`, and durations by their length.
-fn is_same_value(default: &str, value: &str) -> bool {
-    let is_true = |text: &str| matches!(text, "true" | "t" | "1");
-    let duration = |text: &str| value::parse_duration_ns(text).ok();
-    default == value
-        || (default == "true" && is_true(value))
-        || (duration(default).is_some() && duration(default) == duration(value))
-}
-
-/// Name that nsqd uses for `name` (a flag, or a key of its file), and the reason why it is not taken, for entries of [`MISSING`].
-pub fn missing(name: &str) -> Option<String> {
-    let name = name.replace('_', "-");
-    let flag = MISSING.iter().find(|flag| flag.name == name)?;
-    let instead = if flag.instead.is_empty() { String::new() } else { format!(" --{}", flag.instead) };
-    Some(format!("is nsqd's and is not supported (yet): {}{instead}", flag.why))
 }
 
 /// Settings that a topic may have of its own. `None`: the node's value.
@@ -635,12 +594,11 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_place_of_a_missing_flag_is_a_setting() {
-        for Unsupported { name, why, instead, .. } in MISSING {
-            assert!(find(name).is_none() && IGNORED.iter().all(|(other, _)| other != name), "{name}");
-            assert!(instead.is_empty() || find(instead).is_some(), "{name}: --{instead}");
-            assert!(why.len() > 20 && !why.ends_with('.'), "{name}");
-        }
+    fn https_needs_a_certificate_and_an_address() {
+        let is_served = |cert: &str, address: &str| {
+            Settings { tls_cert: cert.into(), https_address: address.into(), ..Settings::default() }.is_https_served()
+        };
+        assert_eq!([("c", ":1"), ("c", ""), ("", ":1")].map(|(c, a)| is_served(c, a)), [true, false, false]);
     }
 
     #[test]
