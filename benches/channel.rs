@@ -98,7 +98,11 @@ fn channel_of(ranged: bool) -> Channel {
         intervals: vec![],
         handed: vec![],
     };
-    let options = ChannelOptions { max_msg_timeout: Duration::from_secs(900), max_req_timeout: Duration::from_secs(3600) };
+    let options = ChannelOptions {
+        max_msg_timeout: Duration::from_secs(900),
+        max_req_timeout: Duration::from_secs(3600),
+        end_to_end: None,
+    };
     let mut channel = Channel::new(options, PartitionId(0), cursor);
     channel.subscribe(
         ms(0),

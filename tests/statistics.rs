@@ -102,6 +102,7 @@ fn statsd_gets_what_nsqd_pushes() {
             [
                 format!("--statsd-address={address}"),
                 "--statsd-interval=2s".into(),
+                "--e2e-processing-latency-percentile=0.99,0.5".into(),
                 format!("--statsd-exclude-ephemeral={ephemeral}"),
                 "--broadcast-address=127.0.0.1".into(),
             ]
@@ -139,4 +140,47 @@ fn statsd_gets_what_nsqd_pushes() {
         }
         assert_eq!(counts(&pushed(&sockets[0], "topic.t.channel.c.depth")), 3, "what it grew by, once");
     }
+}
+
+/// The time from publish to FIN has the count and the percentiles that nsqd's has. Which times they are depends on the machine.
+#[test]
+fn percentiles_are_shown_as_nsqd_shows_them() {
+    let flags = ["--e2e-processing-latency-percentile=0.5,1.0", "--e2e-processing-latency-percentile=0.99"];
+    let node = Node::start(&[&["--shards=2", "--partitions=2"][..], &flags].concat());
+    let ports = Ports::free();
+    let addresses = [format!("--tcp-address={}", ports.at(0)), format!("--http-address={}", ports.at(1))];
+    let mut nsqd = Process::start(&stock("nsqd"), addresses.iter().map(String::as_str).chain(flags));
+    nsqd.wait_listening(ports.at(1));
+    let shown = |http: SocketAddr| {
+        let stats = node::stock::get_json(http, "/stats?format=json");
+        let topic = stats["topics"].as_array().expect("topics").iter().find(|t| t["topic_name"] == "t").expect("t").clone();
+        [topic["e2e_processing_latency"].clone(), topic["channels"][0]["e2e_processing_latency"].clone()]
+    };
+    let without_values = |mut shown: [serde_json::Value; 2]| {
+        for one in &mut shown {
+            for percentile in one["percentiles"].as_array_mut().expect("percentiles") {
+                percentile["value"] = u64::from(percentile["value"].as_f64().expect("a number") > 0.0).into();
+            }
+        }
+        shown.map(|one| one.to_string())
+    };
+    let both = [(node.tcp(), node.http()), (ports.at(0), ports.at(1))];
+    for (tcp, http) in both {
+        let mut client = Client::connect(tcp).expect("it listens");
+        client.subscribe("t", "c", 3).expect("it subscribes");
+        let mut producer = Client::connect(tcp).expect("it listens");
+        for _ in 0..7 {
+            producer.publish("t", b"x").expect("it takes it");
+            let message = client.message().expect("the message");
+            client.finish(&message.id).expect("it reads");
+        }
+        node::stock::eventually("all are counted", || shown(http)[1]["count"] == 7);
+    }
+    let [ours, theirs] = both.map(|(_, http)| without_values(shown(http)));
+    assert_eq!(ours, theirs, "ours, then nsqd's");
+    assert!(ours[0].contains("\"count\":7") && ours[1].contains("{\"quantile\":0.99,\"value\":1}"), "{ours:?}");
+    let (_, _, text) = request(node.http(), "GET", "/stats").expect("it answers");
+    let line = text.lines().find(|line| line.contains("[c ")).expect("the channel");
+    let times: Vec<&str> = line.split("e2e%: ").nth(1).expect("percentiles").split(", ").collect();
+    assert!(times.len() == 3 && times.iter().all(|time| time.ends_with('s')), "{line}");
 }

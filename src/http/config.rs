@@ -6,7 +6,7 @@ use super::body::{self, BodyError};
 use super::publish::body_failure;
 use super::routes::{Failure, Reply, json, text, versioned};
 use crate::config::row::{Setting, Unit, Value};
-use crate::config::{Settings, TABLE};
+use crate::config::{NSQD_KEYS, Settings, TABLE};
 use hyper::body::Incoming;
 use hyper::{Method, StatusCode};
 
@@ -29,7 +29,7 @@ pub async fn answer(node: &Node, method: &Method, path: &str, body: Incoming) ->
         LOG_LEVEL => level_number(node.around.log_level.get()).to_string(),
         LOOKUPDS => serde_json::json!(*node.lookupds.borrow()).to_string(),
         _ => {
-            let setting = TABLE.iter().find(|setting| setting.file_key() == option).ok_or(bad("INVALID_OPTION"))?;
+            let setting = named(option).ok_or(bad("INVALID_OPTION"))?;
             match shown(setting, &node.settings) {
                 Shown::Bare(word) => return Ok(versioned(text(StatusCode::OK, word))),
                 Shown::Json(value) => value,
@@ -37,6 +37,12 @@ pub async fn answer(node: &Node, method: &Method, path: &str, body: Incoming) ->
         }
     };
     Ok(json(shown))
+}
+
+/// The setting that nsqd's file has under this key.
+fn named(option: &str) -> Option<&'static Setting> {
+    let other = |setting: &Setting| NSQD_KEYS.iter().find(|(_, flag)| *flag == setting.name).map(|(key, _)| *key);
+    TABLE.iter().find(|setting| other(setting).map_or(setting.file_key() == option, |key| key == option))
 }
 
 fn bad(message: &'static str) -> Failure {
@@ -95,6 +101,7 @@ fn shown(setting: &Setting, settings: &Settings) -> Shown {
         (Value::Number(ms), Unit::Millis) => Shown::Json((u128::from(ms) * 1_000_000).to_string()),
         (Value::Number(us), Unit::Micros) => Shown::Json((u128::from(us) * 1_000).to_string()),
         (Value::Number(number), _) => Shown::Json(number.to_string()),
+        (Value::List(_), Unit::Shares) => Shown::Json(serde_json::json!(settings.end_to_end_quantiles()).to_string()),
         (Value::List(list), _) => Shown::Json(serde_json::json!(list).to_string()),
         (Value::Text(word), _) => match (setting.name, word.as_str()) {
             ("tls-required", "false") => Shown::Json("0".into()),
@@ -115,7 +122,7 @@ mod tests {
     #[test]
     fn settings_are_shown_as_nsqd_shows_them() {
         let settings = Settings { data_path: "/x".into(), lookupd_tcp_addresses: vec!["a:1".into()], ..Settings::default() };
-        let is = |key: &str| shown(TABLE.iter().find(|s| s.file_key() == key).unwrap_or_else(|| panic!("{key}")), &settings);
+        let is = |key: &str| shown(named(key).unwrap_or_else(|| panic!("{key}")), &settings);
         for (key, wanted) in [
             ("msg_timeout", "60000000000"),
             ("max_msg_size", "1048576"),
@@ -123,7 +130,8 @@ mod tests {
             ("tls_required", "0"),
             ("tls_min_version", "771"),
             ("snappy", "true"),
-            ("lookupd_tcp_address", "[\"a:1\"]"),
+            ("nsqlookupd_tcp_addresses", "[\"a:1\"]"),
+            ("e2e_processing_latency_percentiles", "[]"),
         ] {
             assert_eq!(is(key), Shown::Json(wanted.into()), "{key}");
         }

@@ -44,6 +44,7 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
         now_unix_s: unix_s(),
         resident_bytes: query.is_wanted("include_mem").then(resident_bytes),
         spare_bytes: (node.around.spare_bytes)(),
+        quantiles: node.settings.end_to_end_quantiles(),
         extra: vec![
             ("connections", shards.iter().map(|s| s.connections).sum::<u64>().to_string()),
             ("http_publish", node.publish_latency.borrow().to_string()),

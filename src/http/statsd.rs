@@ -16,6 +16,7 @@ pub async fn push(node: Rc<Node>) {
     let interval = Duration::from_millis(settings.statsd_interval_ms);
     let identity = node.identity();
     let prefix = prefix(&settings.statsd_prefix, &identity.broadcast_address, identity.http_port);
+    let quantiles = settings.end_to_end_quantiles();
     let mut last = Pushed::default();
     let mut next = Instant::now() + interval;
     let mut is_failing = false;
@@ -23,7 +24,7 @@ pub async fn push(node: Rc<Node>) {
         sleep_until(next).await;
         next = (next + interval).max(Instant::now());
         let now = Pushed::of(ask_all(&node, None, None, false).await, settings.statsd_exclude_ephemeral);
-        let mut lines = now.lines(&last);
+        let mut lines = now.lines(&last, &quantiles);
         if settings.statsd_mem_stats {
             lines.extend(memory_lines(resident_bytes()));
         }

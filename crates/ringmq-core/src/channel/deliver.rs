@@ -244,7 +244,7 @@ impl Channel {
                         after = Some(key);
                     }
                     self.waiting_count -= 1;
-                    self.begin_flight(taken, turn.now);
+                    self.begin_flight(taken, turn, found.message.unix_ns);
                     turn.spend(found.message.body.len());
                 }
                 Handed::Ranged => match self.hand_waiting_run(list, key, batch, found.at, turn, sink) {
@@ -454,7 +454,7 @@ impl Channel {
                         self.shows(shown.log_id, message.log_id);
                     }
                     let key = self.open.push(open);
-                    self.begin_flight(key, turn.now);
+                    self.begin_flight(key, turn, message.unix_ns);
                     turn.spend(message.body.len());
                 }
                 Handed::SampledOut => {
@@ -497,11 +497,14 @@ impl Channel {
         Handed::NoClient
     }
 
-    /// The next client has taken an entry that is in no list.
-    pub(super) fn begin_flight(&mut self, key: u32, now: Ticks) {
+    /// The next client has taken an entry that is in no list; its messages were published then, or its batch was.
+    pub(super) fn begin_flight(&mut self, key: u32, turn: &Turn, published_unix_ns: i64) {
+        let now = turn.now;
+        // A clock that was set back makes no message younger than new.
+        let age_s = turn.unix_ns.saturating_sub(published_unix_ns).max(0) as f32 / 1e9;
         let number = self.clients.next().expect("the client that took a message has credit until it is spent");
         let client = self.clients.get_mut(number);
-        let timer = self.flights.wheel.insert(now, now + client.timeout, Flight { key, client: number, delivered: now });
+        let timer = self.flights.wheel.insert(now, now + client.timeout, Flight { key, client: number, delivered: now, age_s });
         let open = self.open.get_mut(key);
         open.state = State::InFlight;
         open.attempts = open.attempts.saturating_add(1);

@@ -4,6 +4,9 @@
 use crate::base::{IdMap, LogId, Ticks, TimerId, Wheel};
 
 /// An entry that a client has.
+///
+/// Packed, so that a timer has a place for all of it in the bytes that its alignment would leave empty.
+#[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
     /// Of the entry.
@@ -12,6 +15,8 @@ pub struct Flight {
     pub client: u32,
     /// When it went out.
     pub delivered: Ticks,
+    /// Seconds since its publish at that moment.
+    pub age_s: f32,
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +123,7 @@ mod tests {
     use super::*;
 
     fn fly(flights: &mut Flights, id: u64) -> TimerId {
-        let timer = flights.wheel.insert(Ticks(0), Ticks(1), Flight { key: 0, client: 0, delivered: Ticks(0) });
+        let timer = flights.wheel.insert(Ticks(0), Ticks(1), Flight { key: 0, client: 0, delivered: Ticks(0), age_s: 0.0 });
         flights.name(LogId(id), timer);
         timer
     }

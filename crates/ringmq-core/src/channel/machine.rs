@@ -11,6 +11,7 @@ use super::open::{Deferred, List, Open, OpenSet, State};
 use super::ordered::Syncing;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
 use crate::format::cursor::{CursorImage, Handed, Interval};
+use crate::metrics::end_to_end::Window;
 use crate::metrics::stats::ChannelStats;
 use crate::seam::message::SubOptions;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub struct ChannelOptions {
     pub max_msg_timeout: Duration,
     /// Longer delays of a REQ count as this.
     pub max_req_timeout: Duration,
+    /// Window of the times from publish to FIN, where somebody wants them.
+    pub end_to_end: Option<Duration>,
 }
 
 /// A FIN, REQ or TOUCH named a message that this client does not have (any more).
@@ -83,6 +86,7 @@ pub struct Channel {
 
     requeue_count: u64,
     timeout_count: u64,
+    end_to_end: Option<Box<Window>>,
 }
 
 impl Channel {
@@ -121,6 +125,7 @@ impl Channel {
             clients: Clients::default(),
             requeue_count: 0,
             timeout_count: 0,
+            end_to_end: options.end_to_end.map(|length| Box::new(Window::new(length, Ticks::default()))),
         };
         channel.skip_restored();
         channel.began = channel.next.count;
@@ -232,7 +237,7 @@ impl Channel {
     /// On an ordered channel it is not final before [`Channel::settle`]: [`Channel::finishing`].
     pub fn finish(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
-            Some(timer) => self.finish_flight(timer),
+            Some(timer) => self.finish_flight(now, timer),
             None if self.finish_range(now, sub, id, id) == 1 => {}
             None => return Err(NotInFlight),
         }
@@ -259,8 +264,12 @@ impl Channel {
         Ok(())
     }
 
-    pub(super) fn finish_flight(&mut self, timer: TimerId) {
-        let Flight { key, client, .. } = self.land(timer);
+    pub(super) fn finish_flight(&mut self, now: Ticks, timer: TimerId) {
+        let Flight { key, client, delivered, age_s } = self.land(timer);
+        if let Some(window) = &mut self.end_to_end {
+            let took = now.since(delivered) + Duration::from_secs_f32(age_s);
+            window.record(now, took, self.open.get(key).num as u64);
+        }
         self.clients.get_mut(client).finish_count += self.open.get(key).num as u64;
         if self.ordered {
             return self.begin_finish(key);
@@ -446,6 +455,11 @@ impl Channel {
         self.deferred_count
     }
 
+    /// Forgets the times from publish to FIN that are older than their window.
+    pub fn move_window(&mut self, now: Ticks) {
+        self.end_to_end.iter_mut().for_each(|window| window.move_on(now));
+    }
+
     /// `message_count` counts what the partition took since the channel was made in this process.
     pub fn stats(&self, end: Position, with_clients: bool) -> ChannelStats {
         ChannelStats {
@@ -459,6 +473,7 @@ impl Channel {
             timeout_count: self.timeout_count,
             paused: self.paused,
             full_bytes: self.is_full(end).then(|| self.open_bytes() as u64),
+            end_to_end: self.end_to_end.as_ref().map(|window| window.sample()),
             clients: if with_clients { self.clients.iter().map(|c| c.stats()).collect() } else { vec![] },
         }
     }

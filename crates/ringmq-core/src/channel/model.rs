@@ -401,7 +401,7 @@ impl Life {
     }
 
     fn channel(room: usize, stored: &CursorImage) -> Channel {
-        let options = ChannelOptions { max_msg_timeout: MAX_MSG_TIMEOUT, max_req_timeout: MAX_REQ_TIMEOUT };
+        let options = ChannelOptions { max_msg_timeout: MAX_MSG_TIMEOUT, max_req_timeout: MAX_REQ_TIMEOUT, end_to_end: None };
         let mut channel = Channel::new(options, PARTITION, stored.clone());
         channel.set_room(room);
         channel

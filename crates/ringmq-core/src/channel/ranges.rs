@@ -11,7 +11,7 @@ impl Channel {
     /// Finishes what the client has of `first ..= last`, and says how many messages that is. Other ids do not count. 0
     /// for a client that is not ranged.
     pub fn finish_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId) -> u64 {
-        self.each_run(now, sub, first, last, |channel, timer| channel.finish_flight(timer))
+        self.each_run(now, sub, first, last, |channel, timer| channel.finish_flight(now, timer))
     }
 
     /// As [`Channel::finish_range`], but what the client has is delivered again after `delay`.

@@ -47,7 +47,7 @@ impl Channel {
         (*at, *first) = (cut.end, LogId(first.0 + cut.num as u64));
         self.next = open.interval().end;
         let key = self.open.push(open);
-        self.begin_flight(key, turn.now);
+        self.begin_flight(key, turn, batch.header.base_unix_ns.get());
         self.skip_restored();
         HandedRun::Taken(None)
     }
@@ -86,7 +86,7 @@ impl Channel {
         turn.spend_run(cut.num, cut.end - at);
         let (taken, after) = self.take_waiting(list, key, at, &cut);
         self.waiting_count -= cut.num as u64;
-        self.begin_flight(taken, turn.now);
+        self.begin_flight(taken, turn, batch.header.base_unix_ns.get());
         HandedRun::Taken(after)
     }
 

@@ -142,7 +142,11 @@ pub(super) fn cursor(name: &str) -> CursorImage {
 }
 
 pub(super) fn channel_at(cursor: CursorImage) -> Channel {
-    let options = ChannelOptions { max_msg_timeout: Duration::from_millis(2500), max_req_timeout: Duration::from_secs(60) };
+    let options = ChannelOptions {
+        max_msg_timeout: Duration::from_millis(2500),
+        max_req_timeout: Duration::from_secs(60),
+        end_to_end: None,
+    };
     Channel::new(options, PartitionId(2), cursor)
 }
 

@@ -184,7 +184,6 @@ pub fn load(
             without_effect.push(format!("--{name}: {why}"));
         }
     }
-    without_effect.extend(inert);
     if settings.data_path.is_empty() {
         settings.data_path = surroundings.working_directory.clone();
     }

@@ -192,6 +192,13 @@ settings! {
         statsd_exclude_ephemeral: bool = false, Unit::Switch(&[]), 0, 0, "statsd-exclude-ephemeral",
             "Whether ephemeral topics and channels are left out of what is pushed to statsd";
     }
+    "Time from publish to FIN" {
+        e2e_processing_latency_percentiles: Vec<String> = vec![], Unit::Shares, 0, 0, "e2e-processing-latency-percentile", ["none"],
+            "Percentile that /stats and statsd show of the time from a message's publish to its FIN, above 0 and up to 1.0; may be given \
+             several times, or as a list with commas";
+        e2e_processing_latency_window_time_ms: u64 = 10 * MINUTE, Unit::Millis, 2, DAY, "e2e-processing-latency-window-time",
+            "Length of the time to which these percentiles belong; it moves on by halves";
+    }
     "Memory, per core" {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
             "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets";
@@ -330,8 +337,6 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("worker-id", "message ids come from the topic's random id and the partition's log"),
     ("log-prefix", "log lines are structured"),
     ("verbose", "use log-level"),
-    ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
-    ("e2e-processing-latency-window-time", "channels keep no latencies of their own"),
 ];
 
 /// The name and the reason of a setting that is accepted and has no effect, by its flag or a key of the file.
@@ -521,6 +526,24 @@ impl Settings {
         self.tls_required != "false" || !self.tls_client_auth_policy.is_empty()
     }
 
+    /// Percentiles of the time from publish to FIN as shares of 1, the highest first.
+    pub fn end_to_end_quantiles(&self) -> Vec<f64> {
+        let mut shares: Vec<f64> = self.e2e_processing_latency_percentiles.iter().filter_map(|text| text.parse().ok()).collect();
+        shares.sort_by(|a, b| b.total_cmp(a));
+        shares
+    }
+
+    /// Window of these percentiles, if there are any.
+    pub fn end_to_end_window(&self) -> Option<std::time::Duration> {
+        let is_wanted = !self.e2e_processing_latency_percentiles.is_empty();
+        is_wanted.then(|| std::time::Duration::from_millis(self.e2e_processing_latency_window_time_ms))
+    }
+
+    /// True if the node answers HTTPS.
+    pub fn is_https_served(&self) -> bool {
+        !self.tls_cert.is_empty() && !self.https_address.is_empty()
+    }
+
     /// True if plain HTTP is closed.
     pub fn is_https_required(&self) -> bool {
         self.is_tls_required() && self.tls_required != "tcp-https"
@@ -545,14 +568,17 @@ impl Settings {
     }
 }
 
+/// nsqd's keys in its file and below /config that are not the names of its flags.
+pub const NSQD_KEYS: [(&str, &str); 3] = [
+    ("nsqlookupd_tcp_addresses", "lookupd-tcp-address"),
+    ("auth_http_addresses", "auth-http-address"),
+    ("e2e_processing_latency_percentiles", "e2e-processing-latency-percentile"),
+];
+
 /// The row of a name as a flag or the file may write it (`-` and `_` are the same).
 pub fn find(name: &str) -> Option<&'static Setting> {
-    // nsqd has other keys for its lists.
-    let name = match name.replace('-', "_").as_str() {
-        "nsqlookupd_tcp_addresses" => "lookupd-tcp-address",
-        "auth_http_addresses" => "auth-http-address",
-        _ => name,
-    };
+    let key = name.replace('-', "_");
+    let name = NSQD_KEYS.iter().find(|(nsqds, _)| *nsqds == key).map_or(name, |(_, flag)| flag);
     TABLE.iter().find(|row| row.name.len() == name.len() && row.name == name.replace('_', "-"))
 }
 
@@ -589,7 +615,15 @@ mod tests {
         for (i, row) in TABLE.iter().enumerate() {
             assert!(TABLE[..i].iter().all(|other| other.name != row.name), "{} twice", row.name);
             assert!(row.about.len() > 20 && !row.about.ends_with('.'), "{}", row.name);
-            assert!(row.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", row.name);
+            assert!(row.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn nsqds_keys_are_those_of_settings() {
+        for (key, flag) in NSQD_KEYS {
+            assert_eq!(find(key).map(|row| row.name), Some(flag));
+            assert!(TABLE.iter().all(|row| row.file_key() != key), "{key} needs no row here");
         }
     }
 

@@ -31,6 +31,8 @@ pub enum Unit {
     Switch(&'static [&'static str]),
     /// Texts: a flag is given once for each.
     List,
+    /// Numbers above 0 and up to 1, with commas or one for each flag.
+    Shares,
 }
 
 pub struct Setting {
@@ -72,7 +74,8 @@ impl Setting {
             Unit::Switch(words) => return switch(text, words).map(|word| Value::Text(word.into())),
             Unit::Address => return address(text).map(Value::Text),
             // An empty one asks for nothing.
-            Unit::Addresses | Unit::List if text.is_empty() => return Ok(Value::List(vec![])),
+            Unit::Addresses | Unit::List | Unit::Shares if text.is_empty() => return Ok(Value::List(vec![])),
+            Unit::Shares => return text.split(',').map(share).collect::<Result<_, _>>().map(Value::List),
             Unit::List => return Ok(Value::List(vec![text.into()])),
             Unit::Addresses => return address(text).map(|address| Value::List(vec![address])),
             // As nsqd's own example of a file has it: its default.
@@ -99,6 +102,7 @@ impl Setting {
             Unit::Switch(_) => Err("must be true or false".into()),
             Unit::Text | Unit::Address | Unit::Word(_) => Err("must be a string".into()),
             Unit::Addresses | Unit::List => Err("must be a list of strings".into()),
+            Unit::Shares => Err("must be a list of numbers".into()),
         }
     }
 
@@ -134,7 +138,7 @@ impl Setting {
 
     /// True for a setting that may be given several times; the values join.
     pub fn is_list(&self) -> bool {
-        matches!(self.unit, Unit::Addresses | Unit::List)
+        matches!(self.unit, Unit::Addresses | Unit::List | Unit::Shares)
     }
 
     pub fn show_default(&self) -> String {
@@ -155,12 +159,21 @@ impl Setting {
             Unit::Word(_) => "word",
             Unit::Switch(_) => "true or false",
             Unit::List => "texts",
+            Unit::Shares => "numbers",
         }
     }
 
     pub fn is_number(&self) -> bool {
         matches!(self.unit, Unit::Count | Unit::Bytes | Unit::Millis | Unit::Micros)
     }
+}
+
+/// Parses one share of [`Unit::Shares`], and writes it as Rust does.
+fn share(text: &str) -> Result<String, String> {
+    let number = text.trim().parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
+    number
+        .map(|number| number.to_string())
+        .ok_or_else(|| "must be numbers above 0 and up to 1.0, with commas between them".into())
 }
 
 /// Parses a boolean as Go's flag package does, or one of `words`.

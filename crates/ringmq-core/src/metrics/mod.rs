@@ -2,6 +2,7 @@
 
 pub mod buckets;
 pub mod counters;
+pub mod end_to_end;
 pub mod latency;
 pub mod node;
 pub mod prometheus;

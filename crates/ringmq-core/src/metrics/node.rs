@@ -4,6 +4,7 @@
 
 mod text;
 
+use super::end_to_end::{EndToEnd, Sample};
 use super::stats::{ChannelStats, ClientStats, LinkStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
 use crate::base::client::{ClientInfo, Identity};
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub struct NodeFacts {
     pub resident_bytes: Option<u64>,
     /// Space of segments that were removed, kept for new ones.
     pub spare_bytes: u64,
+    /// Of the times from publish to FIN: between 0 and 1.
+    pub quantiles: Vec<f64>,
     /// Lines of our own for the text form: name and value.
     pub extra: Vec<(&'static str, String)>,
 }
@@ -149,13 +152,6 @@ struct PubCount {
     count: u64,
 }
 
-/// Not measured yet: the shape that nsqd has when no percentile is asked for.
-#[derive(Serialize, Default)]
-struct EndToEnd {
-    count: u64,
-    percentiles: Option<()>,
-}
-
 /// nsqd's names are those of Go's heap. Here `heap_in_use_bytes` is the resident memory; there is no collector.
 #[derive(Serialize, Default)]
 struct Memory {
@@ -173,26 +169,6 @@ struct Memory {
 /// nsqd's numbers for a client that consumes, and for one that has said CLS.
 const SUBSCRIBED: u8 = 3;
 const CLOSING: u8 = 4;
-
-impl Memory {
-    fn write_text(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "\nMemory:")?;
-        for (name, value) in [
-            ("heap_objects", self.heap_objects),
-            ("heap_idle_bytes", self.heap_idle_bytes),
-            ("heap_in_use_bytes", self.heap_in_use_bytes),
-            ("heap_released_bytes", self.heap_released_bytes),
-            ("gc_pause_usec_100", self.gc_pause_usec_100),
-            ("gc_pause_usec_99", self.gc_pause_usec_99),
-            ("gc_pause_usec_95", self.gc_pause_usec_95),
-            ("next_gc_bytes", self.next_gc_bytes),
-            ("gc_total_runs", self.gc_total_runs),
-        ] {
-            writeln!(out, "   {name:<25}\t{value}")?;
-        }
-        Ok(())
-    }
-}
 
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
@@ -244,7 +220,7 @@ impl NodeStats {
         let mut topics: Vec<Topic> = topics
             .into_iter()
             .filter(|(_, sum)| filter.channel.is_none() || !sum.channels.is_empty())
-            .map(|(name, sum)| sum.into_topic(name, filter.clients))
+            .map(|(name, sum)| sum.into_topic(name, filter.clients, &facts.quantiles))
             .collect();
         let channels = topics.iter_mut().flat_map(|topic| &mut topic.channels);
         for client in channels.flat_map(|channel| channel.clients.iter_mut().flatten()) {
@@ -259,7 +235,8 @@ impl NodeStats {
             start_time: facts.start_unix_s,
             topics: (!nothing_found).then_some(topics),
             memory: facts.resident_bytes.map(|bytes| Memory { heap_in_use_bytes: bytes, ..Memory::default() }),
-            producers: (!producers.is_empty()).then_some(producers),
+            // As nsqd, which looks no further then.
+            producers: (!producers.is_empty() && !nothing_found).then_some(producers),
             cores,
             now_unix_s: facts.now_unix_s,
             spare_bytes: facts.spare_bytes,
@@ -298,13 +275,18 @@ struct TopicSum {
 struct ChannelSum {
     sum: Channel,
     full_bytes: u64,
+    end_to_end: Option<Sample>,
     /// Clients by remote address.
     clients: BTreeMap<String, Client>,
 }
 
 impl TopicSum {
-    fn into_topic(self, topic_name: String, with_clients: bool) -> Topic {
-        let channels = self.channels.into_iter().map(|(name, channel)| channel.into_channel(name, with_clients));
+    fn into_topic(self, topic_name: String, with_clients: bool, quantiles: &[f64]) -> Topic {
+        let mut all: Option<Sample> = None;
+        for sample in self.channels.values().filter_map(|channel| channel.end_to_end.as_ref()) {
+            all.get_or_insert_default().add(sample);
+        }
+        let channels = self.channels.into_iter().map(|(name, channel)| channel.into_channel(name, with_clients, quantiles));
         Topic {
             topic_name,
             channels: channels.collect(),
@@ -337,6 +319,9 @@ impl ChannelSum {
         sum.timeout_count += part.timeout_count;
         sum.paused |= part.paused;
         self.full_bytes += part.full_bytes.unwrap_or(0);
+        if let Some(sample) = &part.end_to_end {
+            self.end_to_end.get_or_insert_default().add(sample);
+        }
         sum.client_count = sum.client_count.max(part.client_count);
         for client in part.clients {
             match self.clients.get_mut(&client.info.remote_address) {
@@ -346,8 +331,8 @@ impl ChannelSum {
         }
     }
 
-    fn into_channel(self, channel_name: String, with_clients: bool) -> Channel {
-        let ChannelSum { sum, clients, full_bytes } = self;
+    fn into_channel(self, channel_name: String, with_clients: bool, quantiles: &[f64]) -> Channel {
+        let ChannelSum { sum, clients, full_bytes, end_to_end } = self;
         Channel {
             channel_name,
             held: (full_bytes > 0).then(|| {
@@ -355,6 +340,7 @@ impl ChannelSum {
                     "unfinished messages take {full_bytes} bytes: nothing new is read before some are finished (channel-memory)"
                 )
             }),
+            e2e_processing_latency: EndToEnd::of(end_to_end.as_ref(), quantiles),
             // Everything is on disk.
             backend_depth: sum.depth,
             client_count: sum.client_count.max(clients.len() as u64),
@@ -464,10 +450,8 @@ mod tests {
             message_count: 2,
             message_bytes: 2,
             stored_bytes: 2,
-            unreadable: None,
-            channels_lost: None,
-            replication: None,
             channels: vec![channel],
+            ..PartitionStats::default()
         }];
         let producers = vec![ProducerStats { info: info(60246), topics: vec![("pp".into(), 2), ("qq".into(), 1)] }];
         ShardStats { core, connections: 1, partitions, producers, healthy: true, ..ShardStats::default() }
@@ -481,6 +465,7 @@ mod tests {
             now_unix_s: 1_795_286_031,
             resident_bytes: None,
             spare_bytes: 7,
+            quantiles: vec![],
             extra,
         }
     }
@@ -532,13 +517,6 @@ mod tests {
             "",
             "Health: OK",
             "",
-            "Node:",
-            "   spare_bytes              \t7",
-            "   http_publish             \tnone",
-            "",
-            "Cores:",
-            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0 scrubs: 0 deleting: 0 bytes",
-            "",
             "Topics:",
             "   [pp             ] depth: 1     be-depth: 1     msgs: 2        e2e%: ",
             "      [ch                       ] depth: 1     be-depth: 1     inflt: 1    def: 0    re-q: 0     timeout: 0     \
@@ -548,6 +526,13 @@ mod tests {
             "",
             "Producers:",
             "   [V2 hn:60246 ua/1        ] msgs: 3        topics: pp=2,qq=1 connected: 1s",
+            "",
+            "Node:",
+            "   spare_bytes              \t7",
+            "   http_publish             \tnone",
+            "",
+            "Cores:",
+            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0 scrubs: 0 deleting: 0 bytes",
             "",
         ];
         assert_eq!(merged(vec![shard(0, 0)], None, None, true).text(), wanted.join("\n"));

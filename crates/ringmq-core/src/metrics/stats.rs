@@ -1,6 +1,7 @@
 //! What /stats shows, gathered per core and merged by the HTTP room.
 
 use super::counters::Counts;
+use super::end_to_end::Sample;
 use crate::base::client::ClientInfo;
 use serde::Serialize;
 
@@ -130,6 +131,8 @@ pub struct ChannelStats {
     pub paused: bool,
     /// Bytes of its open messages, when they keep it from reading on.
     pub full_bytes: Option<u64>,
+    /// Times from publish to FIN, where percentiles are asked for.
+    pub end_to_end: Option<Sample>,
     /// Number of clients, also when `clients` was not asked for and is empty.
     pub client_count: u64,
     pub clients: Vec<ClientStats>,

@@ -1,5 +1,6 @@
 //! Lines for statsd, with nsqd's names: counters as what they grew by since the last push, gauges as they are.
 
+use super::end_to_end::{EndToEnd, Sample};
 use super::stats::{ChannelStats, ShardStats};
 use std::collections::BTreeMap;
 
@@ -15,6 +16,16 @@ struct TopicCounts {
     bytes: u64,
     depth: u64,
     channels: BTreeMap<String, ChannelStats>,
+}
+
+impl TopicCounts {
+    /// Of all channels.
+    fn end_to_end(&self) -> Option<Sample> {
+        let mut samples = self.channels.values().filter_map(|c| c.end_to_end.as_ref());
+        let mut all = samples.next()?.clone();
+        samples.for_each(|sample| all.add(sample));
+        Some(all)
+    }
 }
 
 impl Pushed {
@@ -39,14 +50,18 @@ impl Pushed {
                     all.requeue_count += c.requeue_count;
                     all.timeout_count += c.timeout_count;
                     all.client_count = all.client_count.max(c.client_count);
+                    if let Some(sample) = &c.end_to_end {
+                        all.end_to_end.get_or_insert_default().add(sample);
+                    }
                 }
             }
         }
         Pushed { topics }
     }
 
-    /// Lines of a push, without the prefix. `last` has the figures of the previous push; a new topic or channel grew from zero.
-    pub fn lines(&self, last: &Pushed) -> Vec<String> {
+    /// Lines of a push, without the prefix. `last` has the figures of the previous push; a new topic or channel grew from zero. `quantiles`
+    /// are those of the times from publish to FIN.
+    pub fn lines(&self, last: &Pushed, quantiles: &[f64]) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, t) in &self.topics {
             let was = last.topics.get(name).cloned().unwrap_or_default();
@@ -54,6 +69,9 @@ impl Pushed {
             lines.push(grown(format_args!("topic.{name}.message_bytes"), t.bytes, was.bytes));
             lines.push(gauge(format_args!("topic.{name}.depth"), t.depth));
             lines.push(gauge(format_args!("topic.{name}.backend_depth"), t.depth));
+            for (what, value) in EndToEnd::of(t.end_to_end().as_ref(), quantiles).gauges() {
+                lines.push(gauge(format_args!("topic.{name}.{what}"), value));
+            }
             for (channel, c) in &t.channels {
                 let was = was.channels.get(channel).cloned().unwrap_or_default();
                 let at = |what: &str| format!("topic.{name}.channel.{channel}.{what}");
@@ -65,6 +83,9 @@ impl Pushed {
                 lines.push(grown(format_args!("{}", at("requeue_count")), c.requeue_count, was.requeue_count));
                 lines.push(grown(format_args!("{}", at("timeout_count")), c.timeout_count, was.timeout_count));
                 lines.push(gauge(format_args!("{}", at("clients")), c.client_count));
+                for (what, value) in EndToEnd::of(c.end_to_end.as_ref(), quantiles).gauges() {
+                    lines.push(gauge(format_args!("{}", at(&what)), value));
+                }
             }
         }
         lines
@@ -136,10 +157,10 @@ mod tests {
     #[test]
     fn counters_are_what_they_grew_by_and_gauges_are_sums() {
         let (first, second) = (Pushed::of(node(3), false), Pushed::of(node(5), true));
-        let lines = first.lines(&Pushed::default());
+        let lines = first.lines(&Pushed::default(), &[]);
         assert_eq!(lines.len(), 2 * 4 + 2 * 8);
         assert!(lines.contains(&"topic.t.message_count:6|c\n".into()) && lines.contains(&"topic.x#ephemeral.depth:0|g\n".into()));
-        let lines = second.lines(&first);
+        let lines = second.lines(&first, &[]);
         assert_eq!(lines.len(), 4 + 8, "{lines:?}");
         for line in [
             "topic.t.message_count:4|c\n",
@@ -150,7 +171,7 @@ mod tests {
             assert!(lines.contains(&line.into()), "{line} is not in {lines:?}");
         }
         assert!(
-            Pushed::of(node(1), true).lines(&second).contains(&"topic.t.message_count:2|c\n".into()),
+            Pushed::of(node(1), true).lines(&second, &[]).contains(&"topic.t.message_count:2|c\n".into()),
             "a topic that was made anew"
         );
     }

@@ -122,6 +122,15 @@ impl Engine {
         ChannelOptions {
             max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
             max_req_timeout: Duration::from_millis(self.settings.max_req_timeout_ms),
+            end_to_end: self.settings.end_to_end_window(),
+        }
+    }
+
+    /// Before statistics are taken.
+    pub fn move_windows(&mut self, now: Now) {
+        if self.settings.end_to_end_window().is_some() {
+            let all = self.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
+            all.for_each(|(_, c)| c.machine.move_window(now.ticks));
         }
     }
 

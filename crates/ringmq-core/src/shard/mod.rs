@@ -409,6 +409,7 @@ impl Shard {
                 }
             }
             MeshMessage::StatsRequest { ticket, topic, channel, clients } => {
+                self.engine.move_windows(now);
                 let stats = Box::new(self.stats(topic.as_ref(), channel.as_ref(), clients));
                 self.engine.pass(from, MeshMessage::Stats { ticket, stats });
             }

@@ -1,6 +1,6 @@
 //! `/stats` as nsqd's text.
 
-use super::{Core, NodeStats, Topic};
+use super::{Core, Memory, NodeStats, Topic};
 use crate::metrics::stats::{LinkStats, ReplicationStats};
 use std::fmt::Write;
 
@@ -18,9 +18,33 @@ impl NodeStats {
         writeln!(out, "start_time {}", show_unix_s(self.start_time))?;
         writeln!(out, "uptime {}", show_age(uptime))?;
         writeln!(out, "\nHealth: {}", self.health)?;
-        if let Some(memory) = &self.memory {
-            writeln!(out, "\nMemory:\n   {:<25}\t{}", "resident_bytes", memory.heap_in_use_bytes)?;
+        self.memory.iter().try_for_each(|memory| memory.write_text(out))?;
+        match self.topics.as_deref() {
+            None | Some([]) => writeln!(out, "\nTopics: None")?,
+            Some(topics) => {
+                write!(out, "\nTopics:")?;
+                topics.iter().try_for_each(|topic| topic.write_text(self.now_unix_s, out))?;
+            }
         }
+        match &self.producers {
+            None => writeln!(out, "\nProducers: None")?,
+            Some(producers) => {
+                writeln!(out, "\nProducers:")?;
+                producers.iter().try_for_each(|producer| {
+                    let counts = producer.pub_counts.as_deref().unwrap_or_default();
+                    let sum: u64 = counts.iter().map(|c| c.count).sum();
+                    let topics: Vec<String> = counts.iter().map(|c| format!("{}={}", c.topic, c.count)).collect();
+                    let (who, topics) = (producer.identity(), topics.join(","));
+                    let age = show_age(self.now_unix_s - producer.connect_ts);
+                    writeln!(out, "   [{} {who:<21}] msgs: {sum:<8} topics: {topics} connected: {age}", producer.version)
+                })?;
+            }
+        }
+        self.write_own_text(out)
+    }
+
+    /// What nsqd does not have, behind all that it has.
+    fn write_own_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "\nNode:\n   {:<25}\t{}", "spare_bytes", self.spare_bytes)?;
         self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
         writeln!(out, "\nCores:")?;
@@ -38,27 +62,27 @@ impl NodeStats {
                 writeln!(out, "      link with {node}: {state} queued: {queued_bytes}")?;
             }
         }
-        match self.topics.as_deref() {
-            None | Some([]) => writeln!(out, "\nTopics: None")?,
-            Some(topics) => {
-                writeln!(out, "\nTopics:")?;
-                topics.iter().try_for_each(|topic| topic.write_text(self.now_unix_s, out))?;
-            }
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "\nMemory:")?;
+        for (name, value) in [
+            ("heap_objects", self.heap_objects),
+            ("heap_idle_bytes", self.heap_idle_bytes),
+            ("heap_in_use_bytes", self.heap_in_use_bytes),
+            ("heap_released_bytes", self.heap_released_bytes),
+            ("gc_pause_usec_100", self.gc_pause_usec_100),
+            ("gc_pause_usec_99", self.gc_pause_usec_99),
+            ("gc_pause_usec_95", self.gc_pause_usec_95),
+            ("next_gc_bytes", self.next_gc_bytes),
+            ("gc_total_runs", self.gc_total_runs),
+        ] {
+            writeln!(out, "   {name:<25}\t{value}")?;
         }
-        match &self.producers {
-            None => writeln!(out, "\nProducers: None"),
-            Some(producers) => {
-                writeln!(out, "\nProducers:")?;
-                producers.iter().try_for_each(|producer| {
-                    let counts = producer.pub_counts.as_deref().unwrap_or_default();
-                    let sum: u64 = counts.iter().map(|c| c.count).sum();
-                    let topics: Vec<String> = counts.iter().map(|c| format!("{}={}", c.topic, c.count)).collect();
-                    let (who, topics) = (producer.identity(), topics.join(","));
-                    let age = show_age(self.now_unix_s - producer.connect_ts);
-                    writeln!(out, "   [{} {who:<21}] msgs: {sum:<8} topics: {topics} connected: {age}", producer.version)
-                })
-            }
-        }
+        Ok(())
     }
 }
 
@@ -85,7 +109,9 @@ impl ReplicationStats {
 impl Topic {
     fn write_text(&self, now_unix_s: i64, out: &mut String) -> std::fmt::Result {
         let Topic { topic_name, depth, backend_depth, message_count, .. } = self;
-        writeln!(out, "   [{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} msgs: {message_count:<8} e2e%: ")?;
+        let (paused, e2e) = (if self.paused { "*P " } else { "   " }, self.e2e_processing_latency.text());
+        write!(out, "\n{paused}[{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} ")?;
+        writeln!(out, "msgs: {message_count:<8} e2e%: {e2e}")?;
         self.unreadable.iter().try_for_each(|what| writeln!(out, "   *U [{topic_name}] unreadable: {what}"))?;
         self.channels_lost.iter().try_for_each(|what| writeln!(out, "   *L [{topic_name}] channels lost: {what}"))?;
         self.replication.iter().try_for_each(|r| r.write_text(topic_name, out))?;
@@ -93,7 +119,8 @@ impl Topic {
             let paused = if c.paused { "   *P " } else { "      " };
             write!(out, "{paused}[{:<25}] depth: {:<5} be-depth: {:<5} ", c.channel_name, c.depth, c.backend_depth)?;
             write!(out, "inflt: {:<4} def: {:<4} re-q: {:<5} ", c.in_flight_count, c.deferred_count, c.requeue_count)?;
-            writeln!(out, "timeout: {:<5} msgs: {:<8} e2e%: ", c.timeout_count, c.message_count)?;
+            let e2e = c.e2e_processing_latency.text();
+            writeln!(out, "timeout: {:<5} msgs: {:<8} e2e%: {e2e}", c.timeout_count, c.message_count)?;
             c.held.iter().try_for_each(|why| writeln!(out, "   *H [{}] held: {why}", c.channel_name))?;
             for client in c.clients.iter().flatten() {
                 write!(out, "        [{} {:<21}] state: {} ", client.version, client.identity(), client.state)?;
