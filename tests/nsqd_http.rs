@@ -121,6 +121,17 @@ fn topics_and_channels_are_made_and_removed_as_nsqd_does() {
         ("GET", "/nope"),
         ("GET", "/topic/create/"),
         ("GET", "/TOPIC/create"),
+        ("GET", "/ping/"),
+        ("GET", "/PING"),
+        ("GET", "//ping"),
+        ("GET", "/stats/?format=json&topic=t"),
+        ("POST", "/pub/?topic=t"),
+        ("POST", "/TOPIC/create?topic=t"),
+        ("GET", "/debug/pprof"),
+        ("GET", "/debug/pprof/nope"),
+        ("PUT", "/debug/pprof/symbol"),
+        ("OPTIONS", "/debug/pprof/symbol"),
+        ("GET", "/debug/freememory"),
     ];
     for step in script {
         compare(both.0, both.1, &[step]);
@@ -422,4 +433,18 @@ fn an_nsqlookupd_that_is_named_over_http_gets_the_nodes_topics() {
     assert_eq!(producers(&lookupds[0], "behind"), 0);
     name(&[]);
     node::stock::eventually("nobody has the node", || producers(&lookupds[1], "before") == 0);
+}
+
+#[test]
+fn what_debug_can_show_without_go_is_shown() {
+    let node = Node::start(&["--shards=1"]);
+    let get = |path: &str| request(node.http(), "GET", path).expect("it answers");
+    for path in ["/debug/pprof/heap", "/debug/pprof/profile?seconds=1"] {
+        let (status, _, body) = get(path);
+        assert!(status == 501 && body.starts_with("{\"message\":\"NOT_SUPPORTED: "), "{path}: {status} {body}");
+    }
+    let (_, _, line) = get("/debug/pprof/cmdline");
+    assert!(line.contains("\0serve\0") && line.contains("--shards=1"), "{line:?}");
+    assert!(get("/debug/pprof/").2.contains("href='cmdline'"));
+    assert_eq!(shown(node.http(), "POST", "/debug/freememory"), "200 [text/plain; charset=utf-8] [] ");
 }

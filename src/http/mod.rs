@@ -10,6 +10,7 @@ mod authd;
 mod body;
 mod channels;
 mod config;
+mod debug;
 mod discovered;
 mod link;
 mod publish;
@@ -33,6 +34,7 @@ use crate::metrics::node::SpareBytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use link::CoreLink;
+pub use routes::ROUTES;
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -289,7 +291,26 @@ async fn begin(
     let limit = node.timeout();
     // Answers are small and sent whole.
     let _ = stream.set_nodelay(true);
-    let io = TokioIo::new(stream::WriteLimited::new(stream, limit));
+    let stream = stream::WriteLimited::new(stream, limit);
+    match terms {
+        None => converse(node, stream, false, closed).await,
+        Some(terms) => match timeout(limit, TlsAcceptor::from(terms.config()).accept(stream)).await {
+            Ok(Ok(stream)) => converse(node, stream, true, closed).await,
+            Ok(Err(error)) => tracing::debug!(%error, "an HTTPS client failed the handshake"),
+            Err(_) => tracing::debug!("an HTTPS client did not end the handshake in time"),
+        },
+    }
+    drop(permit);
+}
+
+async fn converse(
+    node: Rc<Node>,
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    is_secure: bool,
+    mut closed: watch::Receiver<()>,
+) {
+    let limit = node.timeout();
+    let io = TokioIo::new(stream);
     let service = hyper::service::service_fn(move |request| {
         let node = node.clone();
         async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, is_secure, Instant::now()).await) }

@@ -1,9 +1,9 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, channels, config, publish, replicas, statistics, topics};
+use super::{Node, channels, config, debug, publish, replicas, statistics, topics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
 use hyper::{Method, Request, Response, StatusCode};
 use std::borrow::Cow;
 use std::time::Instant;
@@ -23,26 +23,42 @@ impl Failure {
     }
 }
 
-/// Paths and the one method of each.
-const ROUTES: [(&str, Method); 18] = [
-    ("/ping", Method::GET),
-    ("/info", Method::GET),
-    ("/stats", Method::GET),
-    ("/metrics", Method::GET),
-    ("/pub", Method::POST),
-    ("/mpub", Method::POST),
-    ("/topic/create", Method::POST),
-    ("/topic/delete", Method::POST),
-    ("/topic/empty", Method::POST),
-    ("/channel/create", Method::POST),
-    ("/channel/delete", Method::POST),
-    ("/channel/empty", Method::POST),
-    ("/channel/pause", Method::POST),
-    ("/channel/unpause", Method::POST),
-    ("/channel/setoffset", Method::POST),
-    ("/channel/setorder", Method::POST),
-    ("/channel/finish", Method::POST),
-    ("/replica/acceptloss", Method::POST),
+const GET: &[Method] = &[Method::GET];
+const POST: &[Method] = &[Method::POST];
+const PUT: &[Method] = &[Method::PUT];
+
+/// Paths and their methods; beside them /config/<setting>.
+pub const ROUTES: [(&str, &[Method]); 30] = [
+    ("/ping", GET),
+    ("/info", GET),
+    ("/stats", GET),
+    ("/metrics", GET),
+    ("/pub", POST),
+    ("/mpub", POST),
+    ("/topic/create", POST),
+    ("/topic/delete", POST),
+    ("/topic/empty", POST),
+    ("/topic/pause", POST),
+    ("/topic/unpause", POST),
+    ("/channel/create", POST),
+    ("/channel/delete", POST),
+    ("/channel/empty", POST),
+    ("/channel/pause", POST),
+    ("/channel/unpause", POST),
+    ("/channel/setoffset", POST),
+    ("/channel/setorder", POST),
+    ("/channel/finish", POST),
+    ("/replica/acceptloss", POST),
+    ("/debug/pprof/", GET),
+    ("/debug/pprof/cmdline", GET),
+    ("/debug/pprof/symbol", &[Method::GET, Method::POST]),
+    ("/debug/pprof/profile", GET),
+    ("/debug/pprof/heap", GET),
+    ("/debug/pprof/goroutine", GET),
+    ("/debug/pprof/block", GET),
+    ("/debug/pprof/threadcreate", GET),
+    ("/debug/setblockrate", PUT),
+    ("/debug/freememory", POST),
 ];
 
 pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, began: Instant) -> Reply {
@@ -54,14 +70,15 @@ pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, be
     if config::is_about(path) {
         return of_config(node, &head.method, path, body).await;
     }
-    let Some((_, method)) = ROUTES.iter().find(|(known, _)| *known == path) else {
-        return failed(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND"));
+    let Some((_, methods)) = ROUTES.iter().find(|(known, _)| *known == path) else {
+        let elsewhere = redirected(&head.method, path, head.uri.query());
+        return elsewhere.unwrap_or_else(|| failed(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND")));
     };
     if head.method == Method::OPTIONS {
-        return allowing(method, Response::new(Full::default()));
+        return allowing(methods, Response::new(Full::default()));
     }
-    if head.method != method {
-        return allowing(method, failed(Failure::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED")));
+    if !methods.contains(&head.method) {
+        return allowing(methods, failed(Failure::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED")));
     }
     let query = Query::parse(head.uri.query().unwrap_or_default());
     let result = match path {
@@ -113,6 +130,7 @@ pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, be
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },
+        path if path.starts_with("/debug/") => return debug::answer(path).await.unwrap_or_else(failed),
         "/pub" => publish::publish(node, query, body, began).await,
         _ => publish::publish_many(node, query, body, began).await,
     };
@@ -190,10 +208,33 @@ pub fn versioned(mut reply: Reply) -> Reply {
     reply
 }
 
-fn allowing(method: &Method, mut reply: Reply) -> Reply {
-    let allow = if method == Method::GET { "GET, OPTIONS" } else { "OPTIONS, POST" };
-    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+fn allowing(methods: &[Method], mut reply: Reply) -> Reply {
+    let mut all: Vec<&str> = methods.iter().map(Method::as_str).chain(["OPTIONS"]).collect();
+    all.sort_unstable();
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_str(&all.join(", ")).expect("names of methods are good in a header"));
     reply
+}
+
+/// Where a path leads that nsqd would mend: another case, a slash more or less.
+fn redirected(method: &Method, path: &str, query: Option<&str>) -> Option<Reply> {
+    let words = |path: &str| path.split('/').filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect::<Vec<_>>();
+    let meant = words(path);
+    let (to, _) = ROUTES.iter().find(|(known, methods)| methods.contains(method) && words(known) == meant)?;
+    let to = query.map_or(to.to_string(), |query| format!("{to}?{query}"));
+    let mut reply = match *method {
+        Method::GET => {
+            let body = format!("<a href=\"{}\">Moved Permanently</a>.\n\n", to.replace('&', "&amp;").replace('"', "&#34;"));
+            with_type(StatusCode::MOVED_PERMANENTLY, "text/html; charset=utf-8", body.into())
+        }
+        _ => {
+            let mut reply = Response::new(Full::default());
+            *reply.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+            reply
+        }
+    };
+    // What a request's line held a header may hold.
+    reply.headers_mut().insert(LOCATION, HeaderValue::from_str(&to).ok()?);
+    Some(reply)
 }
 
 /// The parameters of a request; the first of a name counts.
