@@ -287,8 +287,22 @@ class Limits(unittest.TestCase):
 
     def test_limits(self):
         flags = ["--max-msg-size=10", "--max-body-size=100", "--max-rdy-count=3", "--max-channel-consumers=1", "--max-req-timeout=1s",
-                 "--output-buffer-timeout=100ms", "--min-output-buffer-timeout=10ms"]
+                 "--output-buffer-timeout=100ms", "--min-output-buffer-timeout=10ms", "--max-output-buffer-timeout=200ms",
+                 "--max-output-buffer-size=128", "--msg-timeout=2s", "--max-msg-timeout=3s", "--max-heartbeat-interval=5s",
+                 "--max-deflate-level=2", "--max-bytes-per-file=2048"]
+        defer = body(b"DPUB limits %d", b"x")
         conversations = [
+            MAGIC + negotiate(output_buffer_timeout=200),
+            MAGIC + negotiate(output_buffer_timeout=201),
+            MAGIC + negotiate(output_buffer_size=128),
+            MAGIC + negotiate(output_buffer_size=129),
+            MAGIC + negotiate(heartbeat_interval=5000),
+            MAGIC + negotiate(heartbeat_interval=5001),
+            MAGIC + negotiate(msg_timeout=3000),
+            MAGIC + negotiate(msg_timeout=3001),
+            MAGIC + negotiate(deflate_level=9),
+            MAGIC + (defer % 1000) + (defer % 1001),
+            MAGIC + b"SUB limits c\nRDY 1\nREQ 0123456789abcdef 1001\n",
             MAGIC + negotiate(output_buffer_timeout=10),
             MAGIC + negotiate(output_buffer_timeout=9),
             MAGIC + body(b"PUB limits", b"x" * 10) + body(b"PUB limits", b"x" * 11),

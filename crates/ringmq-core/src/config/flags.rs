@@ -184,6 +184,11 @@ pub fn load(
             without_effect.push(format!("--{name}: {why}"));
         }
     }
+    if settings.max_bytes_per_file < super::SEGMENT_MIN {
+        without_effect
+            .push(format!("max-bytes-per-file={}: it is 1MiB, the least that a segment has", settings.max_bytes_per_file));
+        settings.max_bytes_per_file = super::SEGMENT_MIN;
+    }
     if settings.data_path.is_empty() {
         settings.data_path = surroundings.working_directory.clone();
     }
@@ -292,6 +297,31 @@ mod tests {
             let error = lookupds(args, file).unwrap_err();
             assert!(error.contains(wanted), "{args:?}: {error}");
         }
+    }
+
+    #[test]
+    fn percentiles_are_written_as_for_nsqd() {
+        let of = |args: &[&str], file: Option<&str>| asked(args, file).map(|asked| asked.settings.end_to_end_quantiles());
+        let flag = "-e2e-processing-latency-percentile";
+        for args in [&[flag, "0.5,1.0, 0.99"][..], &[&*format!("{flag}=0.5,1"), flag, "0.99"]] {
+            assert_eq!(of(args, None), Ok(vec![1.0, 0.99, 0.5]), "{args:?}");
+        }
+        for file in ["[\"0.99\", \"1.0,0.5\"]", "[0.99, 0.5, 1]"] {
+            let file = format!("e2e_processing_latency_percentiles = {file}");
+            assert_eq!(of(&["--config=x"], Some(&file)), Ok(vec![1.0, 0.99, 0.5]), "{file}");
+        }
+        let none = asked(&[], None).unwrap().settings;
+        assert_eq!((none.end_to_end_quantiles(), none.end_to_end_window()), (vec![], None));
+        for wrong in ["0", "1.1", "-1", "x", "0.9,", "NaN"] {
+            let error = of(&[&format!("{flag}={wrong}")], None).unwrap_err();
+            assert!(error.contains("must be numbers above 0"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_small_file_of_nsqds_is_the_smallest_segment_and_named() {
+        let asked = asked(&["-max-bytes-per-file=1024"], None).unwrap();
+        assert_eq!((asked.settings.max_bytes_per_file, asked.without_effect.len()), (1 << 20, 1), "{:?}", asked.without_effect);
     }
 
     #[test]

@@ -215,8 +215,8 @@ settings! {
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
             "Size of each core's journal. It bounds the bytes that recovery replays, and the bytes in memory that are in no segment yet";
-        max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
-            "Size of a segment file of a partition's log, and so the step of retention";
+        max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, 1, TIB, "max-bytes-per-file",
+            "Size of a segment file of a partition's log, and so the step of retention. Less than 1MiB, which nsqd takes, means 1MiB";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
             "Start although a journal is lost for good. The error at startup names the number, which accepts that loss only";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
@@ -318,6 +318,9 @@ settings! {
              behind a durable write wait for a busy core. 0 leaves the kernel's own";
     }
 }
+
+/// Smallest segment.
+const SEGMENT_MIN: u64 = MIB;
 
 const TLS_VERSIONS: &[&str] = &["tls1.0", "tls1.1", "tls1.2", "tls1.3"];
 
