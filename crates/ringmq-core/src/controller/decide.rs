@@ -77,19 +77,22 @@ impl Controller {
         view.member(node).is_some() && !view.is_draining(node) && !is_late
     }
 
-    /// One replica more than the topic wants goes, once as many others are in sync, alive and whole.
+    /// One replica more than the topic wants goes, once as many others that stay are in sync, alive and whole. One that stays goes only
+    /// when none of them catches up any more: it may be the one that was added.
     fn remove(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
         if record.replicas.len() <= wanted {
             return None;
         }
         let leader = record.leader.map(|l| l.node);
+        let stays = |n: &NodeId| self.stays(now, view, *n);
         let good = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n);
-        let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && good(n)).count();
+        let is_coming = |n: &NodeId| view.session(*n).is_some() && stays(n) && !record.isr.contains(n);
+        let is_whole = !record.replicas.iter().any(is_coming);
+        let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && stays(n) && good(n)).count();
+        let may_go = |n: &NodeId| others(*n) >= wanted && (is_whole || !stays(n));
         let crowded = |n: NodeId| record.replicas.iter().filter(|r| zone(view, **r) == zone(view, n)).count();
-        let rank = |n: &NodeId| {
-            (!self.stays(now, view, *n), !good(n), crowded(*n), view.replica_count(*n) * 100 / capacity(view, *n), *n)
-        };
-        let victim = record.replicas.iter().copied().filter(|n| others(*n) >= wanted).max_by_key(rank)?;
+        let rank = |n: &NodeId| (!stays(n), !good(n), crowded(*n), view.replica_count(*n) * 100 / capacity(view, *n), *n);
+        let victim = record.replicas.iter().copied().filter(may_go).max_by_key(rank)?;
         if Some(victim) == leader {
             // First another one leads.
             let to = record.replicas.iter().copied().find(|n| *n != victim && good(n) && self.stays(now, view, *n))?;

@@ -312,6 +312,24 @@ fn a_node_that_stays_away_is_replaced_and_the_old_replica_goes_last() {
 }
 
 #[test]
+fn a_replica_that_was_added_is_not_the_one_that_goes() {
+    let mut rig = Rig::new(4, 4, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 4, 3);
+    rig.put(Key::Drain(id(2)), encode(&DrainRecord {}));
+    rig.look();
+    // All are alive, so the one that catches up is the only one that is not in sync. It was taken away and added again for ever.
+    let batches = std::iter::from_fn(|| {
+        let batch = rig.controller.plan(Ticks(rig.now), &rig.view, rig.term, 1)?;
+        rig.txn(batch.txn.clone());
+        rig.look();
+        rig.controller.settled(&rig.view, &batch, true);
+        Some(())
+    });
+    assert!(batches.take(20).count() < 20, "the controller comes to rest");
+    assert!((0..4).all(|p| rig.record(p).replicas.len() == 4 || !rig.record(p).replicas.contains(&id(2))));
+}
+
+#[test]
 fn a_drained_node_ends_with_nothing_and_a_new_one_gets_its_share() {
     let mut rig = Rig::new(4, 4, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
     rig.topic(TOPIC, "t", 24, 3);
