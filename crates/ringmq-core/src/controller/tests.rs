@@ -349,30 +349,3 @@ fn a_drained_node_ends_with_nothing_and_a_new_one_gets_its_share() {
     assert!(spread(&replicas) <= 3 && spread(&leaders) <= 3, "{replicas:?} {leaders:?}");
     assert!((0..24).all(|p| rig.record(p).replicas.len() == 3));
 }
-
-/// `cargo test -p ringmq-core --release --lib controller::tests::figures -- --ignored --nocapture`
-#[test]
-#[ignore = "figures of 100 nodes and 100,000 partitions, for docs/benchmarks.md"]
-fn figures_of_100_nodes_and_100_000_partitions() {
-    let mut rig = Rig::new(100, 5, ControllerOptions::default());
-    let clock = std::time::Instant::now();
-    for t in 0..100u8 {
-        rig.topic(TopicId([t + 1; 16]), &format!("t{t}"), 1000, 3);
-    }
-    println!("placed and written in {:?}, {} keys, {} bytes", clock.elapsed(), rig.store.len(), rig.store.bytes());
-    let (replicas, leaders) = counts(&rig, 100);
-    println!(
-        "replicas of a node {:?}..{:?}, leaders {:?}..{:?}",
-        replicas.iter().min(),
-        replicas.iter().max(),
-        leaders.iter().min(),
-        leaders.iter().max()
-    );
-    let clock = std::time::Instant::now();
-    rig.go_on();
-    println!("a controller's first look at all: {:?}, {} txns", clock.elapsed(), rig.txns);
-    let clock = std::time::Instant::now();
-    rig.leave(7);
-    rig.go_on();
-    println!("a node with {} replicas failed over in {:?}, {} txns", replicas[7], clock.elapsed(), rig.txns);
-}
