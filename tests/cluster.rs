@@ -324,7 +324,7 @@ fn a_node_refuses_a_file_that_is_not_for_it_and_says_what_to_do() {
     };
     rejects(&cluster, "version", "nothing changes: --cluster-file=");
     rejects(&cluster, &good.replace("version = 1", "version = 1\n"), "is the one in force: nothing changes version=1");
-    rejects(&cluster, &good.replace("leader = \"a\"", "leader = \"b\""), "under the same version 1");
+    rejects(&cluster, &good.replace("leader = \"a\"", "leader = \"b\""), "the same version 1");
     let moved = good.replace("version = 1", "version = 2").replace("leader = \"a\"", "leader = \"b\"");
     rejects(&cluster, &moved, "the leader changes from a to b in epoch 1");
     cluster.nodes[C].stop();

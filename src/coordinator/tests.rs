@@ -154,11 +154,11 @@ fn what_a_version_may_do_to_another() {
         assert!(error.contains(part), "{error}");
     };
     refused(&one(4, "abc", "a", 3), "version 4 is older than version 5");
-    refused(&one(5, "ab", "a", 3), "under the same version 5 (partition 0 of topic t: isr");
+    refused(&one(5, "ab", "a", 3), "the same version 5 (partition 0 of topic t: isr");
     refused(&one(6, "abc", "a", 2), "epoch 2 is below 3");
     refused(&one(6, "abc", "b", 3), "the leader changes from a to b in epoch 3");
     refused(&one(6, "abc", "", 3), "the leader changes from a to nobody in epoch 3");
-    refused(&one(6, "abc", "a", 3).replace(&"1".repeat(32), &"2".repeat(32)), "of another cluster");
+    refused(&one(6, "abc", "a", 3).replace(&"1".repeat(32), &"2".repeat(32)), "belongs to another cluster");
     refused(&text(6, &topic("u", "7", &[&partition("abc", "abc", "a", 3)])), "has the id that topic t had");
     let two = [partition("abc", "abc", "a", 3), partition("abc", "abc", "a", 3)];
     refused(&text(6, &topic("t", "7", &[&two[0], &two[1]])), "has 2 partitions and had 1");
