@@ -400,7 +400,7 @@ mod tests {
             (&["ringmq", "serve", "--nope"], None),
             (&["ringmq", "inspect", "--nope"], None),
             (&["ringmq", "doctr"], Some("doctor")),
-            (&["ringmq", "start"], None),
+            (&["ringmq", "launch"], None),
         ] {
             let text = told(args);
             match tip {
