@@ -27,7 +27,7 @@ fn a_node_on_its_own_reads_its_config_file_again_on_sighup() {
     write("log_level = \"info\"\nmax_rdy_count = 7\n");
     node.signal(libc::SIGHUP);
     wait_for(&node, "the config file was read: log-level is info, and was warn", 1);
-    wait_for(&node, "settings that count at the next start: max-rdy-count", 1);
+    wait_for(&node, "settings that take effect at the next startup: max-rdy-count", 1);
     write("log_level = \"quiet\"\n");
     node.signal(libc::SIGHUP);
     wait_for(&node, "the config file changes nothing: --config=", 1);
