@@ -101,6 +101,7 @@ fn fill(data: &Path) -> Backlogs {
     nsqd.post("/channel/create?topic=t&channel=c", b"");
     let mut client = Client::connect(nsqd.ports.at(0)).expect("it listens");
     client.write(b"SUB t a\nRDY 1\n").expect("it reads");
+    client.ok().expect("it subscribes");
     let mut done = vec![];
     for i in 0..40 {
         let message = client.message().expect("it comes");
@@ -143,6 +144,7 @@ fn said(output: &Output) -> String {
 fn drain(node: &Node, topic: &str, channel: &str, wanted: usize) -> Vec<String> {
     let mut client = Client::connect(node.tcp()).expect("it listens");
     client.write(format!("SUB {topic} {channel}\nRDY 500\n").as_bytes()).expect("it reads");
+    client.ok().expect("it subscribes");
     let mut got = vec![];
     // One more than there is would be a foreign one.
     loop {

@@ -14,7 +14,7 @@ use super::machine::Channel;
 use super::open::{Deferred, Fresh, Open, State};
 use crate::base::{LogId, Position, Ticks};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
-use std::time::Duration;
+use std::{num::NonZeroU64, time::Duration};
 
 /// Messages of one stretch. A longer one is several, so that no step of a turn is long.
 const STRETCH_MAX: usize = 1024;
@@ -25,7 +25,14 @@ pub(super) const SPAN_BYTES: i64 = 16 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastPutOff {
     pub(super) key: u32,
-    due_ms: u64,
+    due_ms: NonZeroU64,
+}
+
+impl LastPutOff {
+    /// `None` for a due time of zero, which is not worth a byte in each channel: the entry is not widened then.
+    fn new(key: u32, due_ms: u64) -> Option<LastPutOff> {
+        Some(LastPutOff { key, due_ms: NonZeroU64::new(due_ms)? })
+    }
 }
 
 /// What a batch has at some place, as to due times.
@@ -169,13 +176,13 @@ impl Channel {
     /// The same of an entry that nobody has had: the next one may widen it.
     fn defer_unread(&mut self, key: u32, due: Ticks, now: Ticks) {
         let due_ms = self.defer(key, due, now);
-        self.last_put_off = Some(LastPutOff { key, due_ms });
+        self.last_put_off = LastPutOff::new(key, due_ms);
     }
 
     /// Adds `stretch`, which is all of a batch, to the entry that was put off last, if that ends where it begins. False: it does not.
     fn widens_last(&mut self, stretch: &Open, due: Ticks, now: Ticks) -> bool {
         let Some(LastPutOff { key, due_ms }) = self.last_put_off.filter(|_| !self.ordered) else { return false };
-        let last = *self.open.get(key);
+        let (last, due_ms) = (*self.open.get(key), due_ms.get());
         let is_whole = |open: &Open| open.at as usize == BATCH_HEADER_LEN && open.skip == 0 && open.last_of > 0;
         let bytes = stretch.offset + stretch.last_of as i64 - last.offset;
         let num = last.num as usize + stretch.num as usize;
@@ -189,7 +196,7 @@ impl Channel {
         if Deferred::place(now, due) < due_ms {
             self.deferred.remove(&mut self.open, due_ms, key);
             let due_ms = self.deferred.insert(&mut self.open, now, due, key);
-            self.last_put_off = Some(LastPutOff { key, due_ms });
+            self.last_put_off = LastPutOff::new(key, due_ms);
         }
         true
     }

@@ -74,7 +74,7 @@ impl Channel {
         let key = self.open.push(open);
         self.open.get_mut(key).attempts = handed.attempts;
         if handed.due_unix_ns > turn.unix_ns && !self.ordered {
-            let wait = Duration::from_nanos(handed.due_unix_ns.abs_diff(turn.unix_ns)).min(self.options.max_req_timeout);
+            let wait = Duration::from_nanos(handed.due_unix_ns.abs_diff(turn.unix_ns)).min(self.max_req_timeout);
             self.defer(key, turn.now + wait, turn.now);
         } else {
             self.wait(REQUEUED, key);

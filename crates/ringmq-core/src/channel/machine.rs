@@ -41,7 +41,8 @@ pub(super) const DUE: usize = 1;
 /// One channel on one partition, on the partition's core.
 #[derive(Debug)]
 pub struct Channel {
-    pub(super) options: ChannelOptions,
+    pub(super) max_msg_timeout: Duration,
+    pub(super) max_req_timeout: Duration,
     name: ChannelName,
     pub(super) paused: bool,
     pub(super) ordered: bool,
@@ -94,7 +95,8 @@ impl Channel {
     pub fn new(options: ChannelOptions, partition: PartitionId, cursor: CursorImage) -> Self {
         let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
         let mut channel = Channel {
-            options,
+            max_msg_timeout: options.max_msg_timeout,
+            max_req_timeout: options.max_req_timeout,
             name: cursor.name,
             paused: cursor.paused,
             ordered: cursor.ordered,
@@ -158,7 +160,7 @@ impl Channel {
 
     /// A client without credit. Panics when it is subscribed already.
     pub fn subscribe(&mut self, _now: Ticks, sub: SubId, options: SubOptions) {
-        let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.options.max_msg_timeout);
+        let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.max_msg_timeout);
         self.clients.insert(sub, options, timeout);
     }
 
@@ -284,7 +286,7 @@ impl Channel {
         let num = num as u64;
         let owner = self.clients.get_mut(client);
         owner.requeue_count += num;
-        let delay = delay.min(self.options.max_req_timeout);
+        let delay = delay.min(self.max_req_timeout);
         let is_long = delay > owner.timeout && !owner.is_ranged;
         self.requeue_count += num;
         if delay.is_zero() {
@@ -300,7 +302,7 @@ impl Channel {
     pub(super) fn touch_flight(&mut self, now: Ticks, timer: TimerId) {
         let &Flight { client, delivered, .. } = self.flights.wheel.get(timer);
         let timeout = self.clients.get(client).timeout;
-        let deadline = (now + timeout).min(delivered + self.options.max_msg_timeout);
+        let deadline = (now + timeout).min(delivered + self.max_msg_timeout);
         self.flights.wheel.reset(timer, deadline);
     }
 

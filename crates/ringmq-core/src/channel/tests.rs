@@ -314,8 +314,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
     for (case, (gaps, each, delay)) in cases.into_iter().enumerate() {
         let mut channel = channel_at(cursor("ch"));
         // No delay is longer than the message timeout: such a one is a copy in the log.
-        (channel.options.max_req_timeout, channel.options.max_msg_timeout) =
-            (Duration::from_secs(3600), Duration::from_secs(3600));
+        (channel.max_req_timeout, channel.max_msg_timeout) = (Duration::from_secs(3600), Duration::from_secs(3600));
         let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), Got::default());
         channel.subscribe(ms(0), A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
         channel.lend(A, 1000);
