@@ -7,7 +7,7 @@ use super::machine::{Channel, DUE, REQUEUED};
 use super::open::{Fresh, Open, State};
 use super::runs::HandedRun;
 use super::{Sink, Source};
-use crate::base::{LogId, Position, Ticks, mix};
+use crate::base::{LogId, Position, Ticks};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
 use crate::format::cursor::Interval;
 use crate::log::fetch::Fetch;
@@ -483,8 +483,8 @@ impl Channel {
                 return Handed::Ranged;
             }
             let rate = client.options.sample_rate as u64;
-            // nsqd's rule: (rate + 1) percent. A redelivery is owed whatever the rate.
-            if attempts == 1 && rate > 0 && !self.ordered && mix(message.log_id.0 ^ self.sample_salt) % 100 > rate {
+            // A redelivery is owed whatever the rate.
+            if attempts == 1 && rate > 0 && !self.ordered && !self.samples(message.log_id, rate) {
                 self.clients.rotate();
                 return Handed::SampledOut;
             }

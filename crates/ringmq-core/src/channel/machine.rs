@@ -69,7 +69,7 @@ pub struct Channel {
     /// Waiting messages that cannot be read, as far as known.
     pub(super) waiting_held: u64,
     /// So that channels of one topic do not all sample the same messages.
-    pub(super) sample_salt: u64,
+    sample_salt: u64,
 
     pub(super) open: OpenSet,
     pub(super) flights: Flights,
@@ -145,6 +145,11 @@ impl Channel {
 
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// A consumer with `sample_rate` gets this message: nsqd's rule, (rate + 1) percent of all.
+    pub(super) fn samples(&self, id: LogId, rate: u64) -> bool {
+        mix(id.0 ^ self.sample_salt) % 100 <= rate
     }
 
     pub fn is_paused(&self) -> bool {
