@@ -126,15 +126,19 @@ class Server:
             self.process.wait()
             self.process = None
 
+    def stop(self):
+        """A clean stop, which must end with 0 within seconds."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=20)
+        self.process = None
+        if status != 0:
+            raise RuntimeError("after SIGTERM the node ended with %d:\n%s" % (status, self.log()))
+
     def close(self):
-        """A clean stop, which must end with 0 within seconds; then everything is removed."""
+        """A clean stop; then everything is removed."""
         try:
             if self.process:
-                self.process.send_signal(signal.SIGTERM)
-                status = self.process.wait(timeout=20)
-                self.process = None
-                if status != 0:
-                    raise RuntimeError("after SIGTERM the node ended with %d:\n%s" % (status, self.log()))
+                self.stop()
         finally:
             self.kill()
             self.ports.claim.close()
