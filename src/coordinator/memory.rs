@@ -2,18 +2,16 @@
 //! never used in another cluster or as another node, and a store that was wiped is noticed.
 //!
 //! ```text
-//! cluster.etcd   a line for each: cluster, id, node, revision; then one line with the crc of all that
+//! cluster.etcd, cluster.etcd.copy   a line for each: cluster, id, node, revision; then one line with the crc of all that
 //! ```
 
 use super::CoordinatorError;
-use super::copy::write_beside;
+use super::twice::Twice;
 use crate::base::NodeId;
 use crate::metadata::keys::parse_id;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const NAME: &str = "cluster.etcd";
-const SEAL: &str = "crc32 ";
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Memory {
@@ -25,40 +23,31 @@ pub struct Memory {
     pub revision: u64,
 }
 
-pub fn path(data: &Path) -> PathBuf {
-    data.join(NAME)
+pub fn files(data: &Path) -> Twice {
+    Twice::new(data, NAME)
 }
 
 impl Memory {
-    /// `None`: the data path was never in a cluster of an etcd.
+    /// The newer of the two files. `None`: the data path was never in a cluster of an etcd.
     pub fn read(data: &Path) -> Result<Option<Memory>, CoordinatorError> {
-        let path = path(data);
-        let bad = |what: String| CoordinatorError::BadMemory { path: path.clone(), what };
-        match std::fs::read_to_string(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(bad(e.to_string())),
-            Ok(text) => Memory::parse(&text).map(Some).ok_or_else(|| bad("its checksum is another".into())),
+        let files = files(data);
+        match files.read(Memory::parse) {
+            Ok(kept) => Ok(kept.into_iter().max_by_key(|memory| memory.revision)),
+            Err((_, what)) => Err(CoordinatorError::BadMemory { paths: files.paths, what }),
         }
     }
 
     pub fn write(&self, data: &Path) -> Result<(), CoordinatorError> {
-        let path = path(data);
-        write_beside(&path, &self.text()).map_err(|source| CoordinatorError::Copy { path, source })
+        files(data).write(&self.text())
     }
 
     fn text(&self) -> String {
         let Memory { cluster, id, node, revision } = self;
-        let text = format!("cluster {cluster}\nid {}\nnode {node}\nrevision {revision}\n", NodeId(*id));
-        let crc = crc32fast::hash(text.as_bytes());
-        format!("{text}{SEAL}{crc:08x}\n")
+        format!("cluster {cluster}\nid {}\nnode {node}\nrevision {revision}\n", NodeId(*id))
     }
 
     fn parse(text: &str) -> Option<Memory> {
-        let (all, crc) = text.rsplit_once(SEAL)?;
-        if crc != format!("{:08x}\n", crc32fast::hash(all.as_bytes())) {
-            return None;
-        }
-        let mut lines = all.lines();
+        let mut lines = text.lines();
         let mut next = |name: &str| lines.next()?.strip_prefix(name)?.strip_prefix(' ');
         let cluster = next("cluster")?.to_owned();
         let (id, node) = (parse_id(next("id")?)?, parse_id(next("node")?)?);
@@ -72,14 +61,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written_and_a_changed_byte_is_noticed() {
-        let memory = Memory { cluster: "main".into(), id: [7; 16], node: NodeId([9; 16]), revision: 41 };
-        let text = memory.text();
-        assert_eq!(Memory::parse(&text), Some(memory));
-        for at in 0..text.len() {
-            let mut bytes = text.clone().into_bytes();
-            bytes[at] ^= 1;
-            assert_eq!(Memory::parse(&String::from_utf8_lossy(&bytes)), None, "byte {at}");
+    fn a_damaged_file_costs_nothing_and_two_are_refused() {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(Memory::read(data.path()).unwrap(), None);
+        let memory = |revision| Memory { cluster: "main".into(), id: [7; 16], node: NodeId([9; 16]), revision };
+        memory(41).write(data.path()).unwrap();
+        let files = files(data.path());
+        let older = std::fs::read(&files.paths[0]).unwrap();
+        memory(42).write(data.path()).unwrap();
+        for bad in [&b""[..], &older[1..], &older] {
+            let whole = std::fs::read(&files.paths[0]).unwrap();
+            for path in &files.paths {
+                std::fs::write(path, bad).unwrap();
+                assert_eq!(Memory::read(data.path()).unwrap(), Some(memory(42)), "{}", path.display());
+                std::fs::write(path, &whole).unwrap();
+            }
         }
+        files.paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
+        let refused = Memory::read(data.path()).unwrap_err().to_string();
+        assert!(files.paths.iter().all(|path| refused.contains(&*path.display().to_string())), "{refused}");
     }
 }

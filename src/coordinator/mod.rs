@@ -8,7 +8,8 @@
 //! | change | whether a new file may follow the one in force, and what it changes; pure |
 //! | answers | the facts for one core, and the answers to what it asks; pure |
 //! | copy | the file in force, kept in the data path twice, so that a restart knows it |
-//! | offers | who was told to be able to join an ISR, kept there twice |
+//! | offers | who was told to be able to join an ISR, kept there |
+//! | twice | two files of the data path that say the same |
 //! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
 //! | store | with an etcd: what is checked before the node starts |
 //! | memory | with an etcd: what the data path remembers of its cluster |
@@ -31,6 +32,7 @@ pub mod offers;
 pub mod store;
 #[cfg(test)]
 mod tests;
+mod twice;
 
 use crate::base::NodeId;
 use crate::base::Rng;
@@ -118,11 +120,12 @@ pub enum CoordinatorError {
     #[error("{0}")]
     Etcd(String),
     #[error(
-        "{path} does not hold ({what}): it says to which cluster of an etcd this data path belongs. If that is the one of \
-         --etcd-endpoints and --cluster-name, remove {path} and start again",
-        path = path.display()
+        "neither {first} nor {second} holds ({what}): they say to which cluster of an etcd this data path belongs. If that is the one \
+         of --etcd-endpoints and --cluster-name, remove both and start again",
+        first = paths[0].display(),
+        second = paths[1].display()
     )]
-    BadMemory { path: PathBuf, what: String },
+    BadMemory { paths: [PathBuf; 2], what: String },
     #[error(
         "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Name the data path or the cluster that is meant",
         data = data.display()
@@ -193,13 +196,16 @@ impl Coordinator {
     pub fn open(settings: &Settings) -> Result<Option<Coordinator>, CoordinatorError> {
         let data = PathBuf::from(&settings.data_path);
         let copies = copy::paths(&data);
-        let memory = memory::path(&data);
+        let memory = memory::files(&data);
         match (settings.has_etcd(), memory.exists()) {
             (true, _) => {
                 let copy = copies.into_iter().find(|copy| copy.exists());
                 return copy.map_or(Ok(None), |copy| Err(CoordinatorError::BelongsToAFile { data, copy }));
             }
-            (false, true) => return Err(CoordinatorError::BelongsToAnEtcd { data, memory }),
+            (false, true) => {
+                let [memory, _] = memory.paths;
+                return Err(CoordinatorError::BelongsToAnEtcd { data, memory });
+            }
             (false, false) => {}
         }
         if !settings.is_clustered() {

@@ -10,19 +10,17 @@
 
 use super::CoordinatorError;
 use super::answers::Note;
-use super::copy::write_beside;
+use super::twice::Twice;
 use crate::base::NodeId;
 use crate::base::{PartitionId, TopicId};
 use crate::codec::peer::message::Route;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-const NAMES: [&str; 2] = ["cluster.offers", "cluster.offers.copy"];
-const SEAL: &str = "crc32 ";
+const NAME: &str = "cluster.offers";
 
 /// Topic, partition, and who may join.
 pub type Offer = (TopicId, PartitionId, NodeId);
@@ -45,7 +43,7 @@ pub struct Told {
 /// Durable offers of the whole node.
 #[derive(Clone)]
 pub struct Book {
-    paths: [PathBuf; 2],
+    files: Twice,
     durable: Arc<Mutex<Offers>>,
 }
 
@@ -68,17 +66,11 @@ impl Offers {
         for (topic, partition, node) in &self.made {
             let _ = writeln!(text, "{topic} {} {node}", partition.0);
         }
-        let crc = crc32fast::hash(text.as_bytes());
-        let _ = writeln!(text, "{SEAL}{crc:08x}");
         text
     }
 
     fn parse(text: &str) -> Option<Offers> {
-        let (all, crc) = text.rsplit_once(SEAL)?;
-        if crc.trim_end() != format!("{:08x}", crc32fast::hash(all.as_bytes())) {
-            return None;
-        }
-        let mut lines = all.lines();
+        let mut lines = text.lines();
         let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
         let id = |hex: &str| Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes());
         let offer = |line: &str| {
@@ -94,31 +86,11 @@ impl Book {
     /// Opens the offers of an earlier life: the newest that hold. A missing file beside one that holds is what a crash left of the
     /// first offer.
     pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
-        let paths = NAMES.map(|name| data.join(name));
-        let (mut kept, mut damage) = (vec![], vec![]);
-        for path in &paths {
-            match std::fs::read_to_string(path) {
-                Err(e) if e.kind() == ErrorKind::NotFound => {}
-                Err(e) => damage.push((path, e.to_string())),
-                Ok(text) => match Offers::parse(&text) {
-                    Some(offers) => kept.push(offers),
-                    None => damage.push((path, "its checksum is another".into())),
-                },
-            }
-        }
-        for (path, what) in &damage {
-            tracing::error!(
-                "{} is damaged ({what}){}",
-                path.display(),
-                if kept.is_empty() { "" } else { ": the other one is used" }
-            );
-        }
+        let files = Twice::new(data, NAME);
+        let kept = files.read(Offers::parse).map_err(|(path, what)| CoordinatorError::BadOffers { path, what })?;
         // Those of one version only become more.
         let newest = kept.into_iter().max_by_key(|offers| (offers.version, offers.made.len()));
-        match (newest, damage.into_iter().next()) {
-            (None, Some((path, what))) => Err(CoordinatorError::BadOffers { path: path.clone(), what }),
-            (newest, _) => Ok(Book { paths, durable: Arc::new(Mutex::new(newest.unwrap_or_default())) }),
-        }
+        Ok(Book { files, durable: Arc::new(Mutex::new(newest.unwrap_or_default())) })
     }
 
     /// Both files, where there is anything to keep. Durable when done.
@@ -131,10 +103,7 @@ impl Book {
     }
 
     fn write(&self, offers: &Offers) -> Result<(), CoordinatorError> {
-        let text = offers.text();
-        let write =
-            |path: &PathBuf| write_beside(path, &text).map_err(|source| CoordinatorError::Copy { path: path.clone(), source });
-        self.paths.iter().try_for_each(write)
+        self.files.write(&offers.text())
     }
 
     pub fn offers(&self) -> Offers {
@@ -170,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_are_read_as_they_were_written_and_a_changed_byte_is_noticed() {
+    fn offers_are_read_as_they_were_written_and_either_file_may_be_damaged() {
         let told = |version, node| Told {
             version,
             route: Route { topic_id: TopicId([7; 16]), partition: PartitionId(3) },
@@ -185,25 +154,18 @@ mod tests {
             !offers.has(4, route, NodeId([1; 16])) && !offers.has(5, route, NodeId([5; 16])),
             "those of an older version are void"
         );
-        let text = offers.text();
-        assert_eq!(Offers::parse(&text), Some(offers));
         let data = tempfile::tempdir().unwrap();
-        let found = || Book::open(data.path()).map(|book| book.offers().version);
-        assert_eq!(found().unwrap(), 0);
-        std::fs::write(data.path().join(NAMES[0]), &text).unwrap();
-        assert_eq!(found().unwrap(), 5, "a crash before the second one");
+        let found = || Book::open(data.path()).map(|book| book.offers());
+        assert_eq!(found().unwrap(), Offers::default());
+        let book = Book::open(data.path()).unwrap();
+        book.write(&offers).unwrap();
+        assert_eq!(found().unwrap(), offers);
         for (bad, good) in [(0, 1), (1, 0)] {
-            std::fs::write(data.path().join(NAMES[good]), &text).unwrap();
-            std::fs::write(data.path().join(NAMES[bad]), &text[1..]).unwrap();
-            assert_eq!(found().unwrap(), 5, "one of two");
+            book.write(&offers).unwrap();
+            std::fs::write(&book.files.paths[bad], &std::fs::read(&book.files.paths[good]).unwrap()[1..]).unwrap();
+            assert_eq!(found().unwrap(), offers, "one of two");
         }
-        std::fs::write(data.path().join(NAMES[0]), "").unwrap();
+        std::fs::write(&book.files.paths[0], "").unwrap();
         assert!(found().unwrap_err().to_string().contains("cluster.offers is damaged"));
-
-        for at in 0..text.len() - 1 {
-            let mut bytes = text.clone().into_bytes();
-            bytes[at] ^= 1;
-            assert_eq!(Offers::parse(&String::from_utf8_lossy(&bytes)), None, "byte {at}");
-        }
     }
 }
