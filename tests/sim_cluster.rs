@@ -48,6 +48,7 @@ const KEPT_STORE: Kept = &[
         ],
     ),
     (9, &[90_030_260_001_549, 90_030_260_001_808]),
+    (10, &[310_000_000_000_457]),
     // found nothing, but make transitions of a replica that one seed of 400 makes, or a dozen
     (
         8,
@@ -66,7 +67,7 @@ const KEPT_STORE: Kept = &[
         ],
     ),
 ];
-const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542])];
+const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542]), (10, &[310_000_000_000_450])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.

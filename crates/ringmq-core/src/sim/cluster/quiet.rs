@@ -47,9 +47,10 @@ impl World {
         self.book.acked_survives_to_every_channel();
     }
 
-    /// The messages of a MPUB that had no answer come too: all of them, or none.
+    /// The messages of a MPUB that had no answer come too: all of them, or none. One may have been put off for longer than all
+    /// faults take.
     fn let_groups_come(&mut self) {
-        let until = self.now + 5 * SECOND;
+        let until = self.now + PATIENCE;
         while self.now < until && self.book.group_that_came_in_part().is_some() {
             self.run_until(self.now + 100 * MS);
         }
