@@ -19,7 +19,15 @@ const PROGRESS: Duration = Duration::from_secs(10);
 const SEED_MAX: Duration = Duration::from_secs(600);
 
 fn main() -> ExitCode {
+    end_quietly_when_the_pipe_closes();
     sim(&command().get_matches())
+}
+
+/// Gives SIGPIPE its default action, which Rust's runtime takes away: `ringmq-sim --trace=17 | head` ends without a word, as other
+/// Unix tools do.
+fn end_quietly_when_the_pipe_closes() {
+    // SAFETY: no other thread runs yet, and SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 fn command() -> Command {
