@@ -23,6 +23,7 @@ use crate::format::files::{Bad, RawPosition};
 use crate::format::journal::{RecordKind, WHOLE_TOPIC};
 use crate::format::meta::TopicMeta;
 use crate::format::producer::Producer;
+use crate::format::snapshot::Snapshot;
 use crate::format::storage::{Storage, read_range};
 use crate::journal::replay::{self, ReadAhead, Record, ReplayError, WriteAction};
 use crate::log::recovery::RecoverError;
@@ -37,6 +38,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U64;
 
 #[derive(Clone, Debug, Default)]
 pub struct InspectOptions {
@@ -265,6 +267,15 @@ pub(crate) struct Redo {
     batches: IdMap<(TopicId, u16), Vec<RedoBatch>>,
     /// Sequence and offset of each new log start that retention journaled.
     starts: IdMap<(TopicId, u16), Vec<(u64, i64)>>,
+    /// What records say of lost channels, in order.
+    losses: IdMap<(TopicId, u16), Vec<LossRecord>>,
+}
+
+struct LossRecord {
+    sequence: u64,
+    /// Startup that may have lost channels, or the last one whose loss is accepted.
+    start: u64,
+    is_accepted: bool,
 }
 
 struct RedoBatch {
@@ -283,6 +294,13 @@ impl Redo {
             let at = (record.header.sequence.get(), Position::from(at).offset);
             return self.starts.entry((id, partition)).or_default().push(at);
         }
+        let is_accepted = record.kind == RecordKind::LossAccepted;
+        if (is_accepted || record.kind == RecordKind::ChannelsLost)
+            && let Ok((start, _)) = U64::read_from_prefix(&record.payload)
+        {
+            let loss = LossRecord { sequence: record.header.sequence.get(), start: start.get(), is_accepted };
+            return self.losses.entry((id, partition)).or_default().push(loss);
+        }
         if !matches!(record.kind, RecordKind::Batch | RecordKind::DirectBatch) {
             return;
         }
@@ -297,6 +315,16 @@ impl Redo {
     pub fn start_of(&self, topic: TopicId, partition: u16, applied: u64) -> Option<i64> {
         let all = self.starts.get(&(topic, partition)).into_iter().flatten();
         all.filter(|(sequence, _)| *sequence > applied).map(|(_, offset)| *offset).max()
+    }
+
+    /// Startup that may have lost channels, as redo leaves what a snapshot says of it; 0: none.
+    pub fn channels_lost(&self, topic: TopicId, partition: u16, snapshot: &Snapshot) -> u64 {
+        let all = self.losses.get(&(topic, partition)).into_iter().flatten();
+        all.filter(|loss| loss.sequence > snapshot.applied).fold(snapshot.channels_lost, |lost, loss| match loss.is_accepted {
+            true if lost <= loss.start => 0,
+            true => lost,
+            false => lost.max(loss.start),
+        })
     }
 
     /// Offsets from which a startup writes segments, and commit logs, again, behind what a snapshot has applied.

@@ -24,6 +24,7 @@ impl View<'_, '_> {
         if self.newer > newer {
             return self.say(&FileId::Snapshot(dir.clone(), 0), "its partition is not looked at: only with it can it be judged");
         }
+        self.lost_channels(dir, newest.as_ref())?;
         let mut bases = self.storage.segments(dir)?;
         let applied = newest.as_ref().map_or(0, |s| s.applied);
         let cuts = self.cuts.of(dir.topic_id, dir.partition.0).into_iter().filter(|c| c.sequence > applied);
@@ -102,6 +103,19 @@ impl View<'_, '_> {
         Ok(newest)
     }
 
+    /// Reports a loss of channels that no operator has accepted.
+    fn lost_channels(&mut self, dir: &Arc<PartitionDir>, newest: Option<&Snapshot>) -> Result<(), InspectError> {
+        let start = newest.map_or(0, |s| self.redo.channels_lost(dir.topic_id, dir.partition.0, s));
+        if start == 0 {
+            return Ok(());
+        }
+        let what = format!(
+            "start {start} may have lost channels: those that are new begin at the oldest message, and nothing is removed, until an \
+             operator of the running node accepts that (POST /replica/acceptloss)"
+        );
+        self.damage(&FileId::Snapshot(dir.clone(), 0), 0, what)
+    }
+
     /// Reports a valid snapshot.
     fn snapshot(&mut self, file: &FileId, s: &Snapshot) -> Result<(), InspectError> {
         let (channels, producers, is_suspect) = (s.channels.len(), s.producers.len(), s.doubt.is_suspect());
@@ -124,11 +138,7 @@ impl View<'_, '_> {
             self.say(file, format!("one replica of several: epoch {promised} is promised, committed up to {committed}"))?;
         }
         if s.channels_lost > 0 {
-            let what = format!(
-                "start {} may have lost channels: new ones begin at the oldest message until that is accepted",
-                s.channels_lost
-            );
-            self.say(file, what)?;
+            self.say(file, format!("start {} may have lost channels", s.channels_lost))?;
         }
         if let Some(vouched) = s.vouched {
             self.say(file, format!("damage begins at {}", place(vouched.at)))?;

@@ -110,6 +110,30 @@ fn a_data_path_that_a_node_owns_is_looked_at_under_a_warning() {
 }
 
 #[test]
+fn channels_that_may_be_lost_are_told_of_until_that_is_accepted() {
+    let mut disk = node();
+    let paths: Vec<String> = disk.paths().filter(|path| path.contains("/state.")).map(String::from).collect();
+    paths.iter().for_each(|path| disk.scribble(path, 0, &[0; BLOCK]));
+    let options = recover_options(16 * 1024);
+    let lost = recover(&mut disk, &options).expect("it goes on").partitions[0].channels_lost;
+    assert!(lost > 0);
+    for (upto, is_told) in [(lost - 1, true), (lost, false)] {
+        let recovered = recover(&mut disk, &options).expect("it goes on");
+        let dir = recovered.partitions[0].dir.clone();
+        let mut engine = Engine::new(disk, recovered, 16 * 1024);
+        let payload = bytes::Bytes::copy_from_slice(&upto.to_le_bytes());
+        engine.write(0, &[(RecordKind::LossAccepted, Some(0), payload, dir.topic_id)]).expect("no fault");
+        disk = engine.disk;
+        for place in ["the journal alone has it", "a snapshot has it"] {
+            let (is_clean, text) = look(&mut disk, false);
+            let told = text.contains("may have lost channels: those that are new begin at the oldest message");
+            assert!(told == is_told && is_clean != is_told, "{place}: {text}");
+            recover(&mut disk, &options).expect("it goes on");
+        }
+    }
+}
+
+#[test]
 fn a_node_that_crashed_is_clean_and_shows_its_records() {
     let (clean, text) = look(&mut node(), true);
     assert!(clean, "{text}");
