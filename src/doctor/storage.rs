@@ -45,7 +45,7 @@ fn files_of_nsqd(data: &Path) -> Option<Finding> {
     Some(Finding::warn(
         "files of nsqd",
         format!("{} holds files of nsqd ({found}): none is read, and the messages in them are not delivered", data.display()),
-        "let nsqd deliver its backlog first (start nsqd with this data path), then remove its files",
+        "move them to a folder of their own and take them over with `ringmq import <folder>`, or remove them",
     ))
 }
 
