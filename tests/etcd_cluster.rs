@@ -41,6 +41,47 @@ fn a_killed_leader_is_replaced_and_comes_back_as_a_follower() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
+/// One connection to a node that does not lead, which stays while the leader is killed: every publish is stored, once.
+#[test]
+fn a_client_publishes_where_nothing_is_led_while_the_leader_is_killed() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let first = {
+        Publisher::new(&cluster, "orders").publish(1);
+        cluster.leader("orders", 0)
+    };
+    let at = (first + 1) % 3;
+    let mut client = Client::connect(cluster.nodes[at].tcp()).expect("it listens");
+    let mut acknowledged = vec![];
+    let mut publish = |client: &mut Client, count: usize| {
+        for _ in 0..count {
+            let body = format!("forwarded {} ", acknowledged.len()).into_bytes();
+            client.publish("orders", &body).expect("it is stored, sooner or later");
+            acknowledged.push(body);
+        }
+    };
+    publish(&mut client, 100);
+    cluster.nodes[first].kill();
+    publish(&mut client, 100);
+    let second = cluster.leader("orders", 0);
+    assert_ne!(first, second);
+    let other = (0..3).find(|n| ![first, second].contains(n)).expect("three nodes");
+    for (path, body) in [("/pub?topic=orders", "over http"), ("/mpub?topic=orders", "line 1\nline 2")] {
+        let answer = cluster.nodes[other].post(path, body.as_bytes()).expect("it answers");
+        assert!(answer.ends_with("OK"), "{answer}");
+        acknowledged.extend(body.split('\n').map(|line| line.as_bytes().to_vec()));
+    }
+    let mut consumer = Client::connect(cluster.nodes[second].tcp()).expect("it runs");
+    consumer.subscribe("orders", "c", 100).expect("it leads the topic");
+    let mut came = BTreeSet::new();
+    for _ in 0..acknowledged.len() + 1 {
+        let message = consumer.message().expect("all of them are stored");
+        consumer.finish(&message.id).expect("it reads");
+        assert!(came.insert(message.body.clone()), "none is stored twice: {message:?}");
+    }
+    assert!(acknowledged.iter().all(|body| came.contains(body)));
+}
+
 #[test]
 fn a_stopped_node_gives_its_lease_back_and_nobody_waits_for_its_end() {
     let etcd = Member::start(&FAST);

@@ -93,6 +93,18 @@ fn addressed(partition: u16, body: Body) -> Addressed {
     Addressed { route, message: Message { head: Head { epoch: Epoch(8), session: Session(2) }, body } }
 }
 
+/// Publishes of clients and what became of them, from 1.4 on.
+fn forwards() -> Vec<Addressed> {
+    let asker = |ticket| Asker { generation: 17, core: CoreId(3), ticket };
+    let forward = |ticket, delay_ms, bodies: &[&'static [u8]]| {
+        let bodies = PackedBodies::pack(bodies.iter().copied());
+        addressed(1, Body::Forward(Forward { asker: asker(ticket), delay_ms, bodies }))
+    };
+    let outcome = |n| addressed(1, Body::Forwarded(Forwarded { asker: asker(n as u64), outcome: Outcome(n) }));
+    let forwards = [forward(1, 0, &[b"one"]), forward(2, 1500, &[b"a", b"few", b"more"])];
+    forwards.into_iter().chain((0..=Outcome::ENUM_MAX).map(outcome)).collect()
+}
+
 /// Every message, by lane; those of a turn for several partitions among them.
 fn turns(minor: u16) -> Vec<(Lane, Vec<Addressed>)> {
     let batch = |n: u8| Bytes::from(vec![n; 100]);
@@ -130,8 +142,9 @@ fn turns(minor: u16) -> Vec<(Lane, Vec<Addressed>)> {
     let empty = Body::Append(Append { committed: at(4), batches: Batches::default() });
     let data = (0..3).map(|p| addressed(p, append(p as u8))).chain([addressed(3, empty)]).chain(acks);
     let refused = refusals().into_iter().map(|e| addressed(3, Body::Refused(e)));
+    let forwards = if minor >= 4 { forwards() } else { vec![] };
     let of = |bodies: Vec<Body>| bodies.into_iter().map(|body| addressed(3, body)).collect();
-    vec![(Lane::Control, of(control)), (Lane::Data, data.chain(refused).collect()), (Lane::CatchUp, of(catch_up))]
+    vec![(Lane::Control, of(control)), (Lane::Data, data.chain(refused).chain(forwards).collect()), (Lane::CatchUp, of(catch_up))]
 }
 
 const REJECT: Reject<'static> = Reject { code: RejectCode::OtherCluster, message: "this node belongs to another cluster" };
@@ -150,7 +163,7 @@ fn encoded(minor: u16) -> Vec<u8> {
 }
 
 /// Of the recorded frames of each minor version.
-const FROZEN: [u32; 4] = [0x46df_d1a7, 0x2f96_d0e4, 0xd046_2d0c, 0xb84d_e323];
+const FROZEN: [u32; 5] = [0x46df_d1a7, 0x2f96_d0e4, 0xd046_2d0c, 0xb84d_e323, 0x93a7_a67b];
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {

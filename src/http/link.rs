@@ -1,6 +1,6 @@
 //! Questions to the cores and their answers: a ticket per question, whatever else the mesh carries is not for us.
 
-use crate::base::{CoreId, Position, TopicId, TopicInfo};
+use crate::base::{CoreId, PartitionId, Position, TopicId, TopicInfo};
 use crate::discovery::Discovery;
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
@@ -30,14 +30,21 @@ pub struct CoreLink {
     cores: u16,
     port: RefCell<HttpPort>,
     waiting: RefCell<Waiting>,
-    /// Partitions of this node, as their cores last reported them; in a cluster only.
-    shares: RefCell<HashMap<TopicId, Vec<Share>>>,
+    /// Partitions, as their cores last reported them; in a cluster only.
+    shares: RefCell<HashMap<TopicId, Vec<Known>>>,
     unflushed: Notify,
     /// Listener for topics and channels that come and go.
     discovery: RefCell<Option<Rc<Discovery>>>,
     /// Questions of cores for this thread: AUTH of clients.
     asked: RefCell<VecDeque<(CoreId, Ticket, Box<AuthQuery>)>>,
     has_asked: Notify,
+}
+
+/// What a partition's core last said of it.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    share: Share,
+    is_led_elsewhere: bool,
 }
 
 #[derive(Default)]
@@ -81,14 +88,14 @@ impl CoreLink {
         self.cores
     }
 
-    /// The first partition from `from` on, in turn, that this node can publish to; else the first that it leads, whose core knows
-    /// why it takes nothing. `from` itself when it leads none, or is alone.
+    /// The first partition from `from` on, in turn, that takes publishes, here or at another node; else the first that this node leads,
+    /// whose core knows why it takes nothing. `from` itself when nobody leads any, or the node is alone.
     pub fn partition_from(&self, topic: &TopicInfo, from: u16) -> u16 {
         let shares = self.shares.borrow();
         let Some(shares) = shares.get(&topic.id) else { return from };
         let turn = (0..topic.partitions).map(|i| (from + i) % topic.partitions);
-        let has = |is: fn(&Share) -> bool| turn.clone().find(|&p| shares.get(p as usize).is_some_and(is));
-        has(|s| s.writable).or_else(|| has(|s| s.serves)).unwrap_or(from)
+        let has = |is: fn(&Known) -> bool| turn.clone().find(|&p| shares.get(p as usize).is_some_and(is));
+        has(|k| k.share.writable || k.is_led_elsewhere).or_else(|| has(|k| k.share.serves)).unwrap_or(from)
     }
 
     pub fn discovery(&self) -> Option<Rc<Discovery>> {
@@ -139,6 +146,14 @@ impl CoreLink {
         }
     }
 
+    fn note_partition(&self, topic: &TopicInfo, partition: PartitionId, change: impl FnOnce(&mut Known)) {
+        let mut shares = self.shares.borrow_mut();
+        let shares = shares.entry(topic.id).or_insert_with(|| vec![Known::default(); topic.partitions as usize]);
+        if let Some(known) = shares.get_mut(partition.0 as usize) {
+            change(known);
+        }
+    }
+
     fn drain(&self) {
         let mut waiting = self.waiting.borrow_mut();
         self.port.borrow_mut().drain(&mut |from, message| {
@@ -157,12 +172,10 @@ impl CoreLink {
                     if let Some(discovery) = &*self.discovery.borrow() {
                         discovery.serves(&topic, partition, share.serves);
                     }
-                    let mut shares = self.shares.borrow_mut();
-                    let shares = shares.entry(topic.id).or_insert_with(|| vec![Share::default(); topic.partitions as usize]);
-                    if let Some(known) = shares.get_mut(partition.0 as usize) {
-                        *known = share;
-                    }
-                    return;
+                    return self.note_partition(&topic, partition, |known| known.share = share);
+                }
+                MeshMessage::LedElsewhere { topic, partition, is_elsewhere } => {
+                    return self.note_partition(&topic, partition, |known| known.is_led_elsewhere = is_elsewhere);
                 }
                 MeshMessage::OffsetSet { ticket, result } => (ticket, CoreAnswer::OffsetSet(result)),
                 MeshMessage::OrderSet { ticket, result } => (ticket, CoreAnswer::OrderSet(result)),

@@ -258,6 +258,7 @@ pub(super) fn weight(message: &Message) -> usize {
         + match &message.body {
             Body::Append(m) => m.batches.len(),
             Body::Pulled(m) => m.batches.len(),
+            Body::Forward(m) => m.bodies.as_bytes().len(),
             Body::Cursors(m) => m.cursors.iter().map(CursorImage::encoded_len).sum::<usize>() + m.deleted.len() * 64,
             Body::Standing(m) => m.epochs.len() * 48,
             _ => 0,

@@ -6,7 +6,7 @@ use super::nodes::{Dial, Link, LinkId};
 use super::{HANDSHAKE_MAX, LinkOptions};
 use crate::base::{ConnId, CoreId, Now, Peer, Ticks};
 use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
-use crate::codec::peer::{Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
+use crate::codec::peer::{Agreed, Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
 use bytes::Bytes;
 
 /// State that moves with a connection to another core, beside its bytes, which have the Hello.
@@ -23,6 +23,7 @@ struct Them {
     lanes: Lanes,
     generation: u64,
     cores: u16,
+    features: u64,
     heartbeat_ms: u32,
 }
 
@@ -152,9 +153,9 @@ impl Links {
     }
 
     /// Checks the fields that Hello and Welcome share.
-    fn common(&self, theirs: &Hello<'_>, lanes: Lanes) -> Result<Lanes, Refusal> {
+    fn common(&self, theirs: &Hello<'_>, lanes: Lanes) -> Result<Agreed, Refusal> {
         let mine = hello(&self.options, lanes, None);
-        let agreed = mine.agree(theirs).map_err(|code| {
+        mine.agree(theirs).map_err(|code| {
             let why = match code {
                 RejectCode::BadVersion => {
                     let (theirs, mine) = (theirs.version, mine.version);
@@ -171,13 +172,12 @@ impl Links {
                 _ => "its layout or heartbeat is out of bounds".to_owned(),
             };
             refusal(code, why)
-        })?;
-        Ok(agreed.lanes)
+        })
     }
 
     /// A Hello, and the core that its connection is for.
     fn judge(&self, theirs: &Hello<'_>, conn: ConnId) -> Result<(Them, CoreId), Refusal> {
-        let lanes = self.common(theirs, Lanes::ALL)?;
+        let Agreed { lanes, features, .. } = self.common(theirs, Lanes::ALL)?;
         if self.is_stopping {
             return Err(refusal(RejectCode::Stopping, "this node is stopping"));
         }
@@ -201,7 +201,8 @@ impl Links {
             return Err(refusal(RejectCode::Malformed, "the connection has moved already"));
         }
         let place = LinkId { node: id, number };
-        let them = Them { place, lanes, generation: theirs.generation, cores: other, heartbeat_ms: theirs.heartbeat_ms };
+        let (generation, heartbeat_ms) = (theirs.generation, theirs.heartbeat_ms);
+        let them = Them { place, lanes, generation, cores: other, features, heartbeat_ms };
         Ok((them, to))
     }
 
@@ -222,7 +223,7 @@ impl Links {
 
     /// A Welcome, from the node that was dialled.
     fn accept(&self, welcome: &Hello<'_>, place: LinkId, asked: Lanes) -> Result<Them, Refusal> {
-        let lanes = self.common(welcome, asked)?;
+        let Agreed { lanes, features, .. } = self.common(welcome, asked)?;
         if welcome.node_id != place.node {
             let why =
                 format!("node {} answers there, and {} was expected: look at its peer_address", welcome.node_id, place.node);
@@ -233,7 +234,7 @@ impl Links {
             return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
         }
         let (generation, cores) = (welcome.generation, welcome.layout.cores);
-        Ok(Them { place, lanes, generation, cores, heartbeat_ms: welcome.heartbeat_ms })
+        Ok(Them { place, lanes, generation, cores, features, heartbeat_ms: welcome.heartbeat_ms })
     }
 
     /// Links of an older life of the node are dead.
@@ -251,6 +252,7 @@ impl Links {
     fn open(&mut self, now: Now, conn: ConnId, them: Them) {
         self.outlive(now, them);
         let Some(node) = self.nodes.get_mut(&them.place.node) else { return };
+        node.features = them.features;
         if node.cores.replace(them.cores) != Some(them.cores) {
             self.arrange(now, them.place.node);
         }

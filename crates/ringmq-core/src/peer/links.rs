@@ -7,7 +7,7 @@ use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MA
 use crate::base::NodeId;
 use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
 use crate::codec::peer::message::{Lane, Message, Route};
-use crate::codec::peer::{Addressed, Reject, RejectCode};
+use crate::codec::peer::{Addressed, Reject, RejectCode, feature};
 use crate::seam::cluster::ClusterNode;
 use crate::seam::event::{DialError, Effect, Effects};
 use crate::seam::message::{MovedSession, Protocol};
@@ -98,8 +98,8 @@ impl Links {
                 }
                 None => {
                     let is_dialled = self.options.node < node.id;
-                    let (links, cores, said) = (BTreeMap::new(), None, None);
-                    let node_ = Node { name, address, is_dialled, cores, links, is_connected: false, said };
+                    let (links, cores, features, said) = (BTreeMap::new(), None, 0, None);
+                    let node_ = Node { name, address, is_dialled, cores, features, links, is_connected: false, said };
                     self.nodes.insert(node.id, node_);
                     self.arrange(now, node.id);
                 }
@@ -124,6 +124,11 @@ impl Links {
     /// True if messages reach the node.
     pub fn is_connected(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)
+    }
+
+    /// True if the node, which is connected, takes publishes of this node's clients.
+    pub fn takes_forwards(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.features & feature::FORWARD != 0)
     }
 
     /// Number of the node's cores, once the node has told it.

@@ -122,6 +122,8 @@ pub(super) struct Node {
     pub is_dialled: bool,
     /// Cores of the node, once a handshake told them.
     pub cores: Option<u16>,
+    /// What both nodes have, by the last handshake.
+    pub features: u64,
     pub links: BTreeMap<u16, Link>,
     pub is_connected: bool,
     /// The last thing that the log said of failures.

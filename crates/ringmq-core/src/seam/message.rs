@@ -353,6 +353,12 @@ pub enum MeshMessage {
         partition: PartitionId,
         share: Share,
     },
+    /// From a partition's core to the HTTP thread: whether another node leads it, when that changes.
+    LedElsewhere {
+        topic: TopicRef,
+        partition: PartitionId,
+        is_elsewhere: bool,
+    },
     /// To a client's core: the partition is not led here any more, and the channel has forgotten the client.
     PartLost {
         sub: SubId,

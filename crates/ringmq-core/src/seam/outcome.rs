@@ -1,5 +1,7 @@
 //! What became of a request, as clients and other cores are told.
 
+use crate::codec::peer::Outcome;
+
 /// Code of an error for a client. E_FAILED_ON_NOT_LEADER makes existing clients look the leader up again, E_FAILED_ON_NOT_WRITABLE
 /// makes them try another partition or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,6 +70,10 @@ pub enum Unwritable {
     Failed,
     #[error("the cluster has not created the topic yet, try again in a moment")]
     NotCreated,
+    #[error("this node reaches no node that leads it, try again in a moment")]
+    NoLeader,
+    #[error("the leader refused it for a reason that this node's version does not know")]
+    Refused,
 }
 
 impl PublishError {
@@ -99,6 +105,57 @@ impl PublishError {
             _ => None,
         }
     }
+}
+
+/// What another node is told of its client's publish.
+pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
+    let error = match result {
+        Ok(()) => return Outcome::Stored,
+        Err(error) => error,
+    };
+    match error {
+        PublishError::Unknown => Outcome::Unknown,
+        PublishError::DiskFull => Outcome::DiskFull,
+        PublishError::ReadOnly => Outcome::ReadOnly,
+        PublishError::TooMuchWaiting => Outcome::TooMuchWaiting,
+        PublishError::Stopping => Outcome::Stopping,
+        PublishError::TooBig => Outcome::TooBig,
+        PublishError::TopicGone => Outcome::TopicGone,
+        PublishError::NotLeader => Outcome::NotLeader,
+        PublishError::NotWritable(Unwritable::Opening) => Outcome::Opening,
+        PublishError::NotWritable(Unwritable::IsrTooSmall) => Outcome::IsrTooSmall,
+        PublishError::NotWritable(Unwritable::Disabled) => Outcome::Disabled,
+        PublishError::NotWritable(Unwritable::NotConfirmed) => Outcome::NotConfirmed,
+        PublishError::NotWritable(Unwritable::Failed) => Outcome::Failed,
+        PublishError::NotWritable(Unwritable::NotCreated | Unwritable::NoLeader | Unwritable::Refused)
+        | PublishError::NoTopic
+        | PublishError::NoPartition
+        | PublishError::TooManyTopics
+        | PublishError::TooManyChannels
+        | PublishError::TooManyConsumers
+        | PublishError::TopicNotExist => Outcome::Refused,
+    }
+}
+
+/// What a publish hears that another node was given.
+pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
+    Err(match outcome {
+        Outcome::Stored => return Ok(()),
+        Outcome::DiskFull => PublishError::DiskFull,
+        Outcome::ReadOnly => PublishError::ReadOnly,
+        Outcome::TooMuchWaiting => PublishError::TooMuchWaiting,
+        Outcome::Stopping => PublishError::Stopping,
+        Outcome::TooBig => PublishError::TooBig,
+        Outcome::TopicGone => PublishError::TopicGone,
+        Outcome::NotLeader => PublishError::NotLeader,
+        Outcome::Opening => PublishError::NotWritable(Unwritable::Opening),
+        Outcome::IsrTooSmall => PublishError::NotWritable(Unwritable::IsrTooSmall),
+        Outcome::Disabled => PublishError::NotWritable(Unwritable::Disabled),
+        Outcome::NotConfirmed => PublishError::NotWritable(Unwritable::NotConfirmed),
+        Outcome::Failed => PublishError::NotWritable(Unwritable::Failed),
+        Outcome::Refused => PublishError::NotWritable(Unwritable::Refused),
+        _ => PublishError::Unknown,
+    })
 }
 
 /// Why a channel was not changed.

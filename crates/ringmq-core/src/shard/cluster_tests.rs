@@ -18,6 +18,7 @@ use std::time::Duration;
 
 mod damage;
 mod failover;
+mod forward;
 mod native;
 mod operate;
 mod quorum;

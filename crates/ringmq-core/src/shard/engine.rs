@@ -271,6 +271,6 @@ impl Engine {
 
     /// Whether somebody still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
-        !self.questions.is_empty() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
+        !self.questions.is_empty() || self.has_forwarded() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }
 }

@@ -1,9 +1,8 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
-use super::engine::{Attempt, Engine};
+use super::engine::Engine;
 use super::offsets::Setter;
 use super::outbox::Heard;
-use super::partitions::Publisher;
 use super::questions::Question;
 use super::topics::WaitingCore;
 use crate::base::{CoreId, MessagePlace, Now};
@@ -43,6 +42,7 @@ impl Engine {
             | MeshMessage::Catalog { .. }
             | MeshMessage::OrderSet { .. }
             | MeshMessage::ChannelChanged { .. }
+            | MeshMessage::LedElsewhere { .. }
             | MeshMessage::LossAccepted { .. } => {}
             MeshMessage::Topic { ticket, result } => {
                 let Some(Question::Topic { name }) = self.questions.close(ticket) else { return };
@@ -70,31 +70,7 @@ impl Engine {
             | MeshMessage::Dropped { .. }
             | MeshMessage::StuckTopic { .. } => self.on_removal(now, from, message),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
-                let publisher = Publisher::Core(from, ticket);
-                if self.is_gone(from, &topic) {
-                    return self.tell_publisher(publisher, Err(PublishError::TopicGone));
-                }
-                if !self.is_clustered() {
-                    self.topic_known(&topic);
-                }
-                if self.life.is_stopping() {
-                    return self.tell_publisher(publisher, Err(PublishError::Stopping));
-                }
-                let partition = match self.partition(now, &topic, partition) {
-                    Ok(partition) => partition,
-                    Err(error) => return self.tell_publisher(publisher, Err(error)),
-                };
-                let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
-                // Order: what waits already goes first.
-                let attempt = match self.waiting.has_parked() {
-                    true => Attempt::Wait,
-                    false => self.append(now, partition, publisher, bodies.iter(), count, bytes, bodies.delay_ms),
-                };
-                match attempt {
-                    Attempt::Accepted => {}
-                    Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
-                    Attempt::Wait => self.park(now, publisher, partition, bodies),
-                }
+                self.publish_passed(now, from, ticket, (topic, partition), bodies);
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };

@@ -201,8 +201,8 @@ impl Shard {
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         engine.lending.set_min(lent_min);
         let replica = ReplicaOptions::from(&*engine.settings);
-        let creates_topics = cluster.as_ref().is_some_and(|cluster| cluster.creates_topics);
-        engine.cluster = links.map(|links| Box::new(Cluster::new(NodeId(node_id), replica, links, creates_topics)));
+        let of_cluster = cluster.as_ref().zip(links);
+        engine.cluster = of_cluster.map(|(options, links)| Box::new(Cluster::new(options, NodeId(node_id), replica, links)));
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
                 // The coordinator says whether it is still the cluster's.
@@ -444,6 +444,7 @@ impl Shard {
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
+                Timer::Forwards => self.engine.tick_forwards(now),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}

@@ -1,7 +1,7 @@
 //! The partitions of this core: each with its replica, its channels, and who waits for what.
 
 use super::cursors::CursorRequest;
-use super::replication::Seat;
+use super::replication::{Origin, Seat};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::format::cursor::CursorImage;
@@ -31,6 +31,7 @@ impl ChannelKey {
 pub enum Publisher {
     Session(ConnId, ReplySlot),
     Core(CoreId, Ticket),
+    Node(Origin),
     /// A native request: its batch begins at `at`, as far as that is known; it may have been there before.
     Native {
         conn: ConnId,

@@ -92,6 +92,9 @@ impl Engine {
     /// Where the partition lives. `None`: its topic is not known; this core answers that.
     fn core_of_message(&self, addressed: &Addressed) -> Option<CoreId> {
         let route = addressed.route;
+        if let Body::Forwarded(answer) = &addressed.message.body {
+            return (answer.asker.core.0 < self.cores).then_some(answer.asker.core);
+        }
         if let Some(topic) = self.cluster_topic(route.topic_id) {
             return Some(topic.core_of(route.partition, self.cores));
         }

@@ -6,14 +6,16 @@ use super::failures::failure_of;
 use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::questions::Question;
+use super::replication::may_be_stored_later;
 use super::topics::{Waiters, WaitingCore};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
+use crate::codec::peer::message::Route;
 use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
 use crate::seam::{
-    message::{MeshMessage, OwnedBodies},
+    message::{MeshMessage, OwnedBodies, Ticket},
     outcome::PublishError,
 };
 use crate::session::ReplySlot;
@@ -21,6 +23,12 @@ use crate::session::native::NativeAnswer;
 
 /// What a publish to another core costs in memory, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
+
+/// Whether so many bodies of so many bytes fit no batch. Many small messages take more in a batch than on the wire, so the protocol's
+/// limits do not see to it.
+pub(super) fn is_too_big(count: usize, bytes: usize) -> bool {
+    bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX
+}
 
 impl Engine {
     /// Sees to it that the topic comes into being; `true` when it is known already.
@@ -120,8 +128,7 @@ impl Engine {
         bytes: usize,
         delay_ms: u64,
     ) -> Attempt {
-        // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
-        if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX {
+        if is_too_big(count, bytes) {
             return Attempt::Refused(PublishError::TooBig);
         }
         // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
@@ -192,7 +199,7 @@ impl Engine {
         let is_alone = !self.is_clustered();
         let found = match partition {
             None if is_alone => self.topics.next_partition(topic, conn),
-            None => self.topics.next_led(topic),
+            None => self.topics.next_shared(topic),
             Some(partition) => self.topics.this_partition(topic, partition),
         };
         let Some((topic, partition, place)) = found else {
@@ -209,7 +216,10 @@ impl Engine {
         };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
-        if let Some(idx) = place {
+        if !is_alone && owner == self.core {
+            let route = Route { topic_id: topic.id, partition };
+            self.publish_replicated(now, conn, route, place, bodies, slot)
+        } else if let Some(idx) = place {
             self.publish_here(now, conn, idx, bodies, slot)
         } else if owner == self.core {
             let topic = topic.clone();
@@ -223,7 +233,56 @@ impl Engine {
         }
     }
 
-    fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+    /// A publish that another core or the HTTP thread passed on, for a partition of this core.
+    pub fn publish_passed(
+        &mut self,
+        now: Now,
+        from: CoreId,
+        ticket: Ticket,
+        place: (TopicRef, PartitionId),
+        bodies: OwnedBodies,
+    ) {
+        let (publisher, (topic, partition)) = (Publisher::Core(from, ticket), place);
+        if self.is_gone(from, &topic) {
+            return self.tell_publisher(publisher, Err(PublishError::TopicGone));
+        }
+        if !self.is_clustered() {
+            self.topic_known(&topic);
+        }
+        if self.life.is_stopping() {
+            return self.tell_publisher(publisher, Err(PublishError::Stopping));
+        }
+        let route = Route { topic_id: topic.id, partition };
+        if self.is_forwarding(route) {
+            return self.forward_owned(now, route, publisher, &bodies);
+        }
+        let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
+        let attempt = match self.partition(now, &topic, partition) {
+            Err(error) => Attempt::Refused(error),
+            // Order: what waits already goes first.
+            Ok(idx) if self.waiting.has_parked() => return self.park(now, publisher, idx, bodies),
+            Ok(idx) => match self.append(now, idx, publisher, bodies.iter(), count, bytes, bodies.delay_ms) {
+                Attempt::Wait => return self.park(now, publisher, idx, bodies),
+                attempt => attempt,
+            },
+        };
+        match attempt {
+            Attempt::Refused(error) if self.is_clustered() && may_be_stored_later(error) => {
+                self.forward_owned(now, route, publisher, &bodies);
+            }
+            Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
+            Attempt::Accepted | Attempt::Wait => {}
+        }
+    }
+
+    pub(super) fn publish_here(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        idx: PartitionIdx,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
         self.moves.published_here(conn);
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
@@ -252,7 +311,7 @@ impl Engine {
             return Attempt::Wait;
         }
         let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
-        let waiting = self.questions.publish_bytes();
+        let waiting = self.elsewhere_bytes();
         if waiting > 0 && waiting + bytes > self.settings.max_pub_waiting_size {
             self.wait_elsewhere(now, conn);
             return Attempt::Wait;
@@ -273,13 +332,17 @@ impl Engine {
     }
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
-        if let Err(error) = result {
+        // Of another node's client that node counts it, once it is told.
+        if let Err(error) = result
+            && !matches!(publisher, Publisher::Node(_))
+        {
             self.counters.failed(error.kind());
         }
         match publisher {
             Publisher::Session(conn, slot) => self.outbox.tell(conn, Heard::Answer(slot, result)),
             Publisher::Copy(key, id, number) => self.copies.note(Outcome { key, id, number, is_committed: result.is_ok() }),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
+            Publisher::Node(origin) => self.answer_forward(origin, result),
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {
                     Ok(()) => NativeAnswer::Published { at, duplicate },

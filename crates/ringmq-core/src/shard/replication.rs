@@ -14,6 +14,8 @@
 mod cursors;
 mod effects;
 mod facts;
+mod forwarding;
+mod lines;
 pub mod loss;
 mod places;
 mod roles;
@@ -21,8 +23,10 @@ mod status;
 mod view;
 mod wanted;
 
-use super::engine::{Attempt, Engine};
+pub use forwarding::Origin;
+pub use lines::may_be_stored_later;
 
+use super::engine::{Attempt, Engine};
 use super::timers::Timer;
 use crate::base::{Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
@@ -32,7 +36,7 @@ use crate::peer::{LinkEvent, Links};
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
-use crate::seam::cluster::ClusterNode;
+use crate::seam::cluster::{ClusterNode, ClusterOptions};
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -134,6 +138,8 @@ struct Reading {
 /// What a core of a clustered node knows beside its partitions.
 pub struct Cluster {
     pub me: NodeId,
+    /// Of the node: rises with each start.
+    generation: u64,
     /// Connections of this core with the other nodes.
     pub(super) links: Links,
     /// Emptied list of what the links heard.
@@ -163,16 +169,20 @@ pub struct Cluster {
     is_working: bool,
     effects: Vec<Effect>,
     wanted: wanted::WantedTopics,
+    /// Publishes of this node's clients that others are to store.
+    lines: lines::Lines,
+    /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
+    refused: IdMap<(NodeId, Route), (u64, Session)>,
 }
 
 impl Cluster {
-    /// `creates_topics`: a topic that nobody knows is asked for.
-    pub fn new(me: NodeId, replica: ReplicaOptions, links: Links, creates_topics: bool) -> Self {
+    pub fn new(options: &ClusterOptions, me: NodeId, replica: ReplicaOptions, links: Links) -> Self {
         Cluster {
             me,
+            generation: options.generation,
             links,
             spare_events: vec![],
-            wanted: wanted::WantedTopics::new(creates_topics),
+            wanted: wanted::WantedTopics::new(options.creates_topics),
             replica,
             nodes: Arc::new([]),
             lease: Lease::default(),
@@ -190,6 +200,8 @@ impl Cluster {
             work: VecDeque::new(),
             is_working: false,
             effects: vec![],
+            lines: lines::Lines::default(),
+            refused: IdMap::default(),
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Timer {
     Topics,
     /// Clients that wait for a topic of the cluster.
     Wanted,
+    /// Publishes that wait for the leader of another node.
+    Forwards,
     /// Client errors that the log was spared.
     Faults,
     Stop,

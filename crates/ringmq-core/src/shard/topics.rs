@@ -42,6 +42,8 @@ struct KnownShare {
     /// Of the metadata that said who leads.
     version: u64,
     leads: bool,
+    /// This node or another leads it.
+    is_led: bool,
     share: Share,
 }
 
@@ -157,16 +159,17 @@ impl Topics {
 
     // ---- of a cluster
 
-    /// The partition that is next in turn of those that this node can publish to; else of those that it leads, whose core
-    /// knows why it takes nothing. `None`: it leads none.
-    pub fn next_led(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+    /// The partition that is next in turn of those that take publishes here or, as far as is known, at another node; else of those that
+    /// this node leads, whose core knows why it takes nothing; else of all, whose core waits for a leader.
+    pub fn next_shared(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
         let at = self.find(name)?;
         let Known { topic, next_partition, places, shares, .. } = &mut self.known[at];
         let shares = shares.as_deref()?;
         let turn = (0..shares.len()).map(|i| (*next_partition as usize + i) % shares.len());
         let is_led = |s: &KnownShare| s.share.serves || s.leads;
-        let partition =
-            turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
+        let takes = |s: &KnownShare| s.share.writable || s.is_led && !s.leads;
+        let has = |is: &dyn Fn(&KnownShare) -> bool| turn.clone().find(|&p| is(&shares[p]));
+        let partition = has(&takes).or_else(|| has(&is_led)).or_else(|| has(&|_| true))?;
         *next_partition = ((partition + 1) % shares.len()) as u16;
         Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
     }
@@ -179,11 +182,11 @@ impl Topics {
     }
 
     /// What the metadata of this version says.
-    pub fn set_leads(&mut self, topic: &TopicRef, partition: PartitionId, version: u64, leads: bool) {
+    pub fn set_leads(&mut self, topic: &TopicRef, partition: PartitionId, version: u64, leads: bool, is_led: bool) {
         if let Some(known) = self.share_mut(topic, partition)
             && known.version < version
         {
-            (known.version, known.leads) = (version, leads);
+            (known.version, known.leads, known.is_led) = (version, leads, is_led);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::seam::{
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Publish of another core.
+/// Publish of another core or node.
 struct Parked {
     since: Ticks,
     publisher: Publisher,
@@ -28,9 +28,9 @@ struct Parked {
 pub(super) struct Waiting {
     /// Connections whose publish waits for space on this core.
     here: VecDeque<ConnId>,
-    /// Connections whose publish waits for answers of other cores.
+    /// Connections whose publish waits for answers of other cores or nodes.
     elsewhere: VecDeque<ConnId>,
-    /// Publishes of other cores that wait for space on this core.
+    /// Publishes of other cores and nodes that wait for space on this core.
     parked: VecDeque<Parked>,
     /// What the other cores were told of this core's disk.
     told_full: bool,
@@ -94,10 +94,10 @@ impl Engine {
         }
     }
 
-    /// Another core has answered a publish.
+    /// Another core or node has answered a publish.
     pub fn retry_waiting_elsewhere(&mut self) {
         // Not at each answer: all who wait try again, and most would only wait again.
-        if self.questions.publish_bytes() <= self.settings.max_pub_waiting_size / 2 {
+        if self.elsewhere_bytes() <= self.settings.max_pub_waiting_size / 2 {
             self.outbox.resume(self.waiting.elsewhere.drain(..));
         }
     }

@@ -577,5 +577,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Ack(_) => "ack",
         Body::CursorsAck(_) => "cursors ack",
         Body::Refused(_) => "refused",
+        Body::Forward(_) => "forward",
+        Body::Forwarded(_) => "forwarded",
     }
 }

@@ -5,23 +5,20 @@ use crate::base::{ChannelName, MessageId, MessageIds};
 use crate::seam::message::{SetOrder, Ticket};
 
 #[test]
-fn a_follower_serves_nobody() {
+fn a_follower_delivers_nothing() {
     let mut net = Net::new();
-    let (p, c) = (net.connect(1), net.connect(1));
-    net.publish(p, "x");
-    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition: a at a:2 does"]);
-    net.publish(p, "x");
-    assert_eq!(net.take(p).len(), 1, "a publisher keeps its connection");
-    net.send(c, b"SUB t ch\n");
-    assert_eq!(net.take(c), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition: a at a:2 does"]);
-    assert_eq!(net.closed, [c], "a consumer looks for the leader anew");
+    let subscribe = |net: &mut Net| {
+        let c = net.connect(1);
+        net.send(c, b"SUB t ch\n");
+        assert_eq!(net.closed.pop(), Some(c), "a consumer looks for the leader anew");
+        net.take(c)
+    };
+    assert_eq!(subscribe(&mut net), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition: a at a:2 does"]);
     // one whose address is not told, and nobody
     net.elect(0, 2);
-    net.publish(p, "x");
-    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition: c does"]);
+    assert_eq!(subscribe(&mut net), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition: c does"]);
     net.change(0, |m| (m.leader, m.epoch) = (None, Epoch(9)));
-    net.publish(p, "x");
-    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition"]);
+    assert_eq!(subscribe(&mut net), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition"]);
 }
 
 #[test]
@@ -134,9 +131,7 @@ fn a_subscription_follows_what_the_node_leads() {
             ids.place(id).partition.0
         };
         let (c, got) = net.subscribe(0, "ch", 20);
-        let mut of_a = bodies(&got);
-        of_a.sort_unstable();
-        assert_eq!(of_a, ["a0", "a1", "a2", "a3"], "{cores} cores");
+        assert_eq!(got.len(), 4, "{cores} cores: two of each partition, wherever they were published");
         assert!(got.iter().all(|m| [0, 2].contains(&partition_of(m))));
         let (d, got) = net.subscribe(1, "ch", 20);
         assert_eq!(got.len(), 4);
@@ -157,7 +152,7 @@ fn a_subscription_follows_what_the_node_leads() {
         assert_eq!(net.closed, [d]);
         assert_eq!(net.take(c).len(), 2);
         net.publish(b, "x");
-        assert!(net.take(b)[0].starts_with("E_FAILED_ON_NOT_LEADER"));
+        assert_eq!((net.take(b), net.take(c).len()), (vec!["OK".to_owned()], 1), "it is forwarded");
         (0..8).for_each(|_| net.publish(a, "y"));
         assert_eq!((net.take(a), net.take(c).len()), (vec!["OK".to_owned(); 8], 8));
     }
@@ -181,19 +176,19 @@ fn after_a_lapse_nothing_is_served_before_the_metadata_was_read_anew() {
     net.finish(c, &got);
     assert!(net.take(c)[0].starts_with("E_FIN_FAILED"));
     net.publish(p, "y");
-    let told = net.take(p);
-    assert!(told[0].starts_with("E_FAILED_ON_NOT_LEADER"), "{told:?}");
+    assert!(net.take(p).is_empty(), "it waits for a leader");
     let s = net.connect(0);
     net.send(s, b"SUB t other\n");
     assert!(net.take(s)[0].starts_with("E_FAILED_ON_NOT_LEADER"));
     // A renewal alone says nothing of what was missed, nor does what was read before it.
     net.tell(0, Fact::Lease { until: Ticks(u64::MAX), revision: 3 });
     net.tell(0, Fact::Read { revision: 1 });
-    net.publish(p, "y");
-    assert!(net.take(p)[0].starts_with("E_FAILED_ON_NOT_LEADER"));
+    net.pass_time(Duration::from_millis(200));
+    assert!(net.take(p).is_empty());
     net.tell(0, Fact::Read { revision: 3 });
     net.publish(p, "z");
-    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["z"]));
+    net.pass_time(Duration::from_millis(200));
+    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned(); 2], vec!["y", "z"]));
     net.finish(c, &more);
     assert_eq!(net.take(c), Vec::<String>::new());
 }

@@ -7,7 +7,7 @@
 
 use super::{Cluster, Engine, Seat};
 use crate::base::topic::home_core;
-use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::codec::peer::message::{Body, Message, Route};
 use crate::log::{PartitionIdx, RecordTicket};
@@ -15,6 +15,7 @@ use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
 use crate::seam::cluster::{ClusterNode, Fact};
 use crate::seam::message::MeshMessage;
+use crate::seam::outcome::PublishError;
 use crate::shard::partitions::Partition;
 use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::sync::Arc;
@@ -89,7 +90,7 @@ impl Engine {
         self.cluster.as_ref()?.topics.get(&id)
     }
 
-    fn member_at(&self, route: Route) -> Option<PartitionIdx> {
+    pub(super) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
         self.cluster.as_ref()?.places.get(&route).copied()
     }
 
@@ -120,8 +121,9 @@ impl Engine {
         if partition.0 >= topic.partitions {
             return tracing::error!(topic = %topic.name, %partition, "the metadata names a partition that the topic does not have");
         }
-        cluster.note_leader(Route { topic_id: topic.id, partition }, &membership);
-        self.topics.set_leads(&topic, partition, membership.version, leads);
+        let route = Route { topic_id: topic.id, partition };
+        let led_elsewhere = cluster.note_leader(route, &membership);
+        self.topics.set_leads(&topic, partition, membership.version, leads, membership.leader.is_some());
         self.look_at_wanted(&topic);
         if is_mine {
             self.record_topic(now, &topic);
@@ -129,7 +131,15 @@ impl Engine {
         if topic.core_of(partition, self.cores) != self.core {
             return;
         }
-        let route = Route { topic_id: topic.id, partition };
+        if let Some(is_elsewhere) = led_elsewhere {
+            self.pass(CoreId::HTTP, MeshMessage::LedElsewhere { topic: topic.clone(), partition, is_elsewhere });
+        }
+        self.take_membership(now, &topic, route, membership, is_mine);
+        self.go_on_forwarding(now, route);
+    }
+
+    fn take_membership(&mut self, now: Now, topic: &TopicRef, route: Route, membership: Membership, is_mine: bool) {
+        let partition = route.partition;
         if let Some(idx) = self.member_at(route) {
             return self.tell_member(now, idx, Event::Metadata(membership));
         }
@@ -238,8 +248,9 @@ impl Engine {
     }
 
     fn forget_topic(&mut self, topic: &TopicRef) {
+        self.refuse_forwards(Some(topic), PublishError::TopicNotExist);
         let waiters = self.topics.forget_shared(topic);
-        self.tell_waiters(waiters, Err(crate::seam::outcome::PublishError::TopicNotExist));
+        self.tell_waiters(waiters, Err(PublishError::TopicNotExist));
     }
 
     // ---- other nodes
@@ -247,6 +258,13 @@ impl Engine {
     /// A message of another node for a partition of this core.
     pub(in crate::shard) fn on_peer_message(&mut self, now: Now, from: NodeId, addressed: Addressed) {
         let Addressed { route, message } = addressed;
+        let message = match message {
+            Message { head, body: Body::Forward(forward) } => {
+                return self.on_forward(now, from, (route, head.session), forward);
+            }
+            Message { body: Body::Forwarded(answer), .. } => return self.on_forwarded(now, route, answer),
+            message => message,
+        };
         match self.member_at(route) {
             Some(idx) => self.tell_member(now, idx, Event::Message { from, message }),
             // It may be on its way: the leader asks again.
@@ -268,5 +286,6 @@ impl Engine {
             let event = if is_connected { Event::Connected { node } } else { Event::Disconnected { node } };
             self.tell_member(now, idx, event);
         }
+        self.forward_to(now, node, is_connected);
     }
 }

@@ -9,11 +9,16 @@ use crate::{base::NodeId, seam::membership::Membership};
 use std::sync::Arc;
 
 impl Cluster {
-    pub(super) fn note_leader(&mut self, route: Route, membership: &Membership) {
+    /// Whether another node leads the partition now, if that has changed.
+    pub(super) fn note_leader(&mut self, route: Route, membership: &Membership) -> Option<bool> {
         let known = self.leaders.entry(route).or_insert((0, None));
+        let is_elsewhere = |leader: Option<NodeId>| leader.is_some_and(|l| l != self.me);
+        let before = is_elsewhere(known.1);
         if membership.version >= known.0 {
             *known = (membership.version, membership.leader);
         }
+        let now = is_elsewhere(known.1);
+        (now != before).then_some(now)
     }
 }
 

@@ -103,7 +103,7 @@ impl Tap {
             // A follower asks its leader for what damage took.
             Body::Pull(_) => {}
             Body::CursorsAck(ack) => self.clamped += (ack.result == Err(PeerError::Clamped)) as u64,
-            Body::Ack(_) | Body::Refused(_) => {}
+            Body::Ack(_) | Body::Refused(_) | Body::Forward(_) | Body::Forwarded(_) => {}
         }
     }
 
@@ -153,6 +153,7 @@ fn brief(body: &Body) -> String {
     match body {
         Body::Append(a) => format!("Append of {} bytes, committed {}", a.batches.len(), a.committed.offset),
         Body::Pulled(p) => format!("Pulled from {}, {} bytes", p.from.offset, p.batches.len()),
+        Body::Forward(f) => format!("Forward {} of {} messages", f.asker.ticket, f.bodies.count()),
         Body::Cursors(c) => format!("Cursors {} flush {}, {} of them", c.seq, c.flush, c.cursors.len()),
         other => format!("{other:?}"),
     }

@@ -1,13 +1,14 @@
 //! Frames to values: every number is held against its bound, and batches stay where they were read.
 
-use super::{Addressed, ENTRIES_MAX, Frame, Hello, Reject, cursors, fb, fits, frame, kind, refusal};
-use crate::base::{Epoch, PartitionId, Position, TopicId, TopicName};
+use super::{Addressed, ENTRIES_MAX, Frame, Hello, Outcome, Reject, cursors, fb, fits, frame, kind, refusal};
+use crate::base::{CoreId, Epoch, PartitionId, Position, TopicId, TopicName};
 use crate::codec::frame::Header;
 use crate::codec::metadata::{self, Malformed, check, table};
 use crate::{
     codec::peer::message::{
-        APPEND_BYTES_MAX, Ack, Align, Aligned, Append, Batches, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, CursorsAck,
-        EPOCHS_MAX, EpochsAsk, Head, Inquire, Lane, Message, Pull, Pulled, RUN_BYTES_MAX, Route, Session, Standing,
+        APPEND_BYTES_MAX, Ack, Align, Aligned, Append, Asker, Batches, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, CursorsAck,
+        EPOCHS_MAX, EpochsAsk, Forward, Forwarded, Head, Inquire, Lane, Message, PackedBodies, Pull, Pulled, RUN_BYTES_MAX,
+        Route, Session, Standing,
     },
     format::tail::EpochEnd,
 };
@@ -27,7 +28,7 @@ impl<'a> Frame<'a> {
     pub fn decode(header: &Header, metadata: &'a [u8], payload: &Bytes) -> Result<Frame<'a>, Malformed> {
         let name = name(header.kind).ok_or(Malformed::UnknownKind(header.kind))?;
         let lane = frame::lane(header).ok_or(Malformed::Field { kind: name, field: "lane" })?;
-        let has_payload = matches!(header.kind, kind::APPENDS | kind::CURSORS | kind::PULLED);
+        let has_payload = matches!(header.kind, kind::APPENDS | kind::CURSORS | kind::PULLED | kind::FORWARDS);
         check(payload.len() == header.payload_len && (has_payload || payload.is_empty()), name, "payload")?;
         let frame = match header.kind {
             kind::HELLO => Frame::Hello(Hello::decode(name, metadata)?),
@@ -37,6 +38,8 @@ impl<'a> Frame<'a> {
             kind::PONG => Frame::Pong,
             kind::APPENDS => Frame::Messages(appends(name, metadata, payload.clone())?),
             kind::ACKS => Frame::Messages(acks(name, metadata)?),
+            kind::FORWARDS => Frame::Messages(forwards(name, metadata, payload.clone())?),
+            kind::OUTCOMES => Frame::Messages(outcomes(name, metadata)?),
             _ => Frame::Messages(vec![single(header.kind, name, metadata, payload)?]),
         };
         let is_placed = match &frame {
@@ -68,6 +71,8 @@ pub(super) fn name(kind: u8) -> Option<&'static str> {
         kind::ACKS => "Acks",
         kind::CURSORS_ACK => "CursorsAck",
         kind::REFUSED => "Refused",
+        kind::FORWARDS => "Forwards",
+        kind::OUTCOMES => "Outcomes",
         _ => return None,
     })
 }
@@ -106,6 +111,34 @@ fn acks(kind: &'static str, metadata: &[u8]) -> Result<Vec<Addressed>, Malformed
     check(found.len() <= ENTRIES_MAX, kind, "acks")?;
     let ack = |t: fb::Ack<'_>| addressed(kind, t.head(), Body::Ack(Ack { durable: position(kind, "durable", t.durable())? }));
     found.iter().map(ack).collect()
+}
+
+fn forwards(kind: &'static str, metadata: &[u8], mut payload: Bytes) -> Result<Vec<Addressed>, Malformed> {
+    let found = table::<fb::Forwards>(kind, metadata)?.forwards();
+    check(found.len() <= ENTRIES_MAX, kind, "forwards")?;
+    let mut messages = Vec::with_capacity(found.len());
+    for t in found {
+        let bytes = t.bytes() as usize;
+        check(bytes <= RUN_BYTES_MAX && bytes <= payload.len(), kind, "bytes")?;
+        let bodies = PackedBodies::parse(t.count(), payload.split_to(bytes));
+        let bodies = bodies.ok_or(Malformed::Field { kind, field: "count" })?;
+        let asker = Asker { generation: t.generation(), core: CoreId(t.core()), ticket: t.ticket() };
+        messages.push(addressed(kind, t.head(), Body::Forward(Forward { asker, delay_ms: t.delay_ms(), bodies }))?);
+    }
+    check(payload.is_empty(), kind, "bytes")?;
+    Ok(messages)
+}
+
+fn outcomes(kind: &'static str, metadata: &[u8]) -> Result<Vec<Addressed>, Malformed> {
+    let found = table::<fb::Outcomes>(kind, metadata)?.outcomes();
+    check(found.len() <= ENTRIES_MAX, kind, "outcomes")?;
+    let outcome = |t: fb::Forwarded<'_>| {
+        let asker = Asker { generation: t.generation(), core: CoreId(t.core()), ticket: t.ticket() };
+        // of a later version: nobody knows
+        let outcome = t.outcome().variant_name().map_or(Outcome::Unknown, |_| t.outcome());
+        addressed(kind, t.head(), Body::Forwarded(Forwarded { asker, outcome }))
+    };
+    found.iter().map(outcome).collect()
 }
 
 fn single(number: u8, kind: &'static str, metadata: &[u8], payload: &Bytes) -> Result<Addressed, Malformed> {

@@ -5,8 +5,8 @@ use crate::base::Position;
 use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
 use crate::codec::peer::message::{
-    Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Head, Lane, Message, PRODUCERS_TOLD_MAX,
-    RUN_BYTES_MAX, Route, Standing,
+    Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Forward, Forwarded, Head, Lane, Message,
+    PRODUCERS_TOLD_MAX, RUN_BYTES_MAX, Route, Standing,
 };
 use crate::format::producer::Producer;
 use bytes::Bytes;
@@ -91,7 +91,8 @@ impl Encoder {
         self.put(out, kind::PONG, Lane::Control, &[]);
     }
 
-    /// Appends the frames of a turn's messages on one lane, in order: appends that follow each other share frames, and so do acks.
+    /// Appends the frames of a turn's messages on one lane, in order: appends that follow each other share frames, and so do acks,
+    /// forwards, and their outcomes.
     ///
     /// Panics on a message that does not travel on this lane, or is beyond the bounds of [`crate::codec::peer::message`].
     pub fn messages(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) {
@@ -101,6 +102,8 @@ impl Encoder {
             let num = match &first.message.body {
                 Body::Append(_) => self.appends(out, lane, rest),
                 Body::Ack(_) => self.acks(out, lane, rest),
+                Body::Forward(_) => self.forwards(out, lane, rest),
+                Body::Forwarded(_) => self.outcomes(out, lane, rest),
                 _ => self.single(out, lane, first),
             };
             rest = &rest[num..];
@@ -148,6 +151,63 @@ impl Encoder {
         let root = fb::Acks::create(b, &fb::AcksArgs { acks });
         b.finish_minimal(root);
         self.put(out, kind::ACKS, lane, &[]);
+        num
+    }
+
+    /// Likewise.
+    fn forwards(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
+        let b = &mut self.builder;
+        b.reset();
+        let (mut forwards, mut payload, mut total) = (Vec::new(), Vec::new(), 0);
+        for Addressed { route, message: Message { head, body } } in &messages[..messages.len().min(ENTRIES_MAX)] {
+            let Body::Forward(Forward { asker, delay_ms, bodies }) = body else { break };
+            let bytes = bodies.as_bytes().len();
+            assert!(bytes <= RUN_BYTES_MAX, "a publish has its bounds");
+            if !forwards.is_empty() && total + bytes > TURN_BYTES_MAX {
+                break;
+            }
+            total += bytes;
+            payload.push(bodies.as_bytes().clone());
+            let args = fb::ForwardArgs {
+                head: Some(&raw_head(*route, *head)),
+                generation: asker.generation,
+                core: asker.core.0,
+                ticket: asker.ticket,
+                delay_ms: *delay_ms,
+                count: bodies.count() as u32,
+                bytes: bytes as u32,
+            };
+            forwards.push(fb::Forward::create(b, &args));
+        }
+        let num = forwards.len();
+        let forwards = Some(b.create_vector(&forwards));
+        let root = fb::Forwards::create(b, &fb::ForwardsArgs { forwards });
+        b.finish_minimal(root);
+        self.put(out, kind::FORWARDS, lane, &payload);
+        num
+    }
+
+    /// Likewise.
+    fn outcomes(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
+        let b = &mut self.builder;
+        b.reset();
+        let mut outcomes = Vec::new();
+        for Addressed { route, message: Message { head, body } } in &messages[..messages.len().min(ENTRIES_MAX)] {
+            let Body::Forwarded(Forwarded { asker, outcome }) = body else { break };
+            let args = fb::ForwardedArgs {
+                head: Some(&raw_head(*route, *head)),
+                generation: asker.generation,
+                core: asker.core.0,
+                ticket: asker.ticket,
+                outcome: *outcome,
+            };
+            outcomes.push(fb::Forwarded::create(b, &args));
+        }
+        let num = outcomes.len();
+        let outcomes = Some(b.create_vector(&outcomes));
+        let root = fb::Outcomes::create(b, &fb::OutcomesArgs { outcomes });
+        b.finish_minimal(root);
+        self.put(out, kind::OUTCOMES, lane, &[]);
         num
     }
 
@@ -220,7 +280,7 @@ impl Encoder {
                 b.finish_minimal(root);
                 kind::REFUSED
             }
-            Body::Append(_) | Body::Ack(_) => unreachable!("they share frames"),
+            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) => unreachable!("they share frames"),
         };
         self.put(out, kind, lane, payload);
         1

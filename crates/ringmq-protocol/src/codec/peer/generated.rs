@@ -460,6 +460,142 @@ impl<'a> ::flatbuffers::Verifiable for Bad {
 }
 
 impl ::flatbuffers::SimpleToVerifyInSlice for Bad {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_OUTCOME: u16 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_OUTCOME: u16 = 14;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_OUTCOME: [Outcome; 15] = [
+  Outcome::Unknown,
+  Outcome::Stored,
+  Outcome::DiskFull,
+  Outcome::ReadOnly,
+  Outcome::TooMuchWaiting,
+  Outcome::Stopping,
+  Outcome::TooBig,
+  Outcome::TopicGone,
+  Outcome::NotLeader,
+  Outcome::Opening,
+  Outcome::IsrTooSmall,
+  Outcome::Disabled,
+  Outcome::NotConfirmed,
+  Outcome::Failed,
+  Outcome::Refused,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct Outcome(pub u16);
+#[allow(non_upper_case_globals)]
+impl Outcome {
+  pub const Unknown: Self = Self(0);
+  pub const Stored: Self = Self(1);
+  pub const DiskFull: Self = Self(2);
+  pub const ReadOnly: Self = Self(3);
+  pub const TooMuchWaiting: Self = Self(4);
+  pub const Stopping: Self = Self(5);
+  pub const TooBig: Self = Self(6);
+  pub const TopicGone: Self = Self(7);
+  pub const NotLeader: Self = Self(8);
+  pub const Opening: Self = Self(9);
+  pub const IsrTooSmall: Self = Self(10);
+  pub const Disabled: Self = Self(11);
+  pub const NotConfirmed: Self = Self(12);
+  pub const Failed: Self = Self(13);
+  pub const Refused: Self = Self(14);
+
+  pub const ENUM_MIN: u16 = 0;
+  pub const ENUM_MAX: u16 = 14;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Unknown,
+    Self::Stored,
+    Self::DiskFull,
+    Self::ReadOnly,
+    Self::TooMuchWaiting,
+    Self::Stopping,
+    Self::TooBig,
+    Self::TopicGone,
+    Self::NotLeader,
+    Self::Opening,
+    Self::IsrTooSmall,
+    Self::Disabled,
+    Self::NotConfirmed,
+    Self::Failed,
+    Self::Refused,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Unknown => Some("Unknown"),
+      Self::Stored => Some("Stored"),
+      Self::DiskFull => Some("DiskFull"),
+      Self::ReadOnly => Some("ReadOnly"),
+      Self::TooMuchWaiting => Some("TooMuchWaiting"),
+      Self::Stopping => Some("Stopping"),
+      Self::TooBig => Some("TooBig"),
+      Self::TopicGone => Some("TopicGone"),
+      Self::NotLeader => Some("NotLeader"),
+      Self::Opening => Some("Opening"),
+      Self::IsrTooSmall => Some("IsrTooSmall"),
+      Self::Disabled => Some("Disabled"),
+      Self::NotConfirmed => Some("NotConfirmed"),
+      Self::Failed => Some("Failed"),
+      Self::Refused => Some("Refused"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for Outcome {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for Outcome {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u16>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for Outcome {
+    type Output = Outcome;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u16>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for Outcome {
+  type Scalar = u16;
+  #[inline]
+  fn to_little_endian(self) -> u16 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u16) -> Self {
+    let b = u16::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for Outcome {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u16::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for Outcome {}
 // struct Id, aligned to 1
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq)]
@@ -3750,6 +3886,564 @@ impl ::core::fmt::Debug for Refused<'_> {
     let mut ds = f.debug_struct("Refused");
       ds.field("head", &self.head());
       ds.field("error", &self.error());
+      ds.finish()
+  }
+}
+pub enum ForwardOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Forward<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Forward<'a> {
+  type Inner = Forward<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Forward<'a> {
+  pub const VT_HEAD: ::flatbuffers::VOffsetT = 4;
+  pub const VT_GENERATION: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CORE: ::flatbuffers::VOffsetT = 8;
+  pub const VT_TICKET: ::flatbuffers::VOffsetT = 10;
+  pub const VT_DELAY_MS: ::flatbuffers::VOffsetT = 12;
+  pub const VT_COUNT: ::flatbuffers::VOffsetT = 14;
+  pub const VT_BYTES: ::flatbuffers::VOffsetT = 16;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Forward { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ForwardArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Forward<'bldr>> {
+    let mut builder = ForwardBuilder::new(_fbb);
+    builder.add_delay_ms(args.delay_ms);
+    builder.add_ticket(args.ticket);
+    builder.add_generation(args.generation);
+    builder.add_bytes(args.bytes);
+    builder.add_count(args.count);
+    if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_core(args.core);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn head(&self) -> &'a Head {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Head>(Forward::VT_HEAD, None).unwrap()}
+  }
+  #[inline]
+  pub fn generation(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Forward::VT_GENERATION, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn core(&self) -> u16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(Forward::VT_CORE, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn ticket(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Forward::VT_TICKET, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn delay_ms(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Forward::VT_DELAY_MS, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn count(&self) -> u32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u32>(Forward::VT_COUNT, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn bytes(&self) -> u32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u32>(Forward::VT_BYTES, Some(0)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Forward<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Head>("head", Self::VT_HEAD, true)?
+     .visit_field::<u64>("generation", Self::VT_GENERATION, false)?
+     .visit_field::<u16>("core", Self::VT_CORE, false)?
+     .visit_field::<u64>("ticket", Self::VT_TICKET, false)?
+     .visit_field::<u64>("delay_ms", Self::VT_DELAY_MS, false)?
+     .visit_field::<u32>("count", Self::VT_COUNT, false)?
+     .visit_field::<u32>("bytes", Self::VT_BYTES, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ForwardArgs<'a> {
+    pub head: Option<&'a Head>,
+    pub generation: u64,
+    pub core: u16,
+    pub ticket: u64,
+    pub delay_ms: u64,
+    pub count: u32,
+    pub bytes: u32,
+}
+impl<'a> Default for ForwardArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ForwardArgs {
+      head: None, // required field
+      generation: 0,
+      core: 0,
+      ticket: 0,
+      delay_ms: 0,
+      count: 0,
+      bytes: 0,
+    }
+  }
+}
+
+pub struct ForwardBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> ForwardBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_head(&mut self, head: &Head) {
+    self.fbb_.push_slot_always::<&Head>(Forward::VT_HEAD, head);
+  }
+  #[inline]
+  pub fn add_generation(&mut self, generation: u64) {
+    self.fbb_.push_slot::<u64>(Forward::VT_GENERATION, generation, 0);
+  }
+  #[inline]
+  pub fn add_core(&mut self, core: u16) {
+    self.fbb_.push_slot::<u16>(Forward::VT_CORE, core, 0);
+  }
+  #[inline]
+  pub fn add_ticket(&mut self, ticket: u64) {
+    self.fbb_.push_slot::<u64>(Forward::VT_TICKET, ticket, 0);
+  }
+  #[inline]
+  pub fn add_delay_ms(&mut self, delay_ms: u64) {
+    self.fbb_.push_slot::<u64>(Forward::VT_DELAY_MS, delay_ms, 0);
+  }
+  #[inline]
+  pub fn add_count(&mut self, count: u32) {
+    self.fbb_.push_slot::<u32>(Forward::VT_COUNT, count, 0);
+  }
+  #[inline]
+  pub fn add_bytes(&mut self, bytes: u32) {
+    self.fbb_.push_slot::<u32>(Forward::VT_BYTES, bytes, 0);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ForwardBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ForwardBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Forward<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Forward::VT_HEAD,"head");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Forward<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Forward");
+      ds.field("head", &self.head());
+      ds.field("generation", &self.generation());
+      ds.field("core", &self.core());
+      ds.field("ticket", &self.ticket());
+      ds.field("delay_ms", &self.delay_ms());
+      ds.field("count", &self.count());
+      ds.field("bytes", &self.bytes());
+      ds.finish()
+  }
+}
+pub enum ForwardsOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Forwards<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Forwards<'a> {
+  type Inner = Forwards<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Forwards<'a> {
+  pub const VT_FORWARDS: ::flatbuffers::VOffsetT = 4;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Forwards { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ForwardsArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Forwards<'bldr>> {
+    let mut builder = ForwardsBuilder::new(_fbb);
+    if let Some(x) = args.forwards { builder.add_forwards(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn forwards(&self) -> ::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forward<'a>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forward>>>>(Forwards::VT_FORWARDS, None).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Forwards<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<Forward>>>>("forwards", Self::VT_FORWARDS, true)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ForwardsArgs<'a> {
+    pub forwards: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forward<'a>>>>>,
+}
+impl<'a> Default for ForwardsArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ForwardsArgs {
+      forwards: None, // required field
+    }
+  }
+}
+
+pub struct ForwardsBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> ForwardsBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_forwards(&mut self, forwards: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<Forward<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Forwards::VT_FORWARDS, forwards);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ForwardsBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ForwardsBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Forwards<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Forwards::VT_FORWARDS,"forwards");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Forwards<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Forwards");
+      ds.field("forwards", &self.forwards());
+      ds.finish()
+  }
+}
+pub enum ForwardedOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Forwarded<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Forwarded<'a> {
+  type Inner = Forwarded<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Forwarded<'a> {
+  pub const VT_HEAD: ::flatbuffers::VOffsetT = 4;
+  pub const VT_GENERATION: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CORE: ::flatbuffers::VOffsetT = 8;
+  pub const VT_TICKET: ::flatbuffers::VOffsetT = 10;
+  pub const VT_OUTCOME: ::flatbuffers::VOffsetT = 12;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Forwarded { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ForwardedArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Forwarded<'bldr>> {
+    let mut builder = ForwardedBuilder::new(_fbb);
+    builder.add_ticket(args.ticket);
+    builder.add_generation(args.generation);
+    if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_outcome(args.outcome);
+    builder.add_core(args.core);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn head(&self) -> &'a Head {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Head>(Forwarded::VT_HEAD, None).unwrap()}
+  }
+  #[inline]
+  pub fn generation(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Forwarded::VT_GENERATION, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn core(&self) -> u16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(Forwarded::VT_CORE, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn ticket(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Forwarded::VT_TICKET, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn outcome(&self) -> Outcome {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Outcome>(Forwarded::VT_OUTCOME, Some(Outcome::Unknown)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Forwarded<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Head>("head", Self::VT_HEAD, true)?
+     .visit_field::<u64>("generation", Self::VT_GENERATION, false)?
+     .visit_field::<u16>("core", Self::VT_CORE, false)?
+     .visit_field::<u64>("ticket", Self::VT_TICKET, false)?
+     .visit_field::<Outcome>("outcome", Self::VT_OUTCOME, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ForwardedArgs<'a> {
+    pub head: Option<&'a Head>,
+    pub generation: u64,
+    pub core: u16,
+    pub ticket: u64,
+    pub outcome: Outcome,
+}
+impl<'a> Default for ForwardedArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ForwardedArgs {
+      head: None, // required field
+      generation: 0,
+      core: 0,
+      ticket: 0,
+      outcome: Outcome::Unknown,
+    }
+  }
+}
+
+pub struct ForwardedBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> ForwardedBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_head(&mut self, head: &Head) {
+    self.fbb_.push_slot_always::<&Head>(Forwarded::VT_HEAD, head);
+  }
+  #[inline]
+  pub fn add_generation(&mut self, generation: u64) {
+    self.fbb_.push_slot::<u64>(Forwarded::VT_GENERATION, generation, 0);
+  }
+  #[inline]
+  pub fn add_core(&mut self, core: u16) {
+    self.fbb_.push_slot::<u16>(Forwarded::VT_CORE, core, 0);
+  }
+  #[inline]
+  pub fn add_ticket(&mut self, ticket: u64) {
+    self.fbb_.push_slot::<u64>(Forwarded::VT_TICKET, ticket, 0);
+  }
+  #[inline]
+  pub fn add_outcome(&mut self, outcome: Outcome) {
+    self.fbb_.push_slot::<Outcome>(Forwarded::VT_OUTCOME, outcome, Outcome::Unknown);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ForwardedBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ForwardedBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Forwarded<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Forwarded::VT_HEAD,"head");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Forwarded<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Forwarded");
+      ds.field("head", &self.head());
+      ds.field("generation", &self.generation());
+      ds.field("core", &self.core());
+      ds.field("ticket", &self.ticket());
+      ds.field("outcome", &self.outcome());
+      ds.finish()
+  }
+}
+pub enum OutcomesOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Outcomes<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Outcomes<'a> {
+  type Inner = Outcomes<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Outcomes<'a> {
+  pub const VT_OUTCOMES: ::flatbuffers::VOffsetT = 4;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Outcomes { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args OutcomesArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Outcomes<'bldr>> {
+    let mut builder = OutcomesBuilder::new(_fbb);
+    if let Some(x) = args.outcomes { builder.add_outcomes(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn outcomes(&self) -> ::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forwarded<'a>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forwarded>>>>(Outcomes::VT_OUTCOMES, None).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Outcomes<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<Forwarded>>>>("outcomes", Self::VT_OUTCOMES, true)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct OutcomesArgs<'a> {
+    pub outcomes: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Forwarded<'a>>>>>,
+}
+impl<'a> Default for OutcomesArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    OutcomesArgs {
+      outcomes: None, // required field
+    }
+  }
+}
+
+pub struct OutcomesBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> OutcomesBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_outcomes(&mut self, outcomes: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<Forwarded<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Outcomes::VT_OUTCOMES, outcomes);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> OutcomesBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    OutcomesBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Outcomes<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Outcomes::VT_OUTCOMES,"outcomes");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Outcomes<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Outcomes");
+      ds.field("outcomes", &self.outcomes());
       ds.finish()
   }
 }

@@ -17,8 +17,12 @@
 //! Cursors  ─────────────────────>   channels, their cursors, pauses, deletions       control
 //!           <─────────────────────  CursorsAck: applied and durable                  control
 //!           <─────────────────────  Refused, instead of any answer                   as what it answers
+//!
+//! leader                            any other node                                  lane
+//!           <═════════════════════  Forward: publishes of its clients                data
+//! Outcome  ═════════════════════>   what became of each                              data
 //! ```
-//! **Fencing.** Every message names the leader's epoch and the session. The epoch is that in which the leader leads now;
+//! **Fencing.** Every message of the replicas names the leader's epoch and the session. The epoch is that in which the leader leads now;
 //! a batch has its own, that in which it was first appended, in its header, and only the former fences. A session is one
 //! attempt of this leader to keep this follower in step: it begins with an `Inquire` of a higher number, and whatever
 //! comes of an older one is dropped. Answers repeat both numbers of what they answer.
@@ -29,7 +33,8 @@
 //! **Units.** Offsets and lengths are bytes of the partition's log, headers included, as everywhere. Counts and log ids are
 //! messages. There is no time on this wire.
 
-use crate::base::{ChannelName, Epoch, PartitionId, Position, TopicId, TopicName};
+use crate::base::{ChannelName, CoreId, Epoch, PartitionId, Position, TopicId, TopicName};
+use crate::codec::peer::Outcome;
 use crate::codec::peer::error::PeerError;
 use crate::format::batch::Batch;
 use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
@@ -97,6 +102,9 @@ pub enum Body {
     Ack(Ack),
     CursorsAck(CursorsAck),
     Refused(PeerError),
+    // ---- between any two nodes
+    Forward(Forward),
+    Forwarded(Forwarded),
 }
 
 /// Connections have a lane for each, so that catch-up never delays a commit.
@@ -267,10 +275,94 @@ pub struct CursorsAck {
     pub result: Result<(), PeerError>,
 }
 
+/// Who forwards a publish: the node's life, its core, and the number that the core gave the publish. The answer repeats it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Asker {
+    pub generation: u64,
+    pub core: CoreId,
+    pub ticket: u64,
+}
+
+/// A client's publish for the leader. The head's epoch is 0; its session is the sender's attempt for the partition: after one
+/// refusal the leader refuses everything that follows in the attempt, so that the sender can try all of it again in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Forward {
+    pub asker: Asker,
+    /// No channel delivers the messages before so many milliseconds have passed.
+    pub delay_ms: u64,
+    pub bodies: PackedBodies,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forwarded {
+    pub asker: Asker,
+    pub outcome: Outcome,
+}
+
+/// Bodies of one publish as they travel: the length of each as a `u32`, then the bodies. At most [`RUN_BYTES_MAX`] bytes. Clones share
+/// the memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackedBodies {
+    count: usize,
+    bytes: Bytes,
+}
+
+impl PackedBodies {
+    pub fn pack<'a>(bodies: impl Iterator<Item = &'a [u8]> + Clone) -> PackedBodies {
+        let (count, len) = bodies.clone().fold((0, 0), |(count, len), body| (count + 1, len + LENGTH + body.len()));
+        let mut bytes = Vec::with_capacity(len);
+        bodies.clone().for_each(|body| bytes.extend_from_slice(&(body.len() as u32).to_le_bytes()));
+        bodies.for_each(|body| bytes.extend_from_slice(body));
+        PackedBodies { count, bytes: bytes.into() }
+    }
+
+    /// What came from another node. `None`: the lengths do not add up, or a body is empty.
+    pub fn parse(count: u32, bytes: Bytes) -> Option<PackedBodies> {
+        let count = count as usize;
+        let table = bytes.get(..count.checked_mul(LENGTH)?)?;
+        let (mut total, mut is_any_empty) = (table.len(), count == 0);
+        for len in table.chunks_exact(LENGTH).map(length) {
+            total = total.checked_add(len)?;
+            is_any_empty |= len == 0;
+        }
+        (total == bytes.len() && !is_any_empty).then_some(PackedBodies { count, bytes })
+    }
+
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of all bodies.
+    pub fn body_bytes(&self) -> usize {
+        self.bytes.len() - self.count * LENGTH
+    }
+
+    /// As they travel.
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let (table, mut rest) = self.bytes.split_at(self.count * LENGTH);
+        table.chunks_exact(LENGTH).map(length).map(move |len| {
+            let (body, behind) = rest.split_at(len);
+            rest = behind;
+            body
+        })
+    }
+}
+
+/// Of a body's length.
+const LENGTH: usize = size_of::<u32>();
+
+fn length(bytes: &[u8]) -> usize {
+    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize
+}
+
 impl Body {
     pub fn lane(&self) -> Lane {
         match self {
-            Body::Append(_) | Body::Ack(_) => Lane::Data,
+            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) => Lane::Data,
             Body::Pull(_) | Body::Pulled(_) => Lane::CatchUp,
             _ => Lane::Control,
         }

@@ -23,7 +23,7 @@ mod tests;
 pub use crate::codec::metadata::Malformed;
 pub use encode::Encoder;
 pub use frame::{Lanes, SequenceError, Sequences};
-pub use generated::ringmq::peer::RejectCode;
+pub use generated::ringmq::peer::{Outcome, RejectCode};
 pub use handshake::{Agreed, ClusterId, Hello, Layout, Reject, Version};
 
 use crate::codec::frame::{FrameError, Header};
@@ -31,18 +31,20 @@ use crate::codec::peer::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
 /// The version of the protocol that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 3 };
+pub const VERSION: Version = Version { major: 1, minor: 4 };
 
 /// Bits of `features`: what both sides have is in force.
 pub mod feature {
-    /// Feature bits of all features; there is none yet.
-    pub const ALL: u64 = 0;
+    /// Publishes of clients come to the leader over any node (`Forward`).
+    pub const FORWARD: u64 = 1;
+    /// Feature bits of all features.
+    pub const ALL: u64 = FORWARD;
 }
 
-/// Appends, or acks, of one frame; more are in the next.
+/// Messages of one frame that several share; more are in the next.
 pub const ENTRIES_MAX: usize = 512;
 
-/// Batch bytes of one frame of appends beyond the first append, so that a frame of the data lane keeps no other waiting.
+/// Bytes of one frame of appends or forwards beyond the first one, so that a frame of the data lane keeps no other waiting.
 pub const TURN_BYTES_MAX: usize = crate::codec::peer::message::APPEND_BYTES_MAX;
 
 /// Kinds of frames. Numbers are never used again for something else.
@@ -67,6 +69,9 @@ mod kind {
     pub const ACKS: u8 = 35;
     pub const CURSORS_ACK: u8 = 36;
     pub const REFUSED: u8 = 37;
+    // between any two nodes
+    pub const FORWARDS: u8 = 48;
+    pub const OUTCOMES: u8 = 49;
 }
 
 /// Verifies a frame's payload. True: it is whole batches, and the checksum of each body is as its header says.

@@ -2,7 +2,7 @@
 
 use super::frame::{FRAME_MAX, FrameError, HELLO_FRAME_MAX, Header};
 use super::*;
-use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, ProducerId, TopicId, TopicName};
+use crate::base::{ChannelName, CoreId, Epoch, LogId, PartitionId, Position, ProducerId, TopicId, TopicName};
 use crate::codec::metadata::with_later_field;
 use crate::codec::peer::message::*;
 use crate::format::cursor::{CursorImage, Interval};
@@ -130,7 +130,19 @@ fn body() -> impl Strategy<Value = Body> {
         (1..=u64::MAX, prop::option::of(error()))
             .prop_map(|(seq, e)| Body::CursorsAck(CursorsAck { seq, result: e.map_or(Ok(()), Err) })),
         error().prop_map(Body::Refused),
+        (asker(), any::<u64>(), prop::collection::vec(prop::collection::vec(any::<u8>(), 1..60), 1..5)).prop_map(
+            |(asker, delay_ms, bodies)| {
+                let bodies = PackedBodies::pack(bodies.iter().map(|body| &body[..]));
+                Body::Forward(Forward { asker, delay_ms, bodies })
+            }
+        ),
+        (asker(), 0..=Outcome::ENUM_MAX)
+            .prop_map(|(asker, outcome)| Body::Forwarded(Forwarded { asker, outcome: Outcome(outcome) })),
     ]
+}
+
+fn asker() -> impl Strategy<Value = Asker> {
+    any::<(u64, u16, u64)>().prop_map(|(generation, core, ticket)| Asker { generation, core: CoreId(core), ticket })
 }
 
 fn message() -> impl Strategy<Value = Addressed> {
@@ -534,4 +546,31 @@ fn two_nodes_agree_or_say_why_not() {
     ] {
         assert_eq!(mine.agree(&hello), Err(code));
     }
+}
+
+#[test]
+fn packed_bodies_are_held_against_their_lengths() {
+    let bodies = [&b"one"[..], b"three", b"x"];
+    let packed = PackedBodies::pack(bodies.into_iter());
+    assert_eq!((packed.count(), packed.body_bytes(), packed.iter().collect::<Vec<_>>()), (3, 9, bodies.to_vec()));
+    let bytes = packed.as_bytes().clone();
+    assert_eq!(PackedBodies::parse(3, bytes.clone()), Some(packed));
+    for count in [0, 1, 2, 4, u32::MAX] {
+        assert_eq!(PackedBodies::parse(count, bytes.clone()), None, "{count} bodies");
+    }
+    assert_eq!(PackedBodies::parse(3, bytes.slice(..bytes.len() - 1)), None);
+    assert_eq!(PackedBodies::parse(0, Bytes::new()), None, "a publish has a body");
+    assert_eq!(PackedBodies::parse(1, PackedBodies::pack([&b""[..]].into_iter()).as_bytes().clone()), None, "and none is empty");
+    let huge = [u32::MAX.to_le_bytes(), u32::MAX.to_le_bytes()].concat();
+    assert_eq!(PackedBodies::parse(2, huge.into()), None);
+}
+
+/// Of a later version: whoever asked must not take it for stored, nor for what may be tried again.
+#[test]
+fn an_outcome_that_is_not_known_is_unknown() {
+    let asker = Asker { generation: 1, core: CoreId(0), ticket: 1 };
+    let mut pieces = vec![];
+    let said = addressed(0, Body::Forwarded(Forwarded { asker, outcome: Outcome(Outcome::ENUM_MAX + 1) }));
+    Encoder::default().messages(&mut pieces, Lane::Data, &[said]);
+    assert_eq!(decoded(&pieces), [addressed(0, Body::Forwarded(Forwarded { asker, outcome: Outcome::Unknown }))]);
 }

@@ -1,0 +1,293 @@
+//! Publishes that clients make at a node that does not lead the partition. Its core of the partition sends them to the leader over
+//! the peer link ([`super::lines`]); the leader appends them as it does those of its own clients, and answers each.
+//!
+//! While no leader can be reached, what was surely not stored waits for one: for `lease-ttl` and `pub-waiting-timeout` at most, which
+//! outlasts a failover.
+
+use super::Engine;
+use super::lines::{Next, Pending, may_be_stored_later};
+use crate::base::{ConnId, Epoch, NodeId, Now, TopicRef};
+use crate::codec::nsq::Bodies;
+use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
+use crate::log::PartitionIdx;
+use crate::seam::message::OwnedBodies;
+use crate::seam::outcome::{PublishError, outcome_of, result_of};
+use crate::session::ReplySlot;
+use crate::shard::engine::Attempt;
+use crate::shard::partitions::Publisher;
+use crate::shard::publish::is_too_big;
+use crate::shard::timers::Timer;
+use std::time::Duration;
+
+/// Who hears at another node what became of a publish.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    node: NodeId,
+    route: Route,
+    attempt: Session,
+    asker: Asker,
+}
+
+impl Engine {
+    // ---- this node's clients
+
+    /// A publish of a client of this core, for a partition of this core: taken here, or sent to its leader.
+    pub(in crate::shard) fn publish_replicated(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        route: Route,
+        place: Option<PartitionIdx>,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
+            if self.waiting.has_parked_for(idx) {
+                // One of the same connection may be among them.
+                self.wait_here(now, conn);
+                return Attempt::Wait;
+            }
+            match self.publish_here(now, conn, idx, bodies, slot) {
+                Attempt::Refused(error) if may_be_stored_later(error) => {}
+                attempt => return attempt,
+            }
+        }
+        if let Err(error) = self.life.check_running() {
+            return Attempt::Refused(error);
+        }
+        if is_too_big(bodies.count(), bodies.bytes()) {
+            return Attempt::Refused(PublishError::TooBig);
+        }
+        let waiting = self.elsewhere_bytes();
+        if waiting > 0 && waiting + bodies.bytes() as u64 > self.settings.max_pub_waiting_size {
+            self.wait_elsewhere(now, conn);
+            return Attempt::Wait;
+        }
+        self.moves.published_here(conn);
+        self.forward(now, route, Publisher::Session(conn, slot), PackedBodies::pack(bodies.iter()), bodies.delay_ms());
+        Attempt::Accepted
+    }
+
+    /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
+    pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
+        if self.cluster_topic(route.topic_id).is_none() {
+            return self.tell_publisher(publisher, Err(PublishError::TopicNotExist));
+        }
+        if is_too_big(bodies.ends.len(), bodies.bytes.len()) {
+            return self.tell_publisher(publisher, Err(PublishError::TooBig));
+        }
+        self.forward(now, route, publisher, PackedBodies::pack(bodies.iter()), bodies.delay_ms);
+    }
+
+    /// Whether publishes to the partition wait for their leader: others come behind them.
+    pub(in crate::shard) fn is_forwarding(&self, route: Route) -> bool {
+        self.cluster.as_ref().is_some_and(|c| c.lines.has(route))
+    }
+
+    /// Memory of publishes that other cores or nodes work on for this one.
+    pub(in crate::shard) fn elsewhere_bytes(&self) -> u64 {
+        self.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.lines.bytes())
+    }
+
+    /// Whether a publish waits for the answer of another node.
+    pub(in crate::shard) fn has_forwarded(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|c| !c.lines.is_empty())
+    }
+
+    fn forward(&mut self, now: Now, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
+        self.cluster_mut().lines.push(now.ticks, route, publisher, bodies, delay_ms);
+        self.timers.at_most(Timer::Forwards, Some(now.ticks + self.forward_limit()));
+        self.go_on_forwarding(now, route);
+    }
+
+    /// How long a publish waits for a leader, and then for its answer.
+    fn forward_limit(&self) -> Duration {
+        Duration::from_millis(self.settings.lease_ttl_ms.saturating_add(self.settings.pub_waiting_timeout_ms))
+    }
+
+    /// Sends what may go now; or takes it, if this node leads the partition by now.
+    pub(super) fn go_on_forwarding(&mut self, now: Now, route: Route) {
+        let cluster = self.cluster_mut();
+        if !cluster.lines.has(route) {
+            return;
+        }
+        let Some(leader) = cluster.leaders.get(&route).and_then(|known| known.1) else { return };
+        if leader != cluster.me && !cluster.links.is_connected(leader) {
+            return;
+        }
+        if let Next::Send(attempt) = cluster.lines.next(now.ticks, route, leader) {
+            if leader == cluster.me {
+                self.append_forwarded(now, route);
+            } else if cluster.links.takes_forwards(leader) {
+                self.send_forwards(now, leader, route, attempt);
+            } else {
+                self.refuse_held(&[route], PublishError::NotLeader);
+            }
+        }
+        let deadline = self.cluster_mut().lines.retry_at(route);
+        self.timers.at_most(Timer::Forwards, deadline);
+    }
+
+    fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
+        let core = self.core;
+        let cluster = self.cluster_mut();
+        let (generation, head) = (cluster.generation, Head { epoch: Epoch(0), session: attempt });
+        for Pending { ticket, bodies, delay_ms, .. } in cluster.lines.send(now.ticks, route) {
+            let asker = Asker { generation, core, ticket: *ticket };
+            let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
+            cluster.links.send(leader, route, Message { head, body });
+        }
+    }
+
+    /// This node leads the partition, as far as the metadata says.
+    fn append_forwarded(&mut self, now: Now, route: Route) {
+        let idx = self.member_at(route);
+        while let Some(pending) = self.cluster_mut().lines.take_first(route) {
+            let Pending { publisher, bodies, delay_ms, .. } = &pending;
+            let attempt = match idx {
+                None => Attempt::Refused(PublishError::NotLeader),
+                Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
+            };
+            match attempt {
+                Attempt::Refused(error) if may_be_stored_later(error) && !self.life.is_stopping() => {
+                    return self.cluster_mut().lines.give_back(now.ticks, route, pending, error);
+                }
+                Attempt::Refused(error) => self.tell_publisher(pending.publisher, Err(error)),
+                Attempt::Accepted | Attempt::Wait => {}
+            }
+        }
+        self.after_forwarding(route);
+    }
+
+    /// What waits already goes first.
+    fn append_or_park(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        publisher: Publisher,
+        bodies: &PackedBodies,
+        delay_ms: u64,
+    ) -> Attempt {
+        let attempt = match self.waiting.has_parked() {
+            true => Attempt::Wait,
+            false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
+        };
+        if matches!(attempt, Attempt::Wait) {
+            let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
+            bodies.iter().for_each(|body| owned.push(body));
+            self.park(now, publisher, idx, owned);
+        }
+        attempt
+    }
+
+    /// The leader has answered a publish of this core.
+    pub(super) fn on_forwarded(&mut self, now: Now, route: Route, answer: Forwarded) {
+        let (is_stopping, core) = (self.life.is_stopping(), self.core);
+        let cluster = self.cluster_mut();
+        let Asker { generation, core: asked_by, ticket } = answer.asker;
+        if (generation, asked_by) != (cluster.generation, core) {
+            return; // of an earlier life of this node, perhaps with other cores
+        }
+        match result_of(answer.outcome) {
+            Err(error) if may_be_stored_later(error) && !is_stopping => {
+                // It is that node which stops, not this one.
+                let error = if error == PublishError::Stopping { PublishError::NotLeader } else { error };
+                if !cluster.lines.hold(now.ticks, route, ticket, error) {
+                    return;
+                }
+            }
+            result => {
+                let Some(publisher) = cluster.lines.finish(route, ticket) else { return };
+                self.tell_publisher(publisher, result);
+            }
+        }
+        self.go_on_forwarding(now, route);
+        self.after_forwarding(route);
+    }
+
+    /// The connection with a node is there, or was lost: what was sent to it may have been stored.
+    pub(super) fn forward_to(&mut self, now: Now, node: NodeId, is_connected: bool) {
+        let lines = &mut self.cluster_mut().lines;
+        if lines.is_empty() {
+            return;
+        }
+        let mut told = vec![];
+        if !is_connected {
+            lines.routes_to(node).into_iter().for_each(|route| lines.lose(route, &mut told));
+        }
+        self.tell_forwarded(told);
+        self.go_on_with_all(now);
+    }
+
+    /// Some have waited for long enough, or are tried again.
+    pub(in crate::shard) fn tick_forwards(&mut self, now: Now) {
+        let limit = self.forward_limit();
+        let Some(cluster) = &mut self.cluster else { return };
+        let (lines, mut told) = (&mut cluster.lines, vec![]);
+        lines.routes().into_iter().for_each(|route| lines.expire(now.ticks, limit, route, &mut told));
+        self.tell_forwarded(told);
+        self.go_on_with_all(now);
+        let next = self.cluster_mut().lines.deadline(limit);
+        self.timers.at_most(Timer::Forwards, next);
+    }
+
+    fn go_on_with_all(&mut self, now: Now) {
+        for route in self.cluster_mut().lines.routes() {
+            self.go_on_forwarding(now, route);
+            self.after_forwarding(route);
+        }
+    }
+
+    /// Nothing takes them: the node stops, or the topic is gone.
+    pub(in crate::shard) fn refuse_forwards(&mut self, topic: Option<&TopicRef>, error: PublishError) {
+        let Some(cluster) = &self.cluster else { return };
+        let mut routes = cluster.lines.routes();
+        routes.retain(|route| topic.is_none_or(|t| t.id == route.topic_id));
+        self.refuse_held(&routes, error);
+    }
+
+    fn refuse_held(&mut self, routes: &[Route], error: PublishError) {
+        let (lines, mut told) = (&mut self.cluster_mut().lines, vec![]);
+        routes.iter().for_each(|route| lines.refuse_held(*route, error, &mut told));
+        self.tell_forwarded(told);
+        routes.iter().for_each(|route| self.after_forwarding(*route));
+    }
+
+    fn tell_forwarded(&mut self, told: Vec<(Publisher, PublishError)>) {
+        told.into_iter().for_each(|(publisher, error)| self.tell_publisher(publisher, Err(error)));
+    }
+
+    fn after_forwarding(&mut self, route: Route) {
+        self.cluster_mut().lines.tidy(route);
+        self.retry_waiting_elsewhere();
+    }
+
+    // ---- clients of other nodes
+
+    /// A publish that came from another node, for a partition of this core.
+    pub(super) fn on_forward(&mut self, now: Now, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
+        let Forward { asker, delay_ms, bodies } = forward;
+        let publisher = Publisher::Node(Origin { node, route, attempt, asker });
+        let is_refused = self.cluster_mut().refused.get(&(node, route)) == Some(&(asker.generation, attempt));
+        let idx = self.member_at(route).filter(|_| !is_refused);
+        let attempt = match idx {
+            None => Attempt::Refused(PublishError::NotLeader),
+            Some(idx) => self.append_or_park(now, idx, publisher, &bodies, delay_ms),
+        };
+        if let Attempt::Refused(error) = attempt {
+            self.tell_publisher(publisher, Err(error));
+        }
+    }
+
+    /// Tells another node what became of a publish of its client. After a refusal that it may try again, nothing that follows in the
+    /// attempt is taken: the sender keeps the order.
+    pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
+        let Origin { node, route, attempt, asker } = origin;
+        if result.is_err_and(may_be_stored_later) {
+            self.cluster_mut().refused.insert((node, route), (asker.generation, attempt));
+        }
+        let head = Head { epoch: Epoch(0), session: attempt };
+        let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
+        self.send_peer(node, Lane::Data, route, Message { head, body });
+    }
+}

@@ -1,0 +1,347 @@
+//! Publishes of one core for partitions that other nodes lead, until their outcome is known. A [`Line`] has those of one partition, in
+//! order.
+//!
+//! ```text
+//! Held ─ a leader is connected ─> Sent ─ stored, or refused for good ─> told
+//!  ^                               │ ├── the link is lost, or no answer in time ─> told: unknown
+//!  └─ not stored, may be later ────┘
+//! ```
+//! **Order.** What is sent to a leader between two refusals is one attempt. A leader that refused one publish of an attempt refuses all
+//! that follow in it, so what comes back is tried again in its order, before what came later. Nothing goes to another leader while
+//! something is on its way. An unknown outcome is never tried again.
+
+use crate::base::{IdMap, NodeId, Ticks};
+use crate::codec::peer::message::{PackedBodies, Route, Session};
+use crate::seam::outcome::{PublishError, Unwritable};
+use crate::shard::partitions::Publisher;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Pause before a leader that refused is asked again, unless the metadata names another.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// With what its publisher hears if it stays so for too long.
+    Held(PublishError),
+    Sent(Ticks),
+}
+
+/// A publish whose outcome is not known.
+#[derive(Debug)]
+pub struct Pending {
+    pub ticket: u64,
+    pub publisher: Publisher,
+    pub bodies: PackedBodies,
+    pub delay_ms: u64,
+    came: Ticks,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    pending: VecDeque<Pending>,
+    /// Where the last attempt went.
+    to: Option<NodeId>,
+    attempt: Session,
+    /// Publishes of the attempt that were not answered.
+    num_sent: usize,
+    /// The leader has refused one of the attempt.
+    is_refused: bool,
+    retry_at: Ticks,
+}
+
+/// What a line is to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    Wait,
+    /// Everything that is held goes in this attempt.
+    Send(Session),
+}
+
+#[derive(Debug, Default)]
+pub struct Lines {
+    tickets: u64,
+    attempts: u32,
+    bytes: u64,
+    lines: IdMap<Route, Line>,
+}
+
+/// Whether a publish that was refused may be stored in a moment, by this leader or the next one. Nothing of it was stored.
+pub fn may_be_stored_later(error: PublishError) -> bool {
+    matches!(error, PublishError::NotLeader | PublishError::NotWritable(Unwritable::Opening) | PublishError::Stopping)
+}
+
+impl Pending {
+    fn is_held(&self) -> bool {
+        matches!(self.state, State::Held(_))
+    }
+
+    fn cost(&self) -> u64 {
+        self.bodies.as_bytes().len() as u64 + size_of::<Pending>() as u64
+    }
+
+    /// When it is given up.
+    fn until(&self, limit: Duration) -> Ticks {
+        match self.state {
+            State::Held(_) => self.came + limit,
+            State::Sent(at) => at + limit,
+        }
+    }
+}
+
+impl Lines {
+    /// Memory of everything that waits.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+
+    /// Whether a publish to the partition has others before it.
+    pub fn has(&self, route: Route) -> bool {
+        self.lines.contains_key(&route)
+    }
+
+    pub fn routes(&self) -> Vec<Route> {
+        let mut routes: Vec<Route> = self.lines.keys().copied().collect();
+        routes.sort_unstable_by_key(|r| (r.topic_id, r.partition));
+        routes
+    }
+
+    /// Partitions whose last attempt went to the node.
+    pub fn routes_to(&self, node: NodeId) -> Vec<Route> {
+        let mut routes = self.routes();
+        routes.retain(|route| self.lines[route].to == Some(node));
+        routes
+    }
+
+    pub fn push(&mut self, now: Ticks, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
+        self.tickets += 1;
+        let state = State::Held(PublishError::NotWritable(Unwritable::NoLeader));
+        let pending = Pending { ticket: self.tickets, publisher, bodies, delay_ms, came: now, state };
+        self.bytes += pending.cost();
+        self.lines.entry(route).or_default().pending.push_back(pending);
+    }
+
+    /// What the partition's line may do when this node leads it.
+    pub fn next(&mut self, now: Ticks, route: Route, leader: NodeId) -> Next {
+        let Some(line) = self.lines.get_mut(&route) else { return Next::Wait };
+        let is_same = line.to == Some(leader);
+        if line.num_sent > 0 {
+            return if is_same && !line.is_refused { Next::Send(line.attempt) } else { Next::Wait };
+        }
+        if is_same && line.is_refused && line.retry_at > now {
+            return Next::Wait;
+        }
+        self.attempts = self.attempts.wrapping_add(1).max(1);
+        (line.to, line.attempt, line.is_refused) = (Some(leader), Session(self.attempts), false);
+        Next::Send(line.attempt)
+    }
+
+    /// Marks everything that is held as sent; it is what this returns, in order.
+    pub fn send(&mut self, now: Ticks, route: Route) -> impl Iterator<Item = &Pending> {
+        let mut from = 0;
+        if let Some(line) = self.lines.get_mut(&route) {
+            // what was sent stands before what is held: an attempt is sent in order, and none follows a refusal
+            from = line.pending.iter().position(Pending::is_held).unwrap_or(line.pending.len());
+            line.pending.iter_mut().skip(from).for_each(|p| p.state = State::Sent(now));
+            line.num_sent = line.pending.len();
+        }
+        self.lines.get(&route).into_iter().flat_map(move |line| line.pending.iter().skip(from))
+    }
+
+    /// Takes the first one that is held out of a line of which nothing is on its way: this node is to append it.
+    pub fn take_first(&mut self, route: Route) -> Option<Pending> {
+        let line = self.lines.get_mut(&route).filter(|line| line.num_sent == 0)?;
+        let pending = line.pending.pop_front()?;
+        self.bytes -= pending.cost();
+        Some(pending)
+    }
+
+    /// Gives it back: this node does not append it now.
+    pub fn give_back(&mut self, now: Ticks, route: Route, mut pending: Pending, error: PublishError) {
+        pending.state = State::Held(error);
+        self.bytes += pending.cost();
+        let line = self.lines.entry(route).or_default();
+        line.pending.push_front(pending);
+        (line.is_refused, line.retry_at) = (true, now + RETRY_PAUSE);
+    }
+
+    /// The leader refused it, and may store it later. False: it is not known any more.
+    pub fn hold(&mut self, now: Ticks, route: Route, ticket: u64, error: PublishError) -> bool {
+        let Some(line) = self.lines.get_mut(&route) else { return false };
+        let Some(pending) = line.find(ticket) else { return false };
+        pending.state = State::Held(error);
+        line.num_sent -= 1;
+        (line.is_refused, line.retry_at) = (true, now + RETRY_PAUSE);
+        true
+    }
+
+    /// Its outcome is known. `None`: it was given up before.
+    pub fn finish(&mut self, route: Route, ticket: u64) -> Option<Publisher> {
+        let line = self.lines.get_mut(&route)?;
+        line.find(ticket)?;
+        let at = line.pending.binary_search_by_key(&ticket, |p| p.ticket).ok()?;
+        let pending = line.pending.remove(at)?;
+        line.num_sent -= 1;
+        self.bytes -= pending.cost();
+        Some(pending.publisher)
+    }
+
+    /// The connection with the leader is lost: nobody knows what became of what was sent.
+    pub fn lose(&mut self, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
+        self.give_up(route, told, |p| match p.state {
+            State::Sent(_) => Some(PublishError::Unknown),
+            State::Held(_) => None,
+        });
+    }
+
+    /// What was not stored will not be: the topic is gone, or the node stops.
+    pub fn refuse_held(&mut self, route: Route, error: PublishError, told: &mut Vec<(Publisher, PublishError)>) {
+        self.give_up(route, told, |p| p.is_held().then_some(error));
+    }
+
+    /// What has waited for too long.
+    pub fn expire(&mut self, now: Ticks, limit: Duration, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
+        self.give_up(route, told, |p| match p.state {
+            _ if p.until(limit) > now => None,
+            State::Held(error) => Some(error),
+            State::Sent(_) => Some(PublishError::Unknown),
+        });
+    }
+
+    fn give_up(
+        &mut self,
+        route: Route,
+        told: &mut Vec<(Publisher, PublishError)>,
+        is_over: impl Fn(&Pending) -> Option<PublishError>,
+    ) {
+        let Some(line) = self.lines.get_mut(&route) else { return };
+        let mut freed = 0;
+        line.pending.retain(|p| {
+            let Some(error) = is_over(p) else { return true };
+            freed += p.cost();
+            line.num_sent -= usize::from(!p.is_held());
+            told.push((p.publisher, error));
+            false
+        });
+        self.bytes -= freed;
+    }
+
+    /// When a leader that refused is asked again. `None`: nothing waits for that.
+    pub fn retry_at(&self, route: Route) -> Option<Ticks> {
+        self.lines.get(&route).and_then(Line::retry_at)
+    }
+
+    /// Forgets a line in which nothing waits.
+    pub fn tidy(&mut self, route: Route) {
+        if self.lines.get(&route).is_some_and(|line| line.pending.is_empty()) {
+            self.lines.remove(&route);
+        }
+    }
+
+    /// When something is to be given up or tried again.
+    pub fn deadline(&self, limit: Duration) -> Option<Ticks> {
+        let of_line = |line: &Line| line.pending.iter().map(|p| p.until(limit)).chain(line.retry_at()).min();
+        self.lines.values().filter_map(of_line).min()
+    }
+}
+
+impl Line {
+    fn retry_at(&self) -> Option<Ticks> {
+        (self.is_refused && self.num_sent == 0 && !self.pending.is_empty()).then_some(self.retry_at)
+    }
+
+    fn find(&mut self, ticket: u64) -> Option<&mut Pending> {
+        let at = self.pending.binary_search_by_key(&ticket, |p| p.ticket).ok()?;
+        self.pending.get_mut(at).filter(|p| !p.is_held())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{CoreId, PartitionId, TopicId};
+    use crate::seam::message::Ticket;
+
+    const ROUTE: Route = Route { topic_id: TopicId([1; 16]), partition: PartitionId(0) };
+    const A: NodeId = NodeId([1; 16]);
+    const B: NodeId = NodeId([2; 16]);
+    const LIMIT: Duration = Duration::from_secs(13);
+
+    fn push(lines: &mut Lines, now: u64, number: u64) {
+        let publisher = Publisher::Core(CoreId(0), Ticket(number));
+        lines.push(Ticks(now), ROUTE, publisher, PackedBodies::pack([&b"body"[..]].into_iter()), 0);
+    }
+
+    fn numbers(told: &[(Publisher, PublishError)]) -> Vec<(u64, PublishError)> {
+        let number = |p: &Publisher| if let Publisher::Core(_, ticket) = p { ticket.0 } else { panic!("{p:?}") };
+        told.iter().map(|(p, error)| (number(p), *error)).collect()
+    }
+
+    /// The tickets of what goes out now.
+    fn send(lines: &mut Lines, now: u64, leader: NodeId) -> Vec<u64> {
+        match lines.next(Ticks(now), ROUTE, leader) {
+            Next::Wait => vec![],
+            Next::Send(_) => lines.send(Ticks(now), ROUTE).map(|p| p.ticket).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_refused_goes_again_in_order_and_before_what_came_later() {
+        let mut lines = Lines::default();
+        (1..4).for_each(|n| push(&mut lines, 1, n));
+        assert_eq!(send(&mut lines, 1, A), [1, 2, 3]);
+        assert!(lines.hold(Ticks(2), ROUTE, 2, PublishError::NotLeader));
+        push(&mut lines, 3, 4);
+        assert!(send(&mut lines, 3, A).is_empty() && send(&mut lines, 3, B).is_empty(), "the attempt is not over");
+        assert!(lines.finish(ROUTE, 1).is_some() && lines.hold(Ticks(4), ROUTE, 3, PublishError::NotLeader));
+        assert!(send(&mut lines, 5, A).is_empty(), "the same leader again after a pause only");
+        assert_eq!(send(&mut lines, 5, B), [2, 3, 4], "another one at once");
+        push(&mut lines, 6, 5);
+        assert_eq!(send(&mut lines, 6, B), [5], "pipelined");
+        let first = lines.lines[&ROUTE].attempt;
+        (2..=5).for_each(|ticket| assert!(lines.finish(ROUTE, ticket).is_some() && lines.finish(ROUTE, ticket).is_none()));
+        lines.tidy(ROUTE);
+        assert!(lines.is_empty() && lines.bytes() == 0);
+        push(&mut lines, 7, 6);
+        assert_eq!(send(&mut lines, 7, B), [6]);
+        assert!(lines.lines[&ROUTE].attempt > first, "no attempt has the number of another");
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_told_and_never_tried_again() {
+        let mut lines = Lines::default();
+        (1..4).for_each(|n| push(&mut lines, 1, n));
+        assert_eq!(send(&mut lines, 1, A).len(), 3);
+        assert!(lines.hold(Ticks(2), ROUTE, 3, PublishError::NotLeader));
+        let mut told = vec![];
+        assert_eq!(lines.routes_to(A), [ROUTE]);
+        assert!(lines.routes_to(B).is_empty());
+        lines.lose(ROUTE, &mut told);
+        assert_eq!(numbers(&told), [(1, PublishError::Unknown), (2, PublishError::Unknown)]);
+        assert_eq!(send(&mut lines, 3, B), [3], "it is known of this one that it was not stored");
+        assert!(!lines.hold(Ticks(3), ROUTE, 1, PublishError::NotLeader) && lines.finish(ROUTE, 2).is_none(), "too late");
+    }
+
+    #[test]
+    fn nothing_waits_for_longer_than_the_limit() {
+        let mut lines = Lines::default();
+        push(&mut lines, 0, 1);
+        assert_eq!(send(&mut lines, 0, A), [1]);
+        assert!(lines.hold(Ticks(5), ROUTE, 1, PublishError::Stopping));
+        assert_eq!(lines.deadline(LIMIT), Some(Ticks(5) + RETRY_PAUSE));
+        let (mut told, end) = (vec![], Ticks(0) + LIMIT);
+        assert_eq!(send(&mut lines, end.0 - 1, A), [1]);
+        push(&mut lines, end.0 - 1, 2);
+        lines.expire(end, LIMIT, ROUTE, &mut told);
+        assert!(told.is_empty(), "one that was sent has as long from then on");
+        lines.expire(end + LIMIT, LIMIT, ROUTE, &mut told);
+        let no_leader = PublishError::NotWritable(Unwritable::NoLeader);
+        assert_eq!(numbers(&told), [(1, PublishError::Unknown), (2, no_leader)]);
+        assert_eq!(lines.bytes(), 0);
+    }
+}
