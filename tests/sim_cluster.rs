@@ -82,6 +82,7 @@ const LATER: &[&str] = &[
     "operator",
     "role_change",
     "put_off",
+    "stray",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a

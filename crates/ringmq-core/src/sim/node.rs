@@ -18,6 +18,7 @@ mod producers;
 pub(super) mod reach;
 pub(super) mod reader;
 mod rot;
+mod sequence;
 pub(super) mod world;
 
 use super::disk::{Faults, SimDisk};

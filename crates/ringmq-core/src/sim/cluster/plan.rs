@@ -85,6 +85,8 @@ pub struct Faults {
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,
+    /// Probability that a client that publishes comes to any node, and not to one that leads. No fault by itself.
+    pub stray: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -130,6 +132,7 @@ pub const FIELDS: &[Field] = &[
     ("operator", 0.3, 12.0, |f| &mut f.operator),
     ("role_change", 0.2, 0.6, |f| &mut f.role_change),
     ("put_off", 0.4, 1.0, |f| &mut f.put_off),
+    ("stray", 0.7, 1.0, |f| &mut f.stray),
 ];
 
 impl Faults {
@@ -193,7 +196,7 @@ impl Plan {
         let is_calm = rng.chance(0.05);
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
-        let (mut roles, mut put_off) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a));
+        let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -202,6 +205,7 @@ impl Plan {
                 "operator" => &mut operator,
                 "role_change" => &mut roles,
                 "put_off" => &mut put_off,
+                "stray" => &mut stray,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };

@@ -24,6 +24,7 @@ use super::ordered::Order;
 use super::paused::Paused;
 use super::producers::{Deleted, Producer};
 pub use super::reach::ChannelKey;
+use super::sequence::Sequence;
 use crate::base::{LogId, MessagePlace, PartitionId, Rng, TopicId};
 use crate::format::cursor::CursorImage;
 use crate::log::recovery::Recovered;
@@ -126,6 +127,7 @@ pub struct Book {
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
     message_ids: Ids,
+    pub(super) sequence: Sequence,
     pub(super) order: Order,
     pub(super) moved: Moved,
     pub(super) paused: Paused,
@@ -689,6 +691,7 @@ impl Book {
     /// MPUB a channel got all or nothing.
     pub fn acked_survives_to_every_channel(&mut self) {
         self.one_channel_is_first();
+        self.a_connection_keeps_its_order();
         for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
             let at = self.place(n).or(self.anywhere(n));
             let missing = self.owed(n, at).find(|c| self.goes_on(c) && !self.channels[*c].finished.contains(&n));

@@ -363,6 +363,7 @@ impl Client {
                     let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), self.id(book, id))).collect();
                     book.claim(self.conn, numbers[0], fins);
                 }
+                book.acknowledged_next(self.conn, &numbers);
                 numbers.into_iter().for_each(|n| book.acknowledged(n));
             }
             (Some(Expect::Subscribed), b"OK") => {
