@@ -88,7 +88,8 @@ class Mixture:
         ]:
             flags = ["-tcp-address=127.0.0.1:%d" % tcp, "-http-address=127.0.0.1:%d" % http, "-broadcast-address=127.0.0.1"]
             self.open.append(Program(*command, *flags, listens=[tcp, http]))
-        register = ["-broadcast-address=127.0.0.1", *self.pki.flags()] + ["-lookupd-tcp-address=127.0.0.1:%d" % port for port in (ours, theirs)]
+        lookups = ["-lookupd-tcp-address=127.0.0.1:%d" % port for port in (ours, theirs)]
+        register = ["-broadcast-address=127.0.0.1", *self.pki.flags(), *lookups]
         flags = ["-tcp-address=127.0.0.1:%d" % self.nsqd, "-http-address=127.0.0.1:%d" % self.nsqd_http]
         self.open.append(Program(stock("nsqd"), *flags, *register, listens=[self.nsqd, self.nsqd_http]))
         self.nodes = []
