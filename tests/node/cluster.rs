@@ -240,6 +240,11 @@ impl Cluster {
         let mut nodes: Vec<Node> = NAMES.iter().map(|name| Node::prepare_with_etcd(urls, name, &all)).collect();
         nodes.iter_mut().for_each(Node::spawn);
         nodes.iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        Cluster::of(nodes)
+    }
+
+    /// These nodes, whose etcd says who leads what.
+    pub fn of(nodes: Vec<Node>) -> Cluster {
         let file = ClusterFile { version: 0, topics: vec![] };
         Cluster { nodes, ids: vec![], file, links: vec![] }
     }

@@ -10,6 +10,7 @@ pub mod etcd;
 pub mod pki;
 pub mod small_disk;
 pub mod stock;
+pub mod wires;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -148,6 +149,16 @@ impl Node {
         let mut node = Self::new(None, flags);
         node.membership = Membership::Etcd(urls.to_vec(), name.into());
         node
+    }
+
+    /// One more flag, from the next start on.
+    pub fn with_flag(&mut self, flag: String) {
+        self.flags.push(flag);
+    }
+
+    /// Keeps its data on another file system.
+    pub fn with_data(&mut self, data: PathBuf) {
+        self.data = data;
     }
 
     /// Where the node's cluster file is.

@@ -1,0 +1,281 @@
+//! Nodes, an etcd, the wires between them and the clients of one run.
+
+use super::check::{Channel, History, check};
+use super::clients::{self, Clients, NATIVE, ORDERED, PARTITIONS, STOCK};
+use super::record::Topic;
+use crate::node::cluster::{Cluster, until};
+use crate::node::etcd::{FAST, Member};
+use crate::node::small_disk::SmallDisk;
+use crate::node::wires::Wires;
+use crate::node::{Chance, Node};
+use base64::Engine;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Of the nodes; the fault that adds a node takes the last one.
+const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+/// Nodes at the start.
+const FIRST: usize = 3;
+/// Number of the party on the wires.
+pub const ETCD: usize = NAMES.len();
+pub const LEASE: Duration = Duration::from_secs(3);
+/// Holds the data of a run of some minutes, and a node notices when it is full.
+const DISK_BYTES: u64 = 1 << 30;
+/// Acknowledged publishes of each topic that show that the cluster serves again.
+const PROGRESS: usize = 5;
+
+const FLAGS: &[&str] = &[
+    "--shards=2",
+    "--journal-bytes=8MiB",
+    "--max-bytes-per-file=1MiB",
+    // Kept although confirmed: the logs are read whole at the end.
+    "--retention=1h",
+    "--follower-limit=1500ms",
+    "--replica-write-limit=3s",
+    "--replica-retry=200ms",
+    "--replica-heartbeat=200ms",
+    "--lease-ttl=3s",
+    "--lease-ttl-floor=1s",
+    "--msg-timeout=3s",
+    "--scrub-bytes-per-second=1MiB",
+];
+
+pub struct World {
+    pub cluster: Cluster,
+    pub etcd: Member,
+    pub wires: Wires,
+    /// That of the first node, where faults want one.
+    pub disk: Option<SmallDisk>,
+    pub chance: Chance,
+    pub clients: Clients,
+    /// Ids of the nodes, as etcd knows them.
+    ids: Vec<String>,
+    seed: u64,
+    told: String,
+}
+
+impl World {
+    /// Everything runs, and clients publish and consume.
+    pub fn start(seed: u64, has_small_disk: bool) -> World {
+        let etcd = Member::start(&FAST);
+        let mut wires = Wires::new();
+        let disk = has_small_disk.then(|| SmallDisk::new(DISK_BYTES));
+        let mut nodes = Vec::new();
+        for (number, name) in NAMES.iter().enumerate() {
+            let url = format!("http://{}", wires.lay(Some(number), ETCD, etcd.client()));
+            let mut node = Node::prepare_with_etcd(&[url], name, FLAGS);
+            let peer = wires.lay(None, number, node.peer());
+            node.with_flag(format!("--broadcast-peer-address={peer}"));
+            if let (0, Some(disk)) = (number, &disk) {
+                node.with_data(disk.path().join("data"));
+            }
+            nodes.push(node);
+        }
+        let id = |node: &Node| node.run(&["node-id", &format!("--data-path={}", node.data_path().display())]);
+        let ids = nodes.iter().map(id).collect();
+        let mut cluster = Cluster::of(nodes);
+        for number in 0..FIRST {
+            cluster.nodes[number].spawn();
+            wires.set_process(number, cluster.nodes[number].pid());
+        }
+        cluster.nodes[..FIRST].iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        for topic in Topic::ALL {
+            let path = format!("/topic/create?topic={}&partition_num={PARTITIONS}&replicator=3", topic.name());
+            let create = || cluster.nodes[0].post(&path, b"");
+            until(|| create().is_ok_and(|answer| answer.contains("200 OK")), || format!("{path}: {:?}", create()));
+        }
+        let (tcp, native) = cluster.nodes.iter().map(|node| (node.tcp(), node.native())).unzip();
+        let clients = Clients::start(tcp, native, seed);
+        World { cluster, etcd, wires, disk, chance: Chance::new(seed), clients, ids, seed, told: String::new() }
+    }
+
+    /// A line of the run's log.
+    pub fn tell(&mut self, what: &str) {
+        let line = format!("{:8.3} s  {what}", self.clients.shared.recorder.elapsed().as_secs_f64());
+        println!("{line}");
+        let _ = writeln!(self.told, "{line}");
+    }
+
+    pub fn spawn(&mut self, node: usize) {
+        self.cluster.nodes[node].spawn();
+        self.wires.set_process(node, self.cluster.nodes[node].pid());
+    }
+
+    pub fn wait_ready(&mut self, node: usize) {
+        self.cluster.nodes[node].wait_ready().unwrap_or_else(|e| panic!("node {}: {e}", NAMES[node]));
+    }
+
+    pub fn name(&self, node: usize) -> &'static str {
+        NAMES[node]
+    }
+
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.cluster.nodes.len()).filter(|node| self.cluster.nodes[*node].is_up()).collect()
+    }
+
+    /// A node that leads a partition of chance.
+    pub fn some_leader(&mut self) -> usize {
+        let topic = Topic::ALL[self.chance.below(3) as usize];
+        let partition = self.chance.below(PARTITIONS as u64) as usize;
+        self.cluster.leader(topic.name(), partition)
+    }
+
+    pub fn some_node(&mut self) -> usize {
+        let running = self.running();
+        running[self.chance.below(running.len() as u64) as usize]
+    }
+
+    /// Milliseconds between the two.
+    pub fn some_time(&mut self, least: u64, most: u64) -> Duration {
+        Duration::from_millis(least + self.chance.below(most - least))
+    }
+
+    /// Every party but this one: nodes that run, and etcd.
+    pub fn others(&self, node: usize) -> Vec<usize> {
+        self.running().into_iter().chain([ETCD]).filter(|other| *other != node).collect()
+    }
+
+    /// Until every topic takes publishes again.
+    pub fn wait_progress(&mut self) {
+        let shared = self.clients.shared.clone();
+        let before = Topic::ALL.map(|topic| shared.recorder.acknowledged_count(topic));
+        let now = || Topic::ALL.map(|topic| shared.recorder.acknowledged_count(topic));
+        until(
+            || std::iter::zip(now(), before).all(|(now, before)| now >= before + PROGRESS),
+            || format!("every topic takes publishes again: {before:?}, then {:?}\n{}", now(), self.logs()),
+        );
+    }
+
+    fn logs(&self) -> String {
+        let log = |(number, node): (usize, &Node)| format!("---- {}\n{}\n", NAMES[number], node.log());
+        self.cluster.nodes.iter().enumerate().map(log).collect()
+    }
+
+    /// Leader of each partition and nodes in sync, as the leaders see it; so many of the partitions have all three.
+    fn partitions_in_sync(&self) -> usize {
+        let has_three = |topic: Topic, partition: usize| {
+            self.running().into_iter().any(|node| {
+                let replica = self.cluster.replica(node, topic.name(), partition);
+                replica.is_some_and(|r| r["role"] == "leader" && r["isr"].as_array().is_some_and(|isr| isr.len() == FIRST))
+            })
+        };
+        Topic::ALL.iter().map(|topic| (0..PARTITIONS as usize).filter(|p| has_three(*topic, *p)).count()).sum()
+    }
+
+    /// Until every partition has a leader and all of its replicas in sync.
+    pub fn wait_in_sync(&self) {
+        let all = Topic::ALL.len() * PARTITIONS as usize;
+        until(
+            || self.partitions_in_sync() == all,
+            || format!("{} of {all} partitions are in sync\n{}", self.partitions_in_sync(), self.logs()),
+        );
+    }
+
+    /// Partitions of which a node has a replica, and of which it is the leader.
+    fn share_of(&self, node: usize) -> (usize, usize) {
+        let (mut replicas, mut leaders) = (0, 0);
+        for topic in Topic::ALL {
+            for partition in 0..PARTITIONS as usize {
+                let role = self.cluster.role(node, topic.name(), partition);
+                leaders += (role == "leader") as usize;
+                replicas += (role != "unknown") as usize;
+            }
+        }
+        (replicas, leaders)
+    }
+
+    pub fn has_fourth(&self) -> bool {
+        self.cluster.nodes[FIRST].is_up()
+    }
+
+    pub fn add_fourth(&mut self) {
+        self.spawn(FIRST);
+        self.wait_ready(FIRST);
+    }
+
+    /// As `ringmq cluster drain` writes it.
+    pub fn drain(&self, node: usize) {
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        let key = encode(&format!("/ringmq/main/drain/{}", self.ids[node]));
+        let answer = self.etcd.post("/v3/kv/put", &format!(r#"{{"key":"{key}","value":"{}"}}"#, encode(r#"{"v":1}"#)));
+        assert!(answer.contains("200 OK"), "{answer}");
+        until(
+            || self.share_of(node).1 == 0,
+            || format!("{} leads nothing: {:?}\n{}", NAMES[node], self.share_of(node), self.logs()),
+        );
+    }
+
+    pub fn wait_without_replicas(&self, node: usize) {
+        until(
+            || self.share_of(node).0 == 0,
+            || format!("{} has no replica: {:?}\n{}", NAMES[node], self.share_of(node), self.logs()),
+        );
+    }
+
+    pub fn end_drain(&self, node: usize) {
+        let key = base64::engine::general_purpose::STANDARD.encode(format!("/ringmq/main/drain/{}", self.ids[node]));
+        let answer = self.etcd.post("/v3/kv/deleterange", &format!(r#"{{"key":"{key}"}}"#));
+        assert!(answer.contains("200 OK"), "{answer}");
+    }
+
+    /// Ends the run: everything that was acknowledged comes to every channel, the logs are read, the replicas compared, and the
+    /// history is judged.
+    pub fn finish(mut self) {
+        self.wait_progress();
+        self.wait_in_sync();
+        self.clients.end_producers();
+        let shared = self.clients.shared.clone();
+        let mut channels = vec![
+            Channel { topic: Topic::Keyed, name: ORDERED, is_ordered: true },
+            Channel { topic: Topic::Keyed, name: NATIVE, is_ordered: false },
+        ];
+        channels.extend([Topic::Plain, Topic::Deferred].map(|topic| Channel { topic, name: STOCK, is_ordered: false }));
+        let missing = |channel: &Channel| shared.recorder.missing(channel.topic, channel.name).len();
+        // What does not come within the limit is the checker's to tell.
+        let began = std::time::Instant::now();
+        while channels.iter().any(|channel| missing(channel) > 0) && began.elapsed() < crate::node::cluster::LIMIT {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.clients.end_consumers();
+        let mut history = History { channels, ..History::default() };
+        for topic in Topic::ALL {
+            let logs = clients::read_logs(&shared, topic);
+            history.logs.extend(logs.into_iter().map(|(partition, log)| ((topic, partition), log)));
+        }
+        history.events = shared.recorder.events();
+        let mut complaints = shared.recorder.strange();
+        complaints.extend(check(&history));
+        let stored: usize = history.logs.values().map(Vec::len).sum();
+        let counts = Topic::ALL.map(|topic| shared.recorder.acknowledged_count(topic));
+        self.tell(&format!(
+            "{} events, acknowledged {counts:?}, stored {stored}: {}",
+            history.events.len(),
+            super::outcomes(&history)
+        ));
+        if !complaints.is_empty() {
+            let kept: Vec<_> = self.cluster.nodes.iter_mut().map(Node::keep).collect();
+            panic!("seed {}\n{}\n{}\nlogs and data are kept: {kept:?}", self.seed, complaints.join("\n"), self.told);
+        }
+        self.compare(counts.iter().sum());
+        self.tell("replicas are identical");
+    }
+
+    /// All nodes are stopped and have the same bytes of what they are replicas of.
+    fn compare(&mut self, messages_min: usize) {
+        if !self.has_fourth() {
+            self.cluster.nodes.truncate(FIRST);
+            return self.cluster.stop_and_compare(messages_min);
+        }
+        for node in &mut self.cluster.nodes {
+            node.stop();
+        }
+        let paths: Vec<String> = self.cluster.nodes.iter().map(|node| node.data_path().display().to_string()).collect();
+        let output = std::process::Command::new(crate::node::binary()).args(["inspect", "--compare"]).args(&paths).output();
+        let text = String::from_utf8_lossy(&output.expect("the binary runs").stdout).into_owned();
+        // A partition is on three of the four.
+        let is_well =
+            |line: &&str| line.contains(": identical in ") || line.contains(": MISSING in ") || line.contains("data path");
+        let bad: Vec<&str> = text.lines().filter(|line| line.contains(" partition ") && !is_well(line)).collect();
+        assert!(bad.is_empty() && text.contains(": identical in 3 data paths"), "{text}");
+    }
+}
