@@ -3,6 +3,7 @@
 
     benches/replication.py                     # all three bars
     benches/replication.py put --rounds=7      # one of: put, mput, catchup
+    benches/replication.py put mput --etcd     # the three have an etcd, with one member on the same cores, instead of a cluster file
     benches/replication.py --folder=/data      # on another disk
     benches/replication.py catchup --one-cpu   # leader and follower share a CPU
     benches/replication.py catchup --one-disk  # and, or, a disk
@@ -26,6 +27,7 @@ Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
 import argparse, json, mmap, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.request
 
 from bars import fail, free_port, run_load
+from clusters import Etcd, get, wait
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
@@ -127,6 +129,28 @@ class Cluster:
             node.stop()
 
 
+class WithEtcd:
+    """The same by an etcd; the node that leads comes first."""
+
+    def __init__(self, args, folder):
+        self.etcd = Etcd(folder)
+        os.sched_setaffinity(self.etcd.process.pid, {min(os.sched_getaffinity(0))})
+        self.nodes = [Node(args, name, folder) for name in "abc"]
+        for node in self.nodes:
+            node.start(f"--etcd-endpoints={self.etcd.url}", f"--node-name={node.name}", "--broadcast-address=127.0.0.1",
+                       f"--peer-address=127.0.0.1:{node.peer}", *args.serve)
+        create = f"http://127.0.0.1:{self.nodes[0].http}/topic/create?topic={TOPIC}&partition_num=1&replicator=3"
+        wait(lambda: get(create, b"") is not None, lambda: f"{TOPIC} is not created")
+        wait(lambda: any(node.replica()["role"] == "leader" for node in self.nodes), lambda: "nobody leads")
+        self.nodes.sort(key=lambda node: node.replica()["role"] != "leader")
+        wait(lambda: len(self.nodes[0].replica().get("isr", [])) == 3, lambda: f"the isr is {self.nodes[0].replica()}")
+
+    def stop(self):
+        for node in self.nodes:
+            node.stop()
+        self.etcd.stop()
+
+
 class Alone:
     def __init__(self, args, folder):
         self.nodes = [Node(args, "alone", folder)]
@@ -141,7 +165,7 @@ def both(args, measure):
     found = {"alone": [], "three": []}
     folder = tempfile.mkdtemp(prefix="replication-", dir=args.folder)
     try:
-        kinds = {"alone": Alone(args, os.path.join(folder)), "three": Cluster(args, folder)}
+        kinds = {"alone": Alone(args, os.path.join(folder)), "three": (WithEtcd if args.etcd else Cluster)(args, folder)}
         try:
             for number in range(args.rounds + 1):
                 names = ["alone", "three"] if number % 2 else ["three", "alone"]
@@ -293,6 +317,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--backlog", type=int, default=512, help="MiB")
     parser.add_argument("--folder", default=os.path.join(ROOT, "target"))
+    parser.add_argument("--etcd", action="store_true", help="put, mput: an etcd instead of a cluster file")
     parser.add_argument("--one-cpu", action="store_true", help="catchup: leader and follower on the first CPU")
     parser.add_argument("--one-disk", action="store_true", help="catchup: all data in --folder")
     parser.add_argument("--leader-folder", default="/dev/shm", help="catchup: the leader's data, on another disk or in memory")
@@ -304,6 +329,8 @@ def main():
     for name in args.bars:
         if name not in bars:
             fail(f"there is no {name}: put, mput or catchup")
+    if args.etcd and "catchup" in (args.bars or bars):
+        fail("--etcd is for put and mput: name these")
     os.makedirs(args.folder, exist_ok=True)
     # Not stopped at the first that is missed.
     held = [bars[name](args) for name in (args.bars or bars)]
