@@ -87,7 +87,7 @@ class Node:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/stats?format=json&topic={TOPIC}", timeout=5) as answer:
                 return json.load(answer)["topics"][0]["replication"][0]
-        except (OSError, LookupError):
+        except (OSError, LookupError, TypeError):
             return {"role": "unknown"}
 
     def wait_role(self, role):
@@ -139,6 +139,9 @@ class WithEtcd:
         for node in self.nodes:
             node.start(f"--etcd-endpoints={self.etcd.url}", f"--node-name={node.name}", "--broadcast-address=127.0.0.1",
                        f"--peer-address=127.0.0.1:{node.peer}", *args.serve)
+        # A topic gets the nodes that are there.
+        for node in self.nodes:
+            wait(lambda: get(f"http://127.0.0.1:{node.http}/ping") == "OK", lambda: f"{node.name} is not ready")
         create = f"http://127.0.0.1:{self.nodes[0].http}/topic/create?topic={TOPIC}&partition_num=1&replicator=3"
         wait(lambda: get(create, b"") is not None, lambda: f"{TOPIC} is not created")
         wait(lambda: any(node.replica()["role"] == "leader" for node in self.nodes), lambda: "nobody leads")

@@ -94,7 +94,7 @@ impl Fault {
                 cut(world, node, &others, self == Fault::OneWayFromFollowers);
             }
             Fault::CutFromAll | Fault::OneWayFromAll => {
-                let node = world.some_node();
+                let node = world.some_leader();
                 let others = world.others(node);
                 cut(world, node, &others, self == Fault::OneWayFromAll);
             }

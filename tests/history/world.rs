@@ -224,7 +224,8 @@ impl World {
         self.wait_progress();
         self.wait_in_sync();
         self.clients.end_producers();
-        let shared = self.clients.shared.clone();
+        let kept = self.clients.shared.clone();
+        let shared = &*kept;
         let mut channels = vec![
             Channel { topic: Topic::Keyed, name: ORDERED, is_ordered: true },
             Channel { topic: Topic::Keyed, name: NATIVE, is_ordered: false },
@@ -238,8 +239,11 @@ impl World {
         }
         self.clients.end_consumers();
         let mut history = History { channels, ..History::default() };
-        for topic in Topic::ALL {
-            let logs = clients::read_logs(&shared, topic);
+        let logs = std::thread::scope(|scope| {
+            let readers = Topic::ALL.map(|topic| (topic, scope.spawn(move || clients::read_logs(shared, topic))));
+            readers.map(|(topic, reader)| (topic, reader.join().expect("a reader does not panic")))
+        });
+        for (topic, logs) in logs {
             history.logs.extend(logs.into_iter().map(|(partition, log)| ((topic, partition), log)));
         }
         history.events = shared.recorder.events();
