@@ -287,7 +287,8 @@ async fn produce_keyed(shared: Arc<Shared>, producer: u16) {
             });
             drop(permit);
         });
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        // An ordered channel takes a few a second on a machine that is busy.
+        tokio::time::sleep(Duration::from_millis(40)).await;
     }
     // What has no outcome by then is unknown.
     let _ = tokio::time::timeout(READ_LIMIT, window.acquire_many(WINDOW as u32)).await;

@@ -10,7 +10,7 @@ use crate::node::wires::Wires;
 use crate::node::{Chance, Node};
 use base64::Engine;
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Of the nodes; the fault that adds a node takes the last one.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -20,9 +20,11 @@ const FIRST: usize = 3;
 pub const ETCD: usize = NAMES.len();
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Holds the data of a run of some minutes, and a node notices when it is full.
-const DISK_BYTES: u64 = 1 << 30;
+const DISK_BYTES: u64 = 512 << 20;
 /// Acknowledged publishes of each topic that show that the cluster serves again.
 const PROGRESS: usize = 5;
+/// Consumers that have nothing new for so long get nothing more.
+const QUIET_LIMIT: Duration = Duration::from_secs(40);
 
 const FLAGS: &[&str] = &[
     "--shards=2",
@@ -231,11 +233,15 @@ impl World {
             Channel { topic: Topic::Keyed, name: NATIVE, is_ordered: false },
         ];
         channels.extend([Topic::Plain, Topic::Deferred].map(|topic| Channel { topic, name: STOCK, is_ordered: false }));
-        let missing = |channel: &Channel| shared.recorder.missing(channel.topic, channel.name).len();
-        // What does not come within the limit is the checker's to tell.
-        let began = std::time::Instant::now();
-        while channels.iter().any(|channel| missing(channel) > 0) && began.elapsed() < crate::node::cluster::LIMIT {
-            std::thread::sleep(Duration::from_millis(100));
+        // What does not come while nothing else comes is the checker's to tell.
+        let missing = || channels.iter().map(|channel| shared.recorder.missing(channel.topic, channel.name).len()).sum::<usize>();
+        let (mut least, mut began) = (missing(), Instant::now());
+        while least > 0 && began.elapsed() < QUIET_LIMIT {
+            std::thread::sleep(Duration::from_millis(200));
+            let now = missing();
+            if now < least {
+                (least, began) = (now, Instant::now());
+            }
         }
         self.clients.end_consumers();
         let mut history = History { channels, ..History::default() };
