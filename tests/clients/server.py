@@ -208,3 +208,87 @@ class Cluster:
                 errors.append(error)
         if errors:
             raise errors[0]
+
+
+class Etcd:
+    """A member of its own, gone with its data."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="etcd-", dir=os.environ["RINGMQ_TEST_FOLDER"])
+        self.ports = Ports()
+        client, peer = list(self.ports)[:2]
+        self.url, peers = "http://127.0.0.1:%d" % client, "http://127.0.0.1:%d" % peer
+        flags = ["--data-dir=" + os.path.join(self.folder, "data"), "--listen-client-urls=" + self.url,
+                 "--advertise-client-urls=" + self.url, "--listen-peer-urls=" + peers, "--initial-advertise-peer-urls=" + peers,
+                 "--initial-cluster=default=" + peers, "--heartbeat-interval=10", "--election-timeout=100"]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("ETCD_")}
+        with open(os.path.join(self.folder, "log"), "wb") as log:
+            self.process = subprocess.Popen(["etcd", *flags], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.ports.claim.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class EtcdMember(Server):
+    """A node of a cluster that an etcd decides; it answers lookups."""
+
+    def __init__(self, etcd, name):
+        self.lookup_ports = Ports()
+        self.lookup_port = next(iter(self.lookup_ports))
+        self.cluster_flags = ["--etcd-endpoints=" + etcd.url, "--node-name=" + name, "--broadcast-address=127.0.0.1",
+                              "--lookupd-http-address=127.0.0.1:%d" % self.lookup_port]
+        super().__init__("--shards=1", "--lease-ttl=3s", "--lease-ttl-floor=1s")
+
+    def prepare(self):
+        self.claim_ports()
+        self.flags += (*self.cluster_flags, "--peer-address=127.0.0.1:%d" % self.peer_port)
+        return True
+
+    def leads(self, topic):
+        topics = json.loads(self.get("/stats?format=json&topic=" + topic))["topics"] or []
+        return any(replica["role"] == "leader" for found in topics for replica in found.get("replication") or [])
+
+    def close(self):
+        self.lookup_ports.claim.close()
+        super().close()
+
+
+class EtcdCluster:
+    """Three nodes and an etcd."""
+
+    def __init__(self):
+        self.etcd, self.members = Etcd(), []
+        try:
+            self.members += [EtcdMember(self.etcd, name) for name in "abc"]
+            for member in self.members:
+                member.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def lead_topic(self, topic):
+        """Creates a topic with one partition on all nodes; the node that leads it."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                self.members[0].post("/topic/create?topic=%s&partition_num=1&replicator=3" % topic, b"")
+                leaders = [member for member in self.members if member.leads(topic)]
+                if leaders:
+                    return leaders[0]
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError("nobody leads %s:\n%s" % (topic, self.members[0].log()))
+
+    def lookups(self):
+        return ["http://127.0.0.1:%d" % member.lookup_port for member in self.members]
+
+    def close(self):
+        """At once: that a stop is clean is shown elsewhere, and the last of three has nobody left to replicate to."""
+        for member in self.members:
+            member.kill()
+            member.close()
+        self.etcd.close()
