@@ -1,7 +1,7 @@
-//! Freezes the peer protocol: frames of each minor version that must still be read, and what this build makes of the same messages.
+//! Freezes the peer protocol: recorded frames that must still be read, and what this build makes of the same messages.
 //! `tests/golden_native.rs` holds generated code against its schema.
 //!
-//! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the newest frames anew; only before a release of the format.
+//! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the frames anew; only before a release of the format.
 
 use bytes::Bytes;
 use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, ProducerId, TopicId, TopicName};
@@ -21,10 +21,9 @@ fn at(n: i64) -> Position {
     Position { offset: n << 32, count: n * 1000, log_id: LogId(n as u64 * 1000 + 1) }
 }
 
-/// As this minor version says it.
-fn hello(minor: u16) -> Hello<'static> {
+fn hello() -> Hello<'static> {
     Hello {
-        version: Version { major: 1, minor },
+        version: VERSION,
         features: 5,
         node_id: NodeId([1; 16]),
         cluster_id: ClusterId([2; 16]),
@@ -33,7 +32,7 @@ fn hello(minor: u16) -> Hello<'static> {
         layout: Layout { cores: 4, core: 3, placement: Layout::BY_NAME },
         lanes: Lanes::ALL,
         heartbeat_ms: 1000,
-        to_core: if minor >= 1 { Some(7) } else { None },
+        link: 7,
     }
 }
 
@@ -41,8 +40,7 @@ fn producer(id: u64, n: i64) -> Producer {
     Producer::new(ProducerId::new(id).unwrap(), 70, n << 40, &[Place { at: at(n), num: 3 }]).unwrap()
 }
 
-/// As this minor version says it.
-fn cursors(minor: u16) -> Cursors {
+fn cursors() -> Cursors {
     let image = |name, paused| CursorImage {
         name: ChannelName::new(name).unwrap(),
         paused,
@@ -60,11 +58,11 @@ fn cursors(minor: u16) -> Cursors {
         flush: true,
         is_all: true,
         collect_start: Some(at(1)),
-        agreed_start: (minor >= 2).then(|| at(0)),
+        agreed_start: Some(at(0)),
         cursors: vec![image("archive", true), image("mail", false)],
         deleted: vec![ChannelName::new("old").unwrap(), ChannelName::new("older").unwrap()],
-        producers: if minor >= 3 { vec![producer(3, 2), producer(1, 4)] } else { vec![] },
-        channels_lost: false,
+        producers: vec![producer(3, 2), producer(1, 4)],
+        channels_lost: true,
     }
 }
 
@@ -93,7 +91,7 @@ fn addressed(partition: u16, body: Body) -> Addressed {
     Addressed { route, message: Message { head: Head { epoch: Epoch(8), session: Session(2) }, body } }
 }
 
-/// Publishes of clients and what became of them, from 1.4 on.
+/// Publishes of clients and what became of them.
 fn forwards() -> Vec<Addressed> {
     let asker = |ticket| Asker { generation: 17, core: CoreId(3), ticket };
     let forward = |ticket, delay_ms, bodies: &[&'static [u8]]| {
@@ -106,7 +104,7 @@ fn forwards() -> Vec<Addressed> {
 }
 
 /// Every message, by lane; those of a turn for several partitions among them.
-fn turns(minor: u16) -> Vec<(Lane, Vec<Addressed>)> {
+fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let batch = |n: u8| Bytes::from(vec![n; 100]);
     let append = |n| Body::Append(Append { committed: at(3), batches: Batches::new(vec![batch(n)]) });
     let epochs = [7, 5, 2].map(|e| EpochEnd { epoch: Epoch(e), end: at(e as i64), chain_crc: 0xfeed }).to_vec();
@@ -127,7 +125,7 @@ fn turns(minor: u16) -> Vec<(Lane, Vec<Addressed>)> {
         Body::Align(Align::Cut { at: at(2), chain_crc: None }),
         Body::Align(Align::Cut { at: at(2), chain_crc: Some(0) }),
         Body::Align(Align::Restart { start: at(3), chain_crc: 0xcafe }),
-        Body::Cursors(cursors(minor)),
+        Body::Cursors(cursors()),
         Body::Standing(standing),
         Body::Aligned(Aligned { at: at(2) }),
         Body::CursorsAck(CursorsAck { seq: 12, result: Ok(()) }),
@@ -142,59 +140,52 @@ fn turns(minor: u16) -> Vec<(Lane, Vec<Addressed>)> {
     let empty = Body::Append(Append { committed: at(4), batches: Batches::default() });
     let data = (0..3).map(|p| addressed(p, append(p as u8))).chain([addressed(3, empty)]).chain(acks);
     let refused = refusals().into_iter().map(|e| addressed(3, Body::Refused(e)));
-    let forwards = if minor >= 4 { forwards() } else { vec![] };
     let of = |bodies: Vec<Body>| bodies.into_iter().map(|body| addressed(3, body)).collect();
-    vec![(Lane::Control, of(control)), (Lane::Data, data.chain(refused).chain(forwards).collect()), (Lane::CatchUp, of(catch_up))]
+    vec![
+        (Lane::Control, of(control)),
+        (Lane::Data, data.chain(refused).chain(forwards()).collect()),
+        (Lane::CatchUp, of(catch_up)),
+    ]
 }
 
 const REJECT: Reject<'static> = Reject { code: RejectCode::OtherCluster, message: "this node belongs to another cluster" };
 
-fn encoded(minor: u16) -> Vec<u8> {
+fn encoded() -> Vec<u8> {
     let (mut pieces, mut encoder) = (vec![], Encoder::default());
-    encoder.hello(&mut pieces, &hello(minor));
-    encoder.welcome(&mut pieces, &hello(minor));
+    encoder.hello(&mut pieces, &hello());
+    encoder.welcome(&mut pieces, &hello());
     encoder.reject(&mut pieces, &REJECT);
     encoder.ping(&mut pieces);
     encoder.pong(&mut pieces);
-    for (lane, messages) in turns(minor) {
+    for (lane, messages) in turns() {
         encoder.messages(&mut pieces, lane, &messages);
     }
     pieces.concat()
 }
 
-/// Of the recorded frames of each minor version.
-const FROZEN: [u32; 5] = [0x46df_d1a7, 0x2f96_d0e4, 0xd046_2d0c, 0xb84d_e323, 0x93a7_a67b];
+/// Hash of the recorded frames.
+const FROZEN: u32 = 0xfc88_5afa;
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {
-    let newest = FROZEN[VERSION.minor as usize];
-    assert_eq!(crc32fast::hash(&encoded(VERSION.minor)), newest, "peers of this version would be sent other bytes");
+    assert_eq!(crc32fast::hash(&encoded()), FROZEN, "peers of this version would be sent other bytes");
 }
 
-fn path(minor: usize) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/peer-v1.{minor}.bin"))
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/peer-v1.bin")
 }
 
-fn recorded(minor: usize) -> Bytes {
-    let path = path(minor);
-    Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+fn recorded() -> Bytes {
+    Bytes::from(std::fs::read(path()).unwrap_or_else(|e| panic!("{}: {e}", path().display())))
 }
 
 #[test]
-fn frames_of_every_minor_version_are_read() {
+fn recorded_frames_are_read() {
     if std::env::var_os("GOLDEN_WRITE").is_some() {
-        for minor in 0..FROZEN.len() {
-            std::fs::write(path(minor), encoded(minor as u16)).expect("the fixture can be written");
-        }
+        std::fs::write(path(), encoded()).expect("the fixture can be written");
     }
-    for (minor, frozen) in FROZEN.into_iter().enumerate() {
-        let bytes = recorded(minor);
-        assert_eq!(crc32fast::hash(&bytes), frozen, "the recorded frames are not those of version 1.{minor}");
-        is_read(&bytes, minor as u16);
-    }
-}
-
-fn is_read(bytes: &Bytes, minor: u16) {
+    let bytes = recorded();
+    assert_eq!(crc32fast::hash(&bytes), FROZEN, "the recorded frames are not those of version 1");
     let (mut at, mut seen) = (0, Sequences::default());
     let mut connection = vec![];
     let mut messages: [Vec<Addressed>; 3] = Default::default();
@@ -209,35 +200,28 @@ fn is_read(bytes: &Bytes, minor: u16) {
             frame => connection.push(frame),
         }
     }
-    let theirs = hello(minor);
+    let theirs = hello();
     assert_eq!(connection, [Frame::Hello(theirs), Frame::Welcome(theirs), Frame::Reject(REJECT), Frame::Ping, Frame::Pong]);
-    let expected: Vec<_> = turns(minor).into_iter().map(|(_, messages)| messages).collect();
+    let expected: Vec<_> = turns().into_iter().map(|(_, messages)| messages).collect();
     assert_eq!(messages.to_vec(), expected);
-    let newest = Hello { node_id: NodeId([8; 16]), ..hello(VERSION.minor) };
-    let in_force = newest.agree(&theirs).map(|a| a.version);
-    assert_eq!(in_force, Ok(Version { major: 1, minor }), "the lower one of the two");
 }
 
 /// The recorded Hello, to the core that it is for.
 #[test]
-fn a_node_of_every_minor_version_is_welcomed() {
-    for minor in 0..=VERSION.minor {
-        let theirs = hello(minor);
-        let core = theirs.to_core.unwrap_or(theirs.layout.core);
-        let mut links = Links::new(LinkOptions::new(NodeId([9; 16]), theirs.cluster_id, 1, CoreId(core), 8, 1));
-        let node = ClusterNode::new(theirs.node_id, "old", "old:1");
-        links.set_nodes(Now::default(), &[node]);
-        links.opened(Now::default(), ConnId(1), Peer("old:9".into()));
-        let bytes = recorded(minor as usize);
-        let (header, _) = Header::parse(&bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
-        links.bytes(Now::default(), ConnId(1), &bytes[..header.frame_len()]);
-        let (mut events, mut effects) = (vec![], vec![]);
-        links.take(&mut events);
-        assert_eq!(events, [LinkEvent::Connected(theirs.node_id)], "all lanes are on this connection");
-        links.turn_end(Now::default(), &mut effects);
-        let [Effect::Send { bytes, .. }] = &effects[..] else { panic!("{effects:?}") };
-        let (header, metadata) = Header::parse(bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
-        let Ok(Frame::Welcome(welcome)) = Frame::decode(&header, metadata, &Bytes::new()) else { panic!("not a Welcome") };
-        assert_eq!(theirs.agree(&welcome).map(|a| a.version.minor), Ok(minor));
-    }
+fn the_recorded_hello_is_welcomed() {
+    let theirs = hello();
+    let mut links = Links::new(LinkOptions::new(NodeId([9; 16]), theirs.cluster_id, 1, CoreId(theirs.link), 8, 1));
+    links.set_nodes(Now::default(), &[ClusterNode::new(theirs.node_id, "there", "there:1")]);
+    links.opened(Now::default(), ConnId(1), Peer("there:9".into()));
+    let bytes = recorded();
+    let (header, _) = Header::parse(&bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
+    links.bytes(Now::default(), ConnId(1), &bytes[..header.frame_len()]);
+    let (mut events, mut effects) = (vec![], vec![]);
+    links.take(&mut events);
+    assert_eq!(events, [LinkEvent::Connected(theirs.node_id)], "all lanes are on this connection");
+    links.turn_end(Now::default(), &mut effects);
+    let [Effect::Send { bytes, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let (header, metadata) = Header::parse(bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
+    let Ok(Frame::Welcome(welcome)) = Frame::decode(&header, metadata, &Bytes::new()) else { panic!("not a Welcome") };
+    assert_eq!((theirs.agree(&welcome).map(|a| a.version), welcome.link), (Ok(VERSION), theirs.link));
 }

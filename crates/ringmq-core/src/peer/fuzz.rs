@@ -33,7 +33,7 @@ fn hello(lanes: u8) -> Vec<u8> {
         layout: Layout { cores: 2, core: 0, placement: Layout::BY_NAME },
         lanes: Lanes(lanes),
         heartbeat_ms: 1000,
-        to_core: Some(0),
+        link: 0,
     };
     Encoder::default().hello(&mut pieces, &hello);
     pieces.concat()

@@ -63,7 +63,7 @@ pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
     Loss { why, is_hopeless, is_orderly: code == RejectCode::Stopping }
 }
 
-fn hello(o: &LinkOptions, lanes: Lanes, to_core: Option<u16>) -> Hello<'_> {
+fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {
     Hello {
         version: VERSION,
         features: feature::ALL,
@@ -74,7 +74,7 @@ fn hello(o: &LinkOptions, lanes: Lanes, to_core: Option<u16>) -> Hello<'_> {
         layout: Layout { cores: o.cores, core: o.core.0, placement: Layout::BY_NAME },
         lanes,
         heartbeat_ms: u32::try_from(o.heartbeat.as_millis()).unwrap_or(u32::MAX).max(1),
-        to_core,
+        link,
     }
 }
 
@@ -88,7 +88,7 @@ impl Links {
         let asked = link.missing();
         let mut c = Conn::new(Peer(address), Phase::Hello { place, asked, until }, now.ticks);
         let Conn { encoder, pieces, .. } = &mut c;
-        encoder.hello(pieces, &hello(&self.options, asked, Some(place.number)));
+        encoder.hello(pieces, &hello(&self.options, asked, place.number));
         self.add(conn, c);
         self.at_most(until);
     }
@@ -154,7 +154,7 @@ impl Links {
 
     /// Checks the fields that Hello and Welcome share.
     fn common(&self, theirs: &Hello<'_>, lanes: Lanes) -> Result<Agreed, Refusal> {
-        let mine = hello(&self.options, lanes, None);
+        let mine = hello(&self.options, lanes, theirs.link);
         mine.agree(theirs).map_err(|code| {
             let why = match code {
                 RejectCode::BadVersion => {
@@ -189,7 +189,7 @@ impl Links {
             return Err(refusal(RejectCode::Other, "of two nodes the one with the lower id connects"));
         }
         let (own, other) = (self.options.cores, theirs.layout.cores);
-        let number = theirs.to_core.unwrap_or(theirs.layout.core);
+        let number = theirs.link;
         if number >= own.max(other) {
             return Err(refusal(RejectCode::Malformed, format!("there is no link {number} with {own} and {other} cores")));
         }
@@ -214,7 +214,7 @@ impl Links {
             self.down(now, them.place, &Loss::of("the other side connected anew"));
         }
         let Some(Conn { encoder, pieces, .. }) = self.conns.get_mut(&conn) else { return };
-        encoder.welcome(pieces, &hello(&self.options, them.lanes, None));
+        encoder.welcome(pieces, &hello(&self.options, them.lanes, them.place.number));
         self.touch(conn);
         self.open(now, conn, them);
         self.whole(now, them.place, version);

@@ -205,7 +205,7 @@ mod tests {
                 layout: Layout { cores: 2, core: 0, placement: Layout::BY_NAME },
                 lanes: Lanes(lanes),
                 heartbeat_ms: 1000,
-                to_core: Some(0),
+                link: 0,
             };
             let mut pieces = vec![];
             let encoder = if conn == 1 { &mut first } else { &mut Encoder::default() };

@@ -26,7 +26,7 @@ fn hello() -> Hello<'static> {
         layout: Layout { cores: 1, core: 0, placement: Layout::BY_NAME },
         lanes: Lanes(0b011),
         heartbeat_ms: 1000,
-        to_core: Some(0),
+        link: 0,
     }
 }
 
@@ -93,7 +93,7 @@ fn who_does_not_belong_is_told_so() {
     assert_eq!(answer(&Hello { node_id: id(1), ..hello() }), Err(RejectCode::SameNode));
     assert_eq!(answer(&Hello { node_id: NodeId([0; 16]), ..hello() }), Err(RejectCode::UnknownNode));
     assert_eq!(answer(&Hello { lanes: Lanes(0x40), ..hello() }), Err(RejectCode::BadLanes));
-    assert_eq!(answer(&Hello { to_core: Some(1), ..hello() }), Err(RejectCode::Malformed), "there is no such link");
+    assert_eq!(answer(&Hello { link: 1, ..hello() }), Err(RejectCode::Malformed), "there is no such link");
     assert_eq!(answer(&Hello { heartbeat_ms: 0, ..hello() }), Err(RejectCode::Malformed));
 }
 
@@ -110,13 +110,11 @@ fn the_node_with_the_higher_id_does_not_dial() {
 }
 
 #[test]
-fn version_1_0_carries_all_lanes_on_one_connection_and_names_no_link() {
-    // the recorded Hello of 1.0 has features and fields of its own; this is one that this node would take
+fn one_connection_may_carry_all_lanes() {
     let (mut links, now) = acceptor();
     let mut pieces = vec![];
-    let old = Hello { version: Version { major: 1, minor: 0 }, lanes: Lanes::ALL, to_core: None, ..hello() };
     let mut theirs = Encoder::default();
-    theirs.hello(&mut pieces, &old);
+    theirs.hello(&mut pieces, &Hello { lanes: Lanes::ALL, ..hello() });
     links.opened(now, ConnId(1), Peer("x".into()));
     links.bytes(now, ConnId(1), &pieces.concat());
     assert!(links.is_connected(id(0)), "one connection is the whole link");

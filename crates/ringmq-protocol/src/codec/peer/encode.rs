@@ -59,7 +59,7 @@ impl Encoder {
             placement: h.layout.placement,
             lanes: h.lanes.0,
             heartbeat_ms: h.heartbeat_ms,
-            to_core: h.to_core,
+            link: h.link,
         };
         let root = fb::Hello::create(b, &args);
         b.finish_minimal(root);

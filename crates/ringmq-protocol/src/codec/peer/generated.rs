@@ -1180,7 +1180,7 @@ impl<'a> Hello<'a> {
   pub const VT_PLACEMENT: ::flatbuffers::VOffsetT = 22;
   pub const VT_LANES: ::flatbuffers::VOffsetT = 24;
   pub const VT_HEARTBEAT_MS: ::flatbuffers::VOffsetT = 26;
-  pub const VT_TO_CORE: ::flatbuffers::VOffsetT = 28;
+  pub const VT_LINK: ::flatbuffers::VOffsetT = 28;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1198,7 +1198,7 @@ impl<'a> Hello<'a> {
     if let Some(x) = args.node_version { builder.add_node_version(x); }
     if let Some(x) = args.cluster_id { builder.add_cluster_id(x); }
     if let Some(x) = args.node_id { builder.add_node_id(x); }
-    if let Some(x) = args.to_core { builder.add_to_core(x); }
+    builder.add_link(args.link);
     builder.add_placement(args.placement);
     builder.add_core(args.core);
     builder.add_cores(args.cores);
@@ -1294,11 +1294,11 @@ impl<'a> Hello<'a> {
     unsafe { self._tab.get::<u32>(Hello::VT_HEARTBEAT_MS, Some(0)).unwrap()}
   }
   #[inline]
-  pub fn to_core(&self) -> Option<u16> {
+  pub fn link(&self) -> u16 {
     // Safety:
     // Created from valid Table for this object
     // which contains a valid value in this slot
-    unsafe { self._tab.get::<u16>(Hello::VT_TO_CORE, None)}
+    unsafe { self._tab.get::<u16>(Hello::VT_LINK, Some(0)).unwrap()}
   }
 }
 
@@ -1320,7 +1320,7 @@ impl ::flatbuffers::Verifiable for Hello<'_> {
      .visit_field::<u16>("placement", Self::VT_PLACEMENT, false)?
      .visit_field::<u8>("lanes", Self::VT_LANES, false)?
      .visit_field::<u32>("heartbeat_ms", Self::VT_HEARTBEAT_MS, false)?
-     .visit_field::<u16>("to_core", Self::VT_TO_CORE, false)?
+     .visit_field::<u16>("link", Self::VT_LINK, false)?
      .finish();
     Ok(())
   }
@@ -1338,7 +1338,7 @@ pub struct HelloArgs<'a> {
     pub placement: u16,
     pub lanes: u8,
     pub heartbeat_ms: u32,
-    pub to_core: Option<u16>,
+    pub link: u16,
 }
 impl<'a> Default for HelloArgs<'a> {
   #[inline]
@@ -1356,7 +1356,7 @@ impl<'a> Default for HelloArgs<'a> {
       placement: 0,
       lanes: 0,
       heartbeat_ms: 0,
-      to_core: None,
+      link: 0,
     }
   }
 }
@@ -1415,8 +1415,8 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> HelloBuilder<'a, 'b, A> {
     self.fbb_.push_slot::<u32>(Hello::VT_HEARTBEAT_MS, heartbeat_ms, 0);
   }
   #[inline]
-  pub fn add_to_core(&mut self, to_core: u16) {
-    self.fbb_.push_slot_always::<u16>(Hello::VT_TO_CORE, to_core);
+  pub fn add_link(&mut self, link: u16) {
+    self.fbb_.push_slot::<u16>(Hello::VT_LINK, link, 0);
   }
   #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> HelloBuilder<'a, 'b, A> {
@@ -1451,7 +1451,7 @@ impl ::core::fmt::Debug for Hello<'_> {
       ds.field("placement", &self.placement());
       ds.field("lanes", &self.lanes());
       ds.field("heartbeat_ms", &self.heartbeat_ms());
-      ds.field("to_core", &self.to_core());
+      ds.field("link", &self.link());
       ds.finish()
   }
 }

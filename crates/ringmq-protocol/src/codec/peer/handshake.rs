@@ -4,7 +4,7 @@ use super::{Lanes, RejectCode, fb};
 use crate::base::NodeId;
 use crate::codec::metadata::{Malformed, table};
 
-/// Sides of different majors do not understand each other. A minor only adds; of two the lower one is in force.
+/// Version of the protocol. Two sides must have the same major. A minor only adds; the lower one of two is in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Version {
     pub major: u16,
@@ -46,8 +46,8 @@ pub struct Hello<'a> {
     pub lanes: Lanes,
     /// The sender says something at least this often. At least 1.
     pub heartbeat_ms: u32,
-    /// From 1.1 on, of Hello: the number of the link. The connection is to live on this core of the receiver, modulo its cores.
-    pub to_core: Option<u16>,
+    /// Number of the link. A Hello's connection lives on this core of the receiver, modulo its cores. A Welcome repeats it.
+    pub link: u16,
 }
 
 /// Agreed parameters of a connection after the handshake.
@@ -79,7 +79,7 @@ impl<'a> Hello<'a> {
             layout: Layout { cores: t.cores(), core: t.core(), placement: t.placement() },
             lanes: Lanes(t.lanes()),
             heartbeat_ms: t.heartbeat_ms(),
-            to_core: t.to_core(),
+            link: t.link(),
         })
     }
 

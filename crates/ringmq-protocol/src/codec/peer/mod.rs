@@ -31,7 +31,7 @@ use crate::codec::peer::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
 /// The version of the protocol that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 4 };
+pub const VERSION: Version = Version { major: 1, minor: 0 };
 
 /// Bits of `features`: what both sides have is in force.
 pub mod feature {

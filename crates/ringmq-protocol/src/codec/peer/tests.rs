@@ -203,7 +203,7 @@ fn hello(text: &str) -> Hello<'_> {
         layout: Layout { cores: 2, core: 1, placement: Layout::BY_NAME },
         lanes: Lanes::ALL,
         heartbeat_ms: 1000,
-        to_core: Some(3),
+        link: 3,
     }
 }
 
@@ -227,12 +227,12 @@ proptest! {
     #[test]
     fn what_belongs_to_the_connection_comes_back(
         text in "[a-z0-9 ]{0,40}", ids in any::<[[u8; 16]; 2]>(), n in any::<[u16; 5]>(), big in any::<[u64; 2]>(), lanes: u8, ms: u32,
-        to_core: Option<u16>,
+        link: u16,
     ) {
         let hello = Hello {
             version: Version { major: n[0], minor: n[1] }, features: big[0], node_id: NodeId(ids[0]), cluster_id: ClusterId(ids[1]),
             generation: big[1], node_version: &text, layout: Layout { cores: n[2], core: n[3], placement: n[4] },
-            lanes: Lanes(lanes), heartbeat_ms: ms, to_core,
+            lanes: Lanes(lanes), heartbeat_ms: ms, link,
         };
         let reject = Reject { code: RejectCode::OtherCluster, message: &text };
         let (mut pieces, mut encoder) = (vec![], Encoder::default());
