@@ -25,7 +25,6 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings = vec![file_system(&folder), direct_io(&folder), free_space(&folder, settings), write_cache(&folder)];
-    findings.extend(older_layout(data));
     findings.extend(files_of_nsqd(data));
     findings
 }
@@ -47,19 +46,6 @@ fn files_of_nsqd(data: &Path) -> Option<Finding> {
         format!("{} holds files of nsqd ({found}): none is read, and the messages in them are not delivered", data.display()),
         "move them to a folder of their own and take them over with `ringmq import <folder>`, or remove them",
     ))
-}
-
-/// Builds before 2026-11-24 kept node.meta and topic.meta in one file each. Their data path would look like one that lost both copies.
-fn older_layout(data: &Path) -> Option<Finding> {
-    let is_there = |name: &str| data.join(name).exists();
-    let is_older = is_there("node.meta") && !is_there("node.meta.0") && !is_there("node.meta.1");
-    is_older.then(|| {
-        Finding::fail(
-            "data path",
-            format!("{} was written by an earlier build, which kept node.meta in one file", data.display()),
-            "drain it with that build, and give this one another --data-path",
-        )
-    })
 }
 
 /// The data path, or the nearest folder above it that is there: it will be made there.
@@ -249,10 +235,6 @@ mod tests {
         }
         let found = files_of_nsqd(folder.path()).unwrap();
         assert!(found.level == Level::Warn && found.found.contains("(nsqd.dat, and 2 files of its queues"), "{found}");
-        fs::write(folder.path().join("node.meta"), [1; BLOCK]).unwrap();
-        assert_eq!(older_layout(folder.path()).map(|f| f.level), Some(Level::Fail));
-        fs::write(folder.path().join("node.meta.1"), [1; BLOCK]).unwrap();
-        assert_eq!(older_layout(folder.path()), None);
         let proc = check(&Settings { data_path: "/proc/ringmq".into(), ..Settings::default() });
         assert!(proc.iter().any(|f| f.name == "O_DIRECT" && f.level == Level::Fail), "{proc:?}");
     }

@@ -149,7 +149,7 @@ impl View<'_, '_> {
         for c in &s.channels {
             self.tell(file, format!("  {}", show_cursor(c)), cursor_values(c))?;
         }
-        for e in s.epochs.iter().flatten() {
+        for e in &s.epochs {
             let values = json!({ "epoch": e.epoch.0, "end": position(e.end), "crc": e.chain_crc });
             self.tell(file, format!("  epoch {} ends at {}, crc {:08x}", e.epoch.0, place(e.end), e.chain_crc), values)?;
         }
@@ -302,7 +302,7 @@ impl View<'_, '_> {
     ) -> Result<(), InspectError> {
         let table = match SegmentTable::parse(block, dir.topic_id, dir.partition, base) {
             Ok(table) => table,
-            // of an older build, or there is nothing before it, or nothing yet
+            // There is no segment before it, or the file is being begun.
             Err(Bad::Zero | Bad::Short) => return Ok(()),
             Err(_) if !is_settled => {
                 return self.say(file, "the table of the segments before it is not whole: a start writes it");

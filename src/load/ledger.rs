@@ -56,7 +56,6 @@ pub struct Verdict {
     /// Acknowledged messages times channels that never came.
     pub lost: u64,
     /// The same, when deliveries still came at the end of the wait: they may only be late.
-    #[serde(default)]
     pub late: u64,
     /// Allowed: delivery is at least once.
     pub duplicates: u64,

@@ -99,12 +99,7 @@ fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
 pub fn line(step: &Step) -> String {
     let (rate, reached) = (step.rate, step.messages_per_second);
     let p99 = if step.p99_us < f64::MAX { table::time(step.p99_us) } else { "none".into() };
-    let word = match (step.kept, &step.broke[..]) {
-        (true, _) => "kept".into(),
-        // of an older version, which did not say
-        (false, []) => "broken".into(),
-        (false, broke) => format!("broken: {}", broke.join("; ")),
-    };
+    let word = if step.kept { "kept".into() } else { format!("broken: {}", step.broke.join("; ")) };
     format!("rate {rate:.0}: {reached:.0} msg/s, p99 {p99}: {word}")
 }
 

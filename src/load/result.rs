@@ -28,8 +28,7 @@ pub struct Run {
     /// Messages that the open loop should have sent in the measured time and could not.
     pub behind: u64,
     /// Deliveries of acknowledged messages, due in the measured time, that did not come; they stand in `end_to_end_latency` with
-    /// what they had waited. Files of older builds do not say.
-    #[serde(default)]
+    /// what they had waited.
     pub undelivered: u64,
     pub errors: Vec<ErrorCount>,
     pub series: Vec<Second>,
@@ -38,7 +37,6 @@ pub struct Run {
     pub verify: Option<Verdict>,
     pub ramp: Option<Ramp>,
     /// Raw device figures of `--raw`.
-    #[serde(default)]
     pub raw: Option<Raw>,
 }
 
@@ -48,7 +46,6 @@ pub struct Target {
     pub protocol: String,
     /// Kind of the server. Over the native protocol: RingMQ. Over NSQ, where a server tells its version alone: the process name of
     /// `--server-pid`.
-    #[serde(default)]
     pub kind: Option<String>,
     /// Version that the server reports in the handshake.
     pub version: Option<String>,
@@ -70,14 +67,10 @@ pub struct Setup {
     pub warm_up_seconds: f64,
     pub threads: usize,
     /// Asked for of topics that were made; none: as the node decided.
-    #[serde(default)]
     pub partitions: Option<u16>,
     /// Duration that was asked for; the measured duration is [`Run::seconds`].
-    #[serde(default)]
     pub duration_seconds: f64,
-    #[serde(default)]
     pub verify: bool,
-    #[serde(default)]
     pub output_buffer_timeout_ms: Option<f64>,
 }
 
@@ -155,11 +148,9 @@ pub struct Step {
     pub rate: f64,
     pub messages_per_second: f64,
     pub p99_us: f64,
-    #[serde(default)]
     pub undelivered: u64,
     pub kept: bool,
     /// Limits that the step broke, if the step is not kept.
-    #[serde(default)]
     pub broke: Vec<String>,
 }
 

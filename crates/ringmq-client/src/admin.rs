@@ -65,7 +65,7 @@ impl Client {
         Error::unless_it_fits("channel's name", channel)?;
         let link = self.inner.link_for(topic, partition).await?;
         if link.facts.features & feature::ORDERED == 0 {
-            return Err(Error::protocol(&link.facts.address, "it sets no offsets: it is of an older version"));
+            return Err(Error::protocol(&link.facts.address, "the node does not offer to set offsets"));
         }
         let request = Request::SetOffset(SetOffset { topic, partition: PartitionId(partition), channel, start, force });
         match self.inner.ask_there(topic, partition, &request).await? {

@@ -319,7 +319,7 @@ impl Task {
     async fn subscribed(&self, link: &Arc<Connection>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
         let settings = &self.settings;
         if settings.ordered && link.facts.features & feature::ORDERED == 0 {
-            return End::Fatal(Error::protocol(&link.facts.address, "it knows no ordered channels: it is of an older version"));
+            return End::Fatal(Error::protocol(&link.facts.address, "the node offers no ordered channels"));
         }
         let subscribe = Subscribe {
             subscription: number,

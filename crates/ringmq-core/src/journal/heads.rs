@@ -44,8 +44,8 @@ pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Resul
 pub(super) fn needed_parts(ring: &Ring, file_len: u64) -> Option<Vec<Range<u64>>> {
     let checkpoint = ring.checkpoint.filter(|_| ring.action == RingAction::Follow && ring.slots == Slots::Hold)?;
     let (from, limit) = (checkpoint.position.get(), checkpoint.limit.get());
-    // The slots say what length the file had; another one is none of ours to reason about.
-    if limit == 0 || checkpoint.file_len.get() != file_len {
+    // The limit counts laps of the length that the slots say.
+    if checkpoint.file_len.get() != file_len {
         return None;
     }
     let len = limit.saturating_sub(travelled(checkpoint.lap.get(), from, file_len));

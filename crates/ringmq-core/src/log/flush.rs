@@ -485,7 +485,7 @@ impl Store {
             channels,
             producers: part.producers.committed().iter().copied().collect(),
             promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised()),
-            epochs: Some(part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect()),
+            epochs: part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect(),
             channels_lost: part.damage.channels_lost(),
             vouched: part.damage.vouched().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
         };

@@ -7,8 +7,7 @@
 //! batch is left as it is: it may be all that tells where the batch ends.
 //!
 //! Beside the first run of a closed segment its first block is read: a start reads the headers of few segments only
-//! ([`super::recovery::headers`]). What does not hold of it, or of the commit log's, is reported and written again; a table that an
-//! older build did not write is written now.
+//! ([`super::recovery::headers`]). What does not hold of it, or of the commit log's, is reported and written again.
 //!
 //! ```text
 //! run verified -> [first one: Read (first block) -> [differs: Write, durable]]
@@ -369,7 +368,7 @@ impl PartitionLog {
         let table = SegmentTable::parse(found, id, partition, base);
         let (is_right, why) = match &table {
             Ok(table) => (table.covers(&before), None),
-            // An older build wrote none.
+            // A segment without one before it has no table.
             Err(Bad::Zero) => (before.is_empty(), None),
             Err(_) => (false, Some("the table of the segments before it is damaged")),
         };

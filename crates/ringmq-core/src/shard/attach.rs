@@ -189,8 +189,8 @@ impl Engine {
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
     }
 
-    /// What partition 0 says of a channel that it has. A channel without the flag that is alone (a native client made it, or
-    /// an older build) is as good as the first.
+    /// What partition 0 says of a channel that it has. A channel without the flag that is alone (a native client made it) is as good
+    /// as the first.
     fn was_first(&self, idx: PartitionIdx, i: u32) -> bool {
         let p = self.partitions.get(idx);
         p.channels[i as usize].machine.is_first() || p.open_channels().count() == 1

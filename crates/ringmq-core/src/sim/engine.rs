@@ -369,7 +369,7 @@ impl Engine {
             channels: part.channels.clone(),
             producers: part.producers.iter().copied().collect(),
             promised: Epoch(0),
-            epochs: None,
+            epochs: vec![],
             vouched: None,
             channels_lost: 0,
         };

@@ -5,8 +5,8 @@
 //! batches   e3 e3 e3 | e5 | e9 e9 ...            closed: (3, end, crc) (5, end, crc)      the last epoch ends at the log's end
 //! ```
 //! Kept when a batch is appended (an entry when its epoch is another one than that of the batch before it), cut by a
-//! truncation, trimmed by retention. A snapshot holds it; where an older build took that, recovery finds the ends by
-//! halving over the commit logs, as epochs never fall.
+//! truncation, trimmed by retention. A snapshot holds it. Where no snapshot holds, recovery finds the ends by a binary search of
+//! the commit logs, as epochs never fall.
 
 use crate::base::{Epoch, Position};
 use crate::format::files::{Bad, RawEpochEnd};

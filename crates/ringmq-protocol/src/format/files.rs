@@ -254,34 +254,27 @@ pub struct SnapshotHeader {
     pub channels: U32,
     /// Base offset of the segment that holds `end`.
     pub segment_base: I64,
-    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery. Bits 1 to 3: see [`SNAPSHOT_EPOCHS`].
+    /// Bits [`SNAPSHOT_SUSPECT`], [`SNAPSHOT_DAMAGED`] and [`SNAPSHOT_TORN`].
     pub flags: U32,
-    /// Behind the channels.
+    /// Number of producers behind the channels.
     pub producers: U32,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub unix_ns: I64,
     /// The highest epoch that the replica promised to follow; zero: it is none of several.
     pub promised: U64,
-    /// Behind the producers: [`RawEpochEnd`], with [`SNAPSHOT_DAMAGED`] one more.
+    /// Number of [`RawEpochEnd`] behind the producers; with [`SNAPSHOT_DAMAGED`] one more follows.
     pub epochs: U32,
     /// The generation of the start that lost channels, until that is accepted; zero: none was lost.
     pub channels_lost: U64,
     pub reserved: [u8; 20],
 }
 
-/// Of a snapshot with producers: a build that does not know them must not take it for damaged.
-pub const SNAPSHOT_VERSION_PRODUCERS: u16 = 2;
-
-/// Of a snapshot with a promise, epochs or a damaged place.
-pub const SNAPSHOT_VERSION_EPOCHS: u16 = 3;
-
+/// Snapshot flag: the replica is suspect, since a recovery truncated, lost or set aside something.
 pub const SNAPSHOT_SUSPECT: u32 = 1;
-/// The epochs are told: all but the last one, perhaps none. Without it the snapshot is of an older build.
-pub const SNAPSHOT_EPOCHS: u32 = 2;
-/// Behind the epochs stands the end of what the replica vouches for: damage begins there.
-pub const SNAPSHOT_DAMAGED: u32 = 4;
-/// Beside [`SNAPSHOT_SUSPECT`]: it only cut what nothing says was ever complete.
-pub const SNAPSHOT_TORN: u32 = 8;
+/// Snapshot flag: behind the epochs stands the end of what the replica vouches for. Damage begins there.
+pub const SNAPSHOT_DAMAGED: u32 = 2;
+/// Snapshot flag beside [`SNAPSHOT_SUSPECT`]: the recovery only truncated what nothing says was ever complete.
+pub const SNAPSHOT_TORN: u32 = 4;
 
 /// Where the batches of an epoch end, in a snapshot. 40 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
@@ -381,7 +374,7 @@ pub struct NodeHeader {
     pub magic: [u8; 4],
     pub crc: U32,
     pub version: U16,
-    /// So many journals, `0 ..`, were begun under this generation. Zero: not all of them yet, or an older build wrote this.
+    /// Number of journals, those of the cores `0 ..`, that were begun under this generation. Zero: not all of them yet.
     pub journals: U16,
     pub reserved_32: U32,
     /// Random, given at the first start.

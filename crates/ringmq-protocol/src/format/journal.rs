@@ -51,7 +51,7 @@ pub struct Checkpoint {
     pub durable: U64,
     /// Length of the file.
     pub file_len: U64,
-    /// No write of the generation ends further than that, counted as [`travelled`] does. 0: not known (older builds).
+    /// Upper bound of the ends of the generation's writes, counted as [`travelled`] does.
     pub limit: U64,
     pub reserved: [u8; 32],
 }

@@ -18,8 +18,8 @@ pub struct NodeMeta {
     /// Of this file: even ones stand in node.meta.0, odd ones in node.meta.1.
     pub sequence: u64,
     pub generation: u64,
-    /// So many journals, those of the cores `0 ..`, were begun under this generation and must be there. Zero: nothing is
-    /// known of them, since they are being begun (and hold nothing yet), or since an older build wrote this.
+    /// Number of journals, those of the cores `0 ..`, that were begun under this generation and must be there. Zero: they are being
+    /// begun, and hold nothing yet.
     pub journals: u16,
     /// The highest version of a cluster file that was in force here; zero: the node was never in a cluster.
     pub cluster_version: u64,

@@ -8,8 +8,7 @@
 use crate::format::cursor::CursorImage;
 use crate::format::epochs::{EPOCHS_MAX, Epochs};
 use crate::format::files::{
-    Bad, RawEpochEnd, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN,
-    SNAPSHOT_VERSION_EPOCHS, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
+    Bad, RawEpochEnd, SNAPSHOT_DAMAGED, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN, SnapshotHeader, VERSION,
 };
 use crate::format::intervals::{self, INTERVAL_MAX};
 use crate::format::producer::{PRODUCERS_MAX, Producer};
@@ -56,8 +55,8 @@ pub struct Snapshot {
     pub producers: Vec<Producer>,
     /// The highest epoch that the replica promised to follow; zero: it is none of several.
     pub promised: Epoch,
-    /// All epochs before `end` but the last one. `None`: an older build took the snapshot, nobody knows.
-    pub epochs: Option<Vec<EpochEnd>>,
+    /// All epochs before `end` but the last one, ascending.
+    pub epochs: Vec<EpochEnd>,
     /// The end of what the replica vouches for: damage begins there, before `end`.
     pub vouched: Option<Tail>,
     /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
@@ -80,21 +79,7 @@ impl Snapshot {
         size_of::<SnapshotHeader>()
             + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
             + self.producers.iter().map(Producer::encoded_len).sum::<usize>()
-            + (self.epochs().len() + self.vouched.is_some() as usize) * size_of::<RawEpochEnd>()
-    }
-
-    fn epochs(&self) -> &[EpochEnd] {
-        self.epochs.as_deref().unwrap_or_default()
-    }
-
-    fn version(&self) -> u16 {
-        if self.promised > Epoch(0) || self.vouched.is_some() || !self.epochs().is_empty() {
-            SNAPSHOT_VERSION_EPOCHS
-        } else if self.producers.is_empty() {
-            VERSION
-        } else {
-            SNAPSHOT_VERSION_PRODUCERS
-        }
+            + (self.epochs.len() + self.vouched.is_some() as usize) * size_of::<RawEpochEnd>()
     }
 
     /// The whole snapshot, padded with zeros to blocks. Where it would be too long for a reader, intervals are left out.
@@ -112,12 +97,12 @@ impl Snapshot {
             self.channels.len() <= CHANNELS_MAX && self.producers.len() <= PRODUCERS_MAX,
             "a snapshot that no reader would believe"
         );
-        assert!(self.epochs().len() <= EPOCHS_MAX, "an epoch table that no reader would believe");
+        assert!(self.epochs.len() <= EPOCHS_MAX, "an epoch table that no reader would believe");
         let flag = |is_set: bool, bit| if is_set { bit } else { 0 };
         let header = SnapshotHeader {
             magic: SNAPSHOT_MAGIC,
             crc: 0.into(),
-            version: self.version().into(),
+            version: VERSION.into(),
             partition: self.partition.0.into(),
             len: (len as u32).into(),
             topic_id: self.topic_id.0,
@@ -133,13 +118,12 @@ impl Snapshot {
             segment_base: self.segment_base.into(),
             flags: (flag(self.doubt.is_suspect(), SNAPSHOT_SUSPECT)
                 | flag(self.doubt == Doubt::Torn, SNAPSHOT_TORN)
-                | flag(self.epochs.is_some(), SNAPSHOT_EPOCHS)
                 | flag(self.vouched.is_some(), SNAPSHOT_DAMAGED))
             .into(),
             producers: (self.producers.len() as u32).into(),
             unix_ns: self.unix_ns.into(),
             promised: self.promised.0.into(),
-            epochs: (self.epochs().len() as u32).into(),
+            epochs: (self.epochs.len() as u32).into(),
             channels_lost: self.channels_lost.into(),
             reserved: [0; 20],
         };
@@ -151,7 +135,7 @@ impl Snapshot {
         for producer in &self.producers {
             producer.encode(&mut out);
         }
-        for end in self.epochs().iter().copied().chain(self.vouched.map(EpochEnd::from)) {
+        for end in self.epochs.iter().copied().chain(self.vouched.map(EpochEnd::from)) {
             end.encode(&mut out);
         }
         let crc = crc32fast::hash(&out[8..]);
@@ -220,12 +204,7 @@ impl Snapshot {
         let len = Self::len_of(bytes)?;
         let bytes = bytes.get(..len).ok_or(Bad::Short)?;
         let (h, mut rest) = SnapshotHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        // All versions are read the same way: what one does not know was a reserved zero.
-        let version = match h.version.get() {
-            SNAPSHOT_VERSION_PRODUCERS | SNAPSHOT_VERSION_EPOCHS => VERSION,
-            other => other,
-        };
-        crate::format::files::check(&h.magic, SNAPSHOT_MAGIC, bytes, version)?;
+        crate::format::files::check(&h.magic, SNAPSHOT_MAGIC, bytes, h.version.get())?;
         if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
             return Err(Bad::Foreign);
         }
@@ -253,9 +232,6 @@ impl Snapshot {
             let (EpochEnd { epoch, end: at, chain_crc }, after) = EpochEnd::decode(rest)?;
             (vouched, rest) = (Some(Tail { at, chain_crc, epoch }), after);
         }
-        if !has(SNAPSHOT_EPOCHS) && !epochs.is_empty() {
-            return Err(Bad::Bounds);
-        }
         let doubt = match (has(SNAPSHOT_SUSPECT), has(SNAPSHOT_TORN)) {
             (false, _) => Doubt::None,
             (true, true) => Doubt::Torn,
@@ -278,7 +254,7 @@ impl Snapshot {
             channels,
             producers,
             promised: Epoch(h.promised.get()),
-            epochs: has(SNAPSHOT_EPOCHS).then_some(epochs),
+            epochs,
             vouched,
             channels_lost: h.channels_lost.get(),
         };
@@ -297,8 +273,8 @@ impl Snapshot {
     /// The ends rise, all lie within the log, and so does the place where damage begins.
     fn epochs_agree(&self) -> bool {
         let inside = |at: Position| at.offset < self.end.offset;
-        let last = self.epochs().last().is_none_or(|e| inside(e.end) && e.epoch < self.epoch);
-        last && self.vouched.is_none_or(|v| inside(v.at)) && Epochs::restore(self.epochs().to_vec()).is_some()
+        let last = self.epochs.last().is_none_or(|e| inside(e.end) && e.epoch < self.epoch);
+        last && self.vouched.is_none_or(|v| inside(v.at)) && Epochs::restore(self.epochs.clone()).is_some()
     }
 
     /// Each producer once, in the order of their last batches, all of them before the end.
@@ -369,7 +345,7 @@ mod tests {
             channels: vec![channel("a", 0), channel("b-long-name", 200)],
             producers: vec![producer(9, 5, 1), producer(4, 700, PLACES_MAX)],
             promised: Epoch(8),
-            epochs: Some(vec![EpochEnd { epoch: Epoch(1), end: at(20), chain_crc: 5 }]),
+            epochs: vec![EpochEnd { epoch: Epoch(1), end: at(20), chain_crc: 5 }],
             vouched: Some(Tail { at: at(150), chain_crc: 6, epoch: Epoch(3) }),
             channels_lost: 5,
         }

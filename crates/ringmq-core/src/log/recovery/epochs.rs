@@ -1,4 +1,4 @@
-//! The epochs of a log whose snapshot does not tell them: found by halving over the commit logs, since epochs never fall.
+//! The epochs of a log of which no snapshot holds: a binary search of the commit logs finds them, since epochs never fall.
 //!
 //! Where a record does not hold, an epoch seems to end at the one before it: too early, which only makes two logs share less
 //! than they do.

@@ -110,7 +110,7 @@ pub struct Header {
 struct Block {
     found: HeaderFound,
     header: Option<FileHeader>,
-    /// Empty also where an older build wrote none.
+    /// Empty where no segment was before; `None` where it is damaged.
     table: Option<SegmentTable>,
 }
 

@@ -47,7 +47,7 @@ pub enum JournalAction {
 
 /// | named | journal | action | why |
 /// |---|---|---|---|
-/// | Unnamed | any | Take | an older build names none; while they are begun they hold nothing |
+/// | Unnamed | any | Take | a journal that is being begun holds nothing |
 /// | Begun | There | Take | the usual case; what is damaged in it is judged write by write |
 /// | Begun | Missing, Blank, Older | Refuse | it was written to, and may be found again |
 pub const JOURNAL_TABLE: &[Row<Named, JournalFound, (), JournalAction>] = &[
@@ -56,7 +56,7 @@ pub const JOURNAL_TABLE: &[Row<Named, JournalFound, (), JournalAction>] = &[
         b: &[],
         c: &[],
         then: JournalAction::Take,
-        why: "an older build names none; while they are begun they hold nothing",
+        why: "a journal that is being begun holds nothing",
     },
     Row {
         a: &[Named::Begun],

@@ -294,7 +294,7 @@ impl Partition {
         (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
         (self.promised, self.committed, self.vouched) = (s.promised, s.committed, s.vouched);
         self.channels_lost = s.channels_lost;
-        self.epochs = s.epochs.clone().and_then(Epochs::restore);
+        self.epochs = Some(Epochs::restore(s.epochs.clone()).expect("verified when it was read"));
         self.channels = s.channels.clone();
         self.producers = Producers::restore(cx.producers, &s.producers);
         self.snapshot_producers = self.producers.clone();
@@ -468,7 +468,7 @@ impl Partition {
             channels: self.channels.clone(),
             producers: self.producers.iter().copied().collect(),
             promised: self.promised,
-            epochs: self.epochs.as_ref().map(|e| e.iter().collect()),
+            epochs: self.epochs.as_ref().expect("they are searched before a snapshot is taken").iter().collect(),
             vouched: self.vouched.filter(|_| self.promised > Epoch(0)),
         }
     }
