@@ -27,8 +27,8 @@ impl View<'_, '_> {
         self.lost_channels(dir, newest.as_ref())?;
         let mut bases = self.storage.segments(dir)?;
         let applied = newest.as_ref().map_or(0, |s| s.applied);
-        let cuts = self.cuts.of(dir.topic_id, dir.partition.0).into_iter().filter(|c| c.sequence > applied);
-        let lowest = cuts.min_by_key(|c| (!c.is_restart, c.to.offset));
+        let cuts = self.cuts.of(dir.topic_id, dir.partition.0);
+        let lowest = cuts.behind(applied).min_by_key(|c| (!c.is_restart, c.to.offset)).copied();
         self.limit = lowest.map(|c| c.to.offset);
         if let Some(cut) = lowest {
             let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "cuts" });

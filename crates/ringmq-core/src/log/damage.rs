@@ -4,7 +4,7 @@ use crate::base::{Epoch, Position};
 use crate::format::snapshot::Doubt;
 use crate::format::{files::SegmentMeta, tail::Tail};
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Damage {
     /// Ranges that do not hold, ascending, disjoint.
     lost: Vec<(Position, Position)>,

@@ -14,7 +14,7 @@ use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::open_batch::OpenBatch;
 use super::producer_tables::ProducerTables;
-use super::producers::{ProducerLimits, Producers};
+use super::producers::ProducerLimits;
 use super::progress::{Mark, Progress};
 use super::reading::Reading;
 use super::recent::{Recent, RecentBatches};
@@ -28,9 +28,9 @@ use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
 use crate::format::batch::COPIED_MAX;
 use crate::format::batch::{Batch, BatchHeader, Stamp};
 use crate::format::epochs::Epochs;
+use crate::format::files::SegmentMeta;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
-use crate::format::{files::SegmentMeta, snapshot::Doubt};
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
 const STREAM_WAITING: usize = 4;
@@ -84,42 +84,14 @@ impl PartitionLog {
     /// One of which nothing exists yet.
     pub fn empty(dir: Arc<PartitionDir>, epoch: Epoch, unix_ns: i64, limits: ProducerLimits) -> Self {
         let topic = TopicInfo { name: dir.topic.clone(), id: dir.topic_id, partitions: dir.partition.0 + 1 };
-        let nothing = RecoveredPartition {
-            topic: Arc::new(topic),
-            start: Position::START,
-            start_crc: 0,
-            end: Position::START,
-            collect_start: Position::START,
-            chain_crc: 0,
-            epoch: Epoch(0),
-            epochs: Epochs::default(),
-            promised: Epoch(0),
-            committed: Position::START,
-            vouched: None,
-            doubt: Doubt::None,
-            channels_lost: 0,
-            record_sequence: 0,
-            snapshot_sequence: 0,
-            segments: vec![],
-            segment_len: 0,
-            commit_len: 0,
-            tail: vec![],
-            commit_tail: vec![],
-            commit_records: 0,
-            channels: vec![],
-            lost: vec![],
-            producers: Producers::new(limits),
-            counted: VecDeque::new(),
-            last_unix_ns: 0,
-            dir,
-        };
+        let nothing = RecoveredPartition::empty(Arc::new(topic), dir, limits);
         Self::new(nothing, epoch, unix_ns)
     }
 
     /// `epoch`: of this start, also that of a segment that has to be begun.
     pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
         let (mut metas, mut segment_len, mut commit_len, mut batches) =
-            (r.segments, r.segment_len, r.commit_len, r.commit_records);
+            (r.files.segments, r.files.segment_len, r.files.commit_len, r.files.commit_records);
         if metas.is_empty() {
             metas.push(SegmentMeta { base: r.end, prev_crc: r.chain_crc });
             (segment_len, commit_len, batches) = (0, 0, 0);
@@ -137,19 +109,19 @@ impl PartitionLog {
         let segment_writer = if bytes == 0 {
             FileWriter::begin(r.dir.clone(), header(SEGMENT_MAGIC), &before)
         } else {
-            FileWriter::resume(r.dir.clone(), SEGMENT_MAGIC, last.base.offset, FILE_HEADER_LEN + bytes as u64, r.tail)
+            FileWriter::resume(r.dir.clone(), SEGMENT_MAGIC, last.base.offset, FILE_HEADER_LEN + bytes as u64, r.files.tail)
         };
         let commit_writer = if batches == 0 {
             FileWriter::begin(r.dir.clone(), header(COMMIT_MAGIC), &before)
         } else {
             let at = FILE_HEADER_LEN + batches * COMMIT_RECORD_LEN as u64;
-            FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.commit_tail)
+            FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.files.commit_tail)
         };
         let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch, unix_ns: r.last_unix_ns };
         let is_shared = r.promised > Epoch(0);
         PartitionLog {
             borders: Borders::new(r.start, r.start_crc, r.collect_start),
-            damage: Damage::new(r.lost, r.vouched, r.doubt, r.channels_lost),
+            damage: r.damage,
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
             epoch: if is_shared { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) } else { epoch },
             epochs: r.epochs,

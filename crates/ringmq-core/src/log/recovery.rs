@@ -24,6 +24,7 @@
 pub mod channels;
 pub mod cuts;
 mod epochs;
+mod files;
 pub mod headers;
 pub mod journals;
 pub mod node;
@@ -31,6 +32,7 @@ pub mod partition;
 #[cfg(test)]
 mod producer_tests;
 mod producers;
+mod records;
 mod redo;
 pub mod report;
 pub mod scan;
@@ -237,7 +239,7 @@ fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64)
         (p.promised, p.committed) = (Epoch(0), p.end);
     } else {
         let is_of_peers = p.epoch.0 > generation;
-        if p.promised == Epoch(0) && (is_of_peers || p.doubt == Doubt::Lost) {
+        if p.promised == Epoch(0) && (is_of_peers || p.damage.doubt() == Doubt::Lost) {
             // Its own word is lost, or may be: a store's epochs are no higher than the generation. How far it is committed is not known.
             p.committed = p.start;
         }
@@ -332,8 +334,7 @@ impl Partitions {
             for partition in (0..topic.partitions).map(PartitionId) {
                 by_id.insert((topic.id, partition.0), all.len());
                 let dir = topics::dir(&topic.name, topic.id, partition);
-                let let_go = cuts.start_of(topic.id, partition.0);
-                all.push(Partition::open(cx, topic, dir, cuts.of(topic.id, partition.0), let_go)?);
+                all.push(Partition::open(cx, topic, dir, cuts.of(topic.id, partition.0))?);
             }
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
                 let dir = topics::dir(&topic.name, topic.id, extra);
@@ -370,7 +371,7 @@ impl Partitions {
         let is_explained = matches!(write.action, WriteAction::DamageOwn | WriteAction::DamageRepeated) && !write.lost_facts;
         for entry in write.directory.iter().filter(|_| is_explained) {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
-                self.all[i].is_gap_explained = true;
+                self.all[i].records.explain_gap();
             }
         }
         if write.lost_copy {
@@ -408,7 +409,8 @@ impl Partitions {
                 for entry in &write.directory {
                     if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                         // What was cut may have been acknowledged last, and rotten: only a comparison can tell.
-                        self.all[i].doubt = self.all[i].doubt.max(Doubt::Torn);
+                        let damage = &mut self.all[i].damage;
+                        damage.set_doubt(damage.doubt().max(Doubt::Torn));
                     }
                 }
             }
@@ -423,7 +425,8 @@ impl Partitions {
                 cx.report.note(Severity::Damage, &file, write.at, what);
                 self.leap = self.leap.max(ring.file_len);
                 for p in &mut self.all {
-                    (p.doubt, p.damaged, p.channels_lost) = (Doubt::Lost, true, cx.generation);
+                    p.suspect();
+                    p.damage.mark_channels_lost(cx.generation);
                 }
             }
         }
@@ -435,9 +438,9 @@ impl Partitions {
         for entry in directory {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                 self.all[i].touched = true;
-                (self.all[i].doubt, self.all[i].damaged) = (Doubt::Lost, true);
+                self.all[i].suspect();
                 if lost_facts {
-                    self.all[i].channels_lost = cx.generation;
+                    self.all[i].damage.mark_channels_lost(cx.generation);
                 }
                 self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
             }
@@ -468,7 +471,7 @@ impl Partitions {
     /// it, it is made now, as its creation would have.
     fn complete_firsts(&mut self, topics: &[TopicRef]) {
         for topic in topics {
-            let firsts = self.by_id.get(&(topic.id, 0)).map_or(&[][..], |&zero| &self.all[zero].channels);
+            let firsts = self.by_id.get(&(topic.id, 0)).map_or(&[][..], |&zero| self.all[zero].channels.list());
             let firsts: Vec<CursorImage> = firsts.iter().filter(|c| c.first).cloned().collect();
             for &i in (1..topic.partitions).filter_map(|p| self.by_id.get(&(topic.id, p))) {
                 firsts.iter().for_each(|first| self.all[i].complete_first(first));

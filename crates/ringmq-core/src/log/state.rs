@@ -2,12 +2,12 @@
 //!
 //! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
 
-use super::producers::{Before, Producers};
+use super::damage::Damage;
+use super::producers::{Before, ProducerLimits, Producers};
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
 use crate::format::cursor::CursorImage;
 use crate::format::epochs::Epochs;
-use crate::format::tail::Tail;
-use crate::format::{files::SegmentMeta, snapshot::Doubt};
+use crate::format::files::SegmentMeta;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -35,34 +35,62 @@ pub struct RecoveredPartition {
     pub promised: Epoch,
     /// A lower bound of what is committed; without other replicas the end. Beyond the end only where something was lost.
     pub committed: Position,
-    /// Where the first damage of the log begins, if there is some.
-    pub vouched: Option<Tail>,
-    /// Of what was cut, lost or set aside, now or before, until it was compared.
-    pub doubt: Doubt,
-    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
-    pub channels_lost: u64,
+    /// What was truncated, lost or set aside, at this recovery or before. A lost batch stands for each range that recovery bridged.
+    pub damage: Damage,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.
     pub record_sequence: u64,
     /// Sequence of the newest snapshot on disk (0: none). The next one goes to the slot of its own parity.
     pub snapshot_sequence: u64,
-    /// Ascending; empty when the partition never had a file. `end` lies in the last one.
-    pub segments: Vec<SegmentMeta>,
-    /// Bytes of the last segment's file and of its commit log, which are allocated.
-    pub segment_len: u64,
-    pub commit_len: u64,
-    /// Bytes of the last, partly filled block of the last segment: they end at `end`. Empty at a block's border.
-    pub tail: Vec<u8>,
-    /// The same of the last commit log.
-    pub commit_tail: Vec<u8>,
-    /// Records in the last commit log.
-    pub commit_records: u64,
+    pub files: RecoveredFiles,
     pub channels: Vec<CursorImage>,
-    /// Ranges that were found to be lost at this recovery, ascending; a lost batch stands for each that recovery wrote.
-    pub lost: Vec<(Position, Position)>,
     /// As the log before `end` tells them.
     pub producers: Producers,
     /// What the table was before each batch behind `committed`; without other replicas empty.
     pub counted: VecDeque<Before>,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub last_unix_ns: i64,
+}
+
+/// The segments of a partition, and the open ends of the last one's files.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RecoveredFiles {
+    /// Ascending; empty when the partition never had a file. The log's end lies in the last one.
+    pub segments: Vec<SegmentMeta>,
+    /// Allocated bytes of the last segment's file.
+    pub segment_len: u64,
+    /// Allocated bytes of its commit log.
+    pub commit_len: u64,
+    /// Bytes of the last, partly filled block of the last segment: they end at the log's end. Empty at a block's border.
+    pub tail: Vec<u8>,
+    /// Bytes of the last, partly filled block of its commit log.
+    pub commit_tail: Vec<u8>,
+    /// Number of records in that commit log.
+    pub commit_records: u64,
+}
+
+impl RecoveredPartition {
+    /// A partition of which nothing exists yet.
+    pub fn empty(topic: TopicRef, dir: Arc<PartitionDir>, limits: ProducerLimits) -> RecoveredPartition {
+        RecoveredPartition {
+            dir,
+            topic,
+            start: Position::START,
+            start_crc: 0,
+            end: Position::START,
+            collect_start: Position::START,
+            chain_crc: 0,
+            epoch: Epoch(0),
+            epochs: Epochs::default(),
+            promised: Epoch(0),
+            committed: Position::START,
+            damage: Damage::default(),
+            record_sequence: 0,
+            snapshot_sequence: 0,
+            files: RecoveredFiles::default(),
+            channels: vec![],
+            producers: Producers::new(limits),
+            counted: VecDeque::new(),
+            last_unix_ns: 0,
+        }
+    }
 }

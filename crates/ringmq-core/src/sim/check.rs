@@ -18,7 +18,7 @@ pub type Found = (BatchHeader, Option<Batch>);
 /// tails handed to the engine must agree; only bodies may be damaged.
 pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, String> {
     let mut log: Vec<Found> = vec![];
-    let (mut at, mut chain, mut chain_open) = match p.segments.first() {
+    let (mut at, mut chain, mut chain_open) = match p.files.segments.first() {
         Some(first) => (first.base, first.prev_crc, true),
         None if p.end.offset == 0 => return Ok(log),
         None => return Err(format!("no segment, but the end is {:?}", p.end)),
@@ -27,7 +27,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
         return Err(format!("start {:?} lies outside of {:?} to {:?}", p.start, at, p.end));
     }
     let named = named_by_tables(disk, p)?;
-    for (i, segment) in p.segments.iter().enumerate() {
+    for (i, segment) in p.files.segments.iter().enumerate() {
         let base = segment.base.offset;
         if segment.base != at {
             return Err(format!("segment {base} begins at {:?}, the one before ends at {at:?}", segment.base));
@@ -41,7 +41,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
             Err(_) if named.contains(&base) => {}
             Err(bad) => return Err(format!("segment {base}: header: {bad}")),
         }
-        let end = p.segments.get(i + 1).map_or(p.end.offset, |next| next.base.offset);
+        let end = p.files.segments.get(i + 1).map_or(p.end.offset, |next| next.base.offset);
         let mut records = 0;
         while at.offset < end {
             let from = segment_at(base, at.offset) as usize;
@@ -64,7 +64,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
             (at, chain, chain_open) = (h.end(), h.header_crc.get(), h.is_lost());
             records += 1;
         }
-        if i + 1 == p.segments.len() {
+        if i + 1 == p.files.segments.len() {
             check_tails(p, bytes, commits, base, records)?;
         }
     }
@@ -77,7 +77,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
 /// The segments that tables name. What these say of them must be true.
 fn named_by_tables(disk: &SimDisk, p: &RecoveredPartition) -> Result<BTreeSet<i64>, String> {
     let mut named = BTreeSet::new();
-    for segment in &p.segments {
+    for segment in &p.files.segments {
         let base = segment.base.offset;
         let bytes = disk.contents(&FileId::Segment(p.dir.clone(), base)).unwrap_or(&[]);
         let table = match SegmentTable::parse(bytes, p.dir.topic_id, p.dir.partition, base) {
@@ -86,7 +86,7 @@ fn named_by_tables(disk: &SimDisk, p: &RecoveredPartition) -> Result<BTreeSet<i6
             Err(bad) => return Err(format!("segment {base}: table: {bad}")),
         };
         for m in table.segments() {
-            let known = p.segments.iter().find(|s| s.base.offset == m.base.offset);
+            let known = p.files.segments.iter().find(|s| s.base.offset == m.base.offset);
             if known.is_some_and(|s| s != m) {
                 return Err(format!("segment {base}: its table says {m:?}, recovery {known:?}"));
             }
@@ -98,12 +98,13 @@ fn named_by_tables(disk: &SimDisk, p: &RecoveredPartition) -> Result<BTreeSet<i6
 
 fn check_tails(p: &RecoveredPartition, bytes: &[u8], commits: &[u8], base: i64, records: u64) -> Result<(), String> {
     let lens = (bytes.len() as u64, commits.len() as u64);
-    if lens != (p.segment_len, p.commit_len) || records != p.commit_records {
+    if lens != (p.files.segment_len, p.files.commit_len) || records != p.files.commit_records {
         return Err(format!("lengths {lens:?} and {records} records, recovery says {p:?}"));
     }
-    for (file, at, tail) in
-        [(bytes, segment_at(base, p.end.offset), &p.tail), (commits, commit_at(p.commit_records), &p.commit_tail)]
-    {
+    for (file, at, tail) in [
+        (bytes, segment_at(base, p.end.offset), &p.files.tail),
+        (commits, commit_at(p.files.commit_records), &p.files.commit_tail),
+    ] {
         let expected = &file[block_down(at) as usize..at as usize];
         if tail.len() >= BLOCK || expected != &tail[..] {
             return Err(format!("a tail of {} bytes is not what stands before byte {at}", tail.len()));

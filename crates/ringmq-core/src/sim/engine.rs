@@ -447,7 +447,7 @@ impl Engine {
     pub fn confirm(&mut self, p: usize, name: &str, intervals: &[Interval]) -> Vec<Fact> {
         let name = ChannelName::new(name).expect("a test's name is valid");
         let mut facts = vec![];
-        let i = match channels::position(&self.parts[p].channels, &name) {
+        let i = match self.parts[p].channels.iter().position(|c| c.name == name) {
             Some(i) => i,
             None => {
                 let epoch = Epoch(self.generation);
@@ -480,7 +480,7 @@ impl Engine {
 
 impl Part {
     fn new(p: RecoveredPartition, cores: u16) -> Part {
-        let last = p.segments.last().copied();
+        let last = p.files.segments.last().copied();
         Part {
             core: p.topic.core_of(p.dir.partition, cores).0 as usize,
             dir: p.dir,
@@ -493,9 +493,9 @@ impl Part {
             record_sequence: p.record_sequence,
             snapshot_sequence: p.snapshot_sequence,
             applied: p.record_sequence,
-            bases: p.segments.iter().map(|m| m.base.offset).collect(),
-            records: p.commit_records,
-            segment_len: p.segment_len,
+            bases: p.files.segments.iter().map(|m| m.base.offset).collect(),
+            records: p.files.commit_records,
+            segment_len: p.files.segment_len,
             pending: vec![],
             channels: p.channels,
             producers: p.producers,

@@ -263,7 +263,7 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     if p.promised > epoch {
         book.promised = p.promised;
     }
-    assert_eq!(p.vouched, None, "nothing was damaged");
+    assert_eq!(p.damage.vouched(), None, "nothing was damaged");
     book.promising.clear();
     book.held.clear();
     // What was lost may have been seen by others: another leader goes on.

@@ -1,7 +1,119 @@
-//! What a journal's small facts do to the cursors of a partition.
+//! The cursors of a partition during recovery, and what a journal's small facts do to them.
 
 use crate::base::{ChannelName, LogId, Position};
 use crate::format::cursor::{CursorImage, Interval};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// Number of FINs that wait at least before they are brought into their cursors.
+const FINISHED_MIN: usize = 1 << 16;
+
+/// The channels of one partition. FINs wait until something else happens to a channel, or until as many wait as the cursors have
+/// intervals: bringing them in costs a walk over all intervals of their channels.
+#[derive(Default)]
+pub struct Channels {
+    known: Vec<CursorImage>,
+    /// Cursors that only FINs tell of.
+    unfounded: Vec<CursorImage>,
+    /// FINs that wait, by channel and generation.
+    waiting: BTreeMap<(ChannelName, u64), CursorImage>,
+    /// Number of intervals in `waiting`.
+    waiting_intervals: usize,
+}
+
+impl Channels {
+    pub fn of(known: Vec<CursorImage>) -> Channels {
+        Channels { known, ..Channels::default() }
+    }
+
+    pub fn list(&self) -> &[CursorImage] {
+        &self.known
+    }
+
+    pub fn into_list(self) -> Vec<CursorImage> {
+        self.known
+    }
+
+    /// A cursor as its record says. `start`: of the log, here and below.
+    pub fn set(&mut self, image: CursorImage, start: Position) {
+        self.settle(start);
+        self.unfounded.retain(|c| c.name != image.name);
+        match self.known.iter_mut().find(|c| c.name == image.name) {
+            Some(known) => *known = image,
+            None => self.known.push(image),
+        }
+    }
+
+    pub fn delete(&mut self, name: &ChannelName, start: Position) {
+        self.settle(start);
+        self.known.retain(|c| c.name != *name);
+        self.unfounded.retain(|c| c.name != *name);
+    }
+
+    /// FINs of one channel.
+    pub fn finish(&mut self, image: CursorImage, start: Position) {
+        self.waiting_intervals += image.intervals.len();
+        let key = (image.name.clone(), image.generation);
+        match self.waiting.entry(key) {
+            Entry::Vacant(new) => drop(new.insert(image)),
+            Entry::Occupied(known) => known.into_mut().intervals.extend(image.intervals),
+        }
+        if self.waiting_intervals > FINISHED_MIN {
+            let known: usize = self.known.iter().map(|c| c.intervals.len()).sum();
+            if self.waiting_intervals > known {
+                self.settle(start);
+            }
+        }
+    }
+
+    /// Brings the FINs that wait into their cursors.
+    fn settle(&mut self, start: Position) {
+        self.waiting_intervals = 0;
+        // Lower generations of a channel come first: they say nothing of a higher one.
+        std::mem::take(&mut self.waiting).into_values().for_each(|image| self.bring_in(image, start));
+    }
+
+    fn bring_in(&mut self, image: CursorImage, start: Position) {
+        for known in [&mut self.known, &mut self.unfounded] {
+            match known.iter_mut().find(|c| c.name == image.name) {
+                Some(c) if c.generation == image.generation => return confirm(c, &image.intervals),
+                Some(c) if c.generation > image.generation => return,
+                _ => {}
+            }
+        }
+        let mut cursor = reborn(&image, start);
+        confirm(&mut cursor, &image.intervals);
+        self.unfounded.retain(|c| c.name != image.name);
+        self.unfounded.push(cursor);
+    }
+
+    /// Takes the cursors that only FINs told of. Behind all records.
+    pub fn take_unfounded(&mut self, start: Position) -> Vec<CursorImage> {
+        self.settle(start);
+        std::mem::take(&mut self.unfounded)
+    }
+
+    /// A cursor that only FINs told of is the channel's.
+    pub fn adopt(&mut self, cursor: CursorImage) {
+        self.known.retain(|c| c.name != cursor.name);
+        self.known.push(cursor);
+    }
+
+    /// The topic's first channel, as partition 0 has it, begins at `oldest` if it is missing. Whether it was.
+    pub fn complete_first(&mut self, first: &CursorImage, oldest: Position) -> bool {
+        let is_missing = self.known.iter().all(|c| c.name != first.name);
+        if is_missing {
+            self.known.push(CursorImage { generation: 0, ..reborn(first, oldest) });
+        }
+        is_missing
+    }
+
+    /// Brings every cursor back to a log that ends at `end`. Returns how many stood behind it.
+    pub fn clamp(&mut self, end: Position, start: Position) -> usize {
+        self.settle(start);
+        self.known.iter_mut().chain(&mut self.unfounded).map(|cursor| clamp(cursor, end) as usize).sum()
+    }
+}
 
 /// Adds confirmed intervals to a cursor and moves it over what is confirmed without a gap. Adding one twice changes nothing. Takes
 /// the time of one walk over all its intervals, however many are added.
@@ -42,11 +154,7 @@ pub fn clamp(cursor: &mut CursorImage, end: Position) -> bool {
     beyond
 }
 
-pub fn position(channels: &[CursorImage], name: &ChannelName) -> Option<usize> {
-    channels.iter().position(|c| c.name == *name)
-}
-
-/// Messages confirmed, for tests.
+/// Whether a message is confirmed, for tests.
 pub fn is_confirmed(cursor: &CursorImage, id: LogId) -> bool {
     let after = cursor.intervals.partition_point(|i| i.start <= id);
     id < cursor.confirmed.log_id || after > 0 && id < cursor.intervals[after - 1].end.log_id

@@ -14,14 +14,13 @@
 
 use super::RecoverError;
 use super::partition::{Context, Partition};
-use super::scan::{commit_at, commit_index, commit_record_at, segment_at};
-use crate::base::{Epoch, FileId, IdMap, Position, TopicId};
+use super::producers::Counted;
+use super::scan::{commit_index, commit_record_at};
+use crate::base::{Epoch, IdMap, Position, TopicId};
 use crate::format::epochs::Epochs;
 use crate::format::files::RawPosition;
 use crate::format::journal::RecordKind;
 use crate::journal::replay::Record;
-use crate::log::producers::Producers;
-use crate::log::recovery::channels;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
@@ -84,51 +83,96 @@ impl Cuts {
         self.cuts.is_empty()
     }
 
-    /// Where the log begins by the newest record of it.
-    pub fn start_of(&self, topic: TopicId, partition: u16) -> Option<Position> {
-        self.starts.get(&(topic, partition)).copied()
-    }
-
-    pub fn of(&self, topic: TopicId, partition: u16) -> Vec<Cut> {
-        self.cuts.get(&(topic, partition)).cloned().unwrap_or_default()
+    /// The cuts of one partition, none of them redone.
+    pub fn of(&self, topic: TopicId, partition: u16) -> PartitionCuts {
+        let key = (topic, partition);
+        PartitionCuts {
+            cuts: self.cuts.get(&key).cloned().unwrap_or_default(),
+            upto: 0,
+            retained_from: self.starts.get(&key).copied(),
+        }
     }
 }
 
-impl Partition {
+/// The cuts of one partition that the journals hold, and how far redo has come among them.
+#[derive(Debug)]
+pub struct PartitionCuts {
+    /// In the order of their records.
+    cuts: Vec<Cut>,
+    /// Sequence of the last record that the snapshot contains, or that was redone, of a cut or before it.
+    upto: u64,
+    /// Where retention let the log begin, by the newest record of it in the journals.
+    retained_from: Option<Position>,
+}
+
+impl PartitionCuts {
     /// Those that redo has not come to.
-    fn cuts_to_come(&self) -> impl Iterator<Item = &Cut> {
-        self.cuts.iter().filter(|c| c.sequence > self.cut_upto)
+    fn to_come(&self) -> impl Iterator<Item = &Cut> {
+        self.cuts.iter().filter(|c| c.sequence > self.upto)
+    }
+
+    /// Those behind the record `contained`, in their order.
+    pub fn behind(&self, contained: u64) -> impl Iterator<Item = &Cut> {
+        self.cuts.iter().filter(move |c| c.sequence > contained)
+    }
+
+    /// Redo has come to this record.
+    pub fn pass(&mut self, sequence: u64) {
+        self.upto = sequence;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cuts.is_empty()
+    }
+
+    pub fn has_restart(&self) -> bool {
+        self.cuts.iter().any(|c| c.is_restart)
     }
 
     /// A later cut, one that the snapshot contains too, takes the batch at `offset` that the record `sequence` holds.
-    pub fn is_cut_later(&self, sequence: u64, offset: i64) -> bool {
-        self.cuts.iter().any(|c| c.sequence > sequence && c.takes(offset))
+    pub fn takes_later(&self, sequence: u64, offset: i64) -> bool {
+        self.behind(sequence).any(|c| c.takes(offset))
     }
 
     /// The log is dropped by a record that redo has not come to.
     pub fn is_dropped_later(&self) -> bool {
-        self.cuts_to_come().any(|c| c.is_restart)
+        self.to_come().any(|c| c.is_restart)
     }
 
     /// `to`, or where a later cut ends the log below it.
-    pub fn below_cuts(&self, to: Position) -> Position {
-        let lowest = self.cuts_to_come().map(|c| c.to).min_by_key(|at| at.offset);
+    pub fn below(&self, to: Position) -> Position {
+        let lowest = self.to_come().map(|c| c.to).min_by_key(|at| at.offset);
         lowest.filter(|at| at.offset < to.offset).unwrap_or(to)
     }
 
     /// A cut whose physical part may be missing is still to come.
-    pub fn is_cut_pending(&self) -> bool {
-        self.cuts_to_come().any(|c| !c.is_done)
+    pub fn is_pending(&self) -> bool {
+        self.to_come().any(|c| !c.is_done)
     }
 
+    /// `start`, or the later place where retention let the log begin by the journals.
+    pub fn retained_start(&self, start: Position) -> Position {
+        self.retained_from.filter(|at| at.offset > start.offset).unwrap_or(start)
+    }
+
+    /// The cut of this record. `None`: there is none, or later ones make it void.
+    fn reached(&mut self, sequence: u64) -> Option<Cut> {
+        let cut = self.cuts.iter().find(|c| c.sequence == sequence).copied()?;
+        self.upto = sequence;
+        let is_void = self.is_dropped_later() || !cut.is_restart && self.to_come().any(|c| c.takes(cut.to.offset));
+        (!is_void).then_some(cut)
+    }
+}
+
+impl Partition {
     /// The log is opened where the cuts that its snapshot does not contain end it. The segments are not looked at yet. True: it
     /// was dropped.
     pub fn open_cut(&mut self, cx: &mut Context<'_>, contained: u64) -> Result<bool, RecoverError> {
-        self.cut_upto = contained;
-        if let Some(restart) = self.cuts_to_come().filter(|c| c.is_restart).last().copied() {
+        self.cuts.pass(contained);
+        if let Some(restart) = self.cuts.to_come().filter(|c| c.is_restart).last().copied() {
             return self.open_restarted(cx, restart).map(|()| true);
         }
-        let lowest = self.cuts_to_come().min_by_key(|c| c.to.offset).copied();
+        let lowest = self.cuts.to_come().min_by_key(|c| c.to.offset).copied();
         if let Some(cut) = lowest.filter(|c| (self.start.offset..self.end.offset).contains(&c.to.offset)) {
             (self.end, self.chain_crc, self.chain_open) = (cut.to, cut.chain_crc, false);
             self.cut_epochs(cut.to);
@@ -140,27 +184,16 @@ impl Partition {
     fn open_restarted(&mut self, cx: &mut Context<'_>, restart: Cut) -> Result<(), RecoverError> {
         let at = restart.to;
         (self.start, self.end, self.chain_crc, self.chain_open) = (at, at, restart.chain_crc, false);
-        (self.epoch, self.epochs, self.vouched) = (Epoch(0), Some(Epochs::default()), None);
-        self.producers = Producers::new(cx.producers);
-        (self.snapshot_producers, self.last_unix_ns) = (self.producers.clone(), 0);
-        self.segments.clear();
-        (self.segment_len, self.commit_len, self.commit_count) = (0, 0, 0);
+        (self.epoch, self.epochs) = (Epoch(0), Some(Epochs::default()));
+        self.damage.restart();
+        self.counted = Counted::new(cx.producers);
+        self.files.forget_segments();
         if !restart.is_done {
-            let bases: Vec<i64> = std::mem::take(&mut self.ahead).into_iter().collect();
-            self.remove_segments(cx, bases)?;
+            let ahead = self.files.take_ahead();
+            self.files.remove(cx, ahead)?;
         }
         self.touched = true;
-        if self.ahead.contains(&at.offset) { self.enter(cx) } else { Ok(()) }
-    }
-
-    fn remove_segments(&mut self, cx: &mut Context<'_>, bases: Vec<i64>) -> Result<(), RecoverError> {
-        for base in bases {
-            let files = [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)];
-            // Redo may have written them before it came to the cut.
-            self.written.retain(|f| !files.contains(f));
-            cx.storage.remove(&files)?;
-        }
-        Ok(())
+        if self.files.begins_at(at.offset) { self.enter(cx) } else { Ok(()) }
     }
 
     /// The epochs of what is left; the last one is that of the batch before `to`, unless only a commit log can tell.
@@ -171,18 +204,12 @@ impl Partition {
         if to.offset <= self.start.offset {
             self.epoch = Epoch(0);
         }
-        self.vouched = self.vouched.filter(|v| v.at.offset < to.offset);
-        self.lost.retain(|l| l.0.offset < to.offset);
+        self.damage.truncate(to);
     }
 
     /// Redo has come to a cut.
     pub fn redo_cut(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
-        let Some(cut) = self.cuts.iter().find(|c| c.sequence == sequence).copied() else { return Ok(()) };
-        self.cut_upto = sequence;
-        let is_void = self.is_dropped_later() || !cut.is_restart && self.cuts_to_come().any(|c| c.takes(cut.to.offset));
-        if is_void {
-            return Ok(());
-        }
+        let Some(cut) = self.cuts.reached(sequence) else { return Ok(()) };
         if !cut.is_restart {
             self.reach(cx, cut.to, "the journal cuts the log behind it")?;
             if self.end.offset < cut.to.offset || self.start.offset > cut.to.offset {
@@ -191,10 +218,7 @@ impl Partition {
             self.truncate(cx, &cut)?;
         }
         // Cursors follow the log.
-        self.settle_finished();
-        for channel in self.channels.iter_mut().chain(&mut self.unfounded) {
-            channels::clamp(channel, cut.to);
-        }
+        self.channels.clamp(cut.to, self.start);
         if self.collect_start.offset > cut.to.offset {
             self.collect_start = cut.to;
         }
@@ -204,17 +228,13 @@ impl Partition {
     fn truncate(&mut self, cx: &mut Context<'_>, cut: &Cut) -> Result<(), RecoverError> {
         self.flush(cx)?;
         let to = cut.to;
-        while self.segments.len() > 1 && self.segments.last().is_some_and(|m| m.base.offset > to.offset) {
-            let base = self.segments.pop().expect("there are two").base.offset;
-            self.ahead.insert(base);
-        }
-        let base = self.segments.last().map_or(0, |m| m.base.offset);
+        self.files.truncate(to);
         (self.end, self.chain_crc, self.chain_open) = (to, cut.chain_crc, false);
         self.cut_epochs(to);
-        if let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) {
-            self.commit_count = commit_index(cx.storage, &self.dir, base, to.offset)?;
-            (self.segment_len, self.commit_len) = (cx.storage.len(&segment)?.unwrap_or(0), cx.storage.len(&commit)?.unwrap_or(0));
-            let last = match self.commit_count {
+        if let Some(base) = self.files.last_base() {
+            self.files.set_commit_count(commit_index(cx.storage, &self.dir, base, to.offset)?);
+            self.files.measure(cx)?;
+            let last = match self.files.commit_count() {
                 0 => None,
                 count => commit_record_at(cx.storage, &self.dir, base, count - 1)?,
             };
@@ -226,12 +246,8 @@ impl Partition {
         if cut.is_done {
             return Ok(());
         }
-        let ahead: Vec<i64> = std::mem::take(&mut self.ahead).into_iter().collect();
-        self.remove_segments(cx, ahead)?;
-        let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(()) };
-        self.segment_len = super::redo::wipe(cx, &segment, segment_at(base, to.offset), self.segment_len)?;
-        self.commit_len = super::redo::wipe(cx, &commit, commit_at(self.commit_count), self.commit_len)?;
-        self.written.extend([segment, commit]);
-        Ok(())
+        let ahead = self.files.take_ahead();
+        self.files.remove(cx, ahead)?;
+        self.files.wipe_behind(cx, to)
     }
 }

@@ -20,8 +20,9 @@ impl Partition {
         if self.epochs.is_none() {
             let mut epochs = Epochs::default();
             let mut last: Option<CommitRecord> = None;
-            for (i, meta) in self.segments.iter().enumerate() {
-                let (base, end) = (meta.base.offset, self.segments.get(i + 1).map_or(self.end.offset, |next| next.base.offset));
+            for (i, meta) in self.files.segments().iter().enumerate() {
+                let (base, end) =
+                    (meta.base.offset, self.files.segments().get(i + 1).map_or(self.end.offset, |next| next.base.offset));
                 let count = commit_index(cx.storage, &self.dir, base, end)?;
                 let mut index = 0;
                 while index < count {

@@ -11,10 +11,10 @@ use super::scan::{Batches, commit_record_at};
 use super::{RecoverError, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position};
 use crate::format::decision::{Row, decide, finding};
+use crate::format::files::SegmentMeta;
 use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
 use crate::format::segment_table::SegmentTable;
 use crate::format::storage::{Storage, read_range};
-use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use crate::log::chain::Chain;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,50 +192,17 @@ fn from_log(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Re
 }
 
 impl Partition {
-    /// The segments before the one at `base`.
-    pub fn table(&self, base: i64) -> SegmentTable {
-        let before = self.segments.partition_point(|m| m.base.offset < base);
-        SegmentTable::of(self.segments[..before].iter().copied())
-    }
-
-    /// Writes both headers, with what stands before the segment. The files are allocated.
-    pub fn write_headers(&mut self, cx: &mut Context<'_>, meta: &SegmentMeta, epoch: Epoch) -> Result<(), RecoverError> {
-        let table = self.table(meta.base.offset);
-        let (id, partition) = (self.dir.topic_id, self.dir.partition);
-        let header = |magic| FileHeader::new(magic, id, partition, meta.base, meta.prev_crc, epoch, cx.now_unix_ns);
-        let blocks = [SEGMENT_MAGIC, COMMIT_MAGIC].map(|magic| header(magic).block(&table));
-        let base = meta.base.offset;
-        for (file, block) in [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)].iter().zip(blocks)
-        {
-            cx.storage.write(file, 0, &block)?;
-            self.written.insert(file.clone());
-        }
-        Ok(())
-    }
-
-    /// Writes the first blocks of both files as they stand. They hold, but a process whose write or sync failed may have left them in a
-    /// cache, and a later sync covers nothing of that.
-    pub fn write_back_headers(&mut self, cx: &mut Context<'_>, base: i64) -> Result<(), RecoverError> {
-        for file in [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)] {
-            let block = read_range(cx.storage, &file, 0, BLOCK)?;
-            cx.storage.write(&file, 0, &block)?;
-            self.written.insert(file);
-        }
-        Ok(())
-    }
-
     /// Learns of segments that begin before the end, from the newest one backwards. One that nothing can place is set aside.
     pub fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
         let (mut known, mut repairs) = (BTreeMap::new(), vec![]);
         for &base in bases.iter().rev() {
-            self.ahead.remove(&base);
+            self.files.leave_ahead(base);
             if known.contains_key(&base) {
                 continue;
             }
             let header = read(cx.storage, &self.dir, base)?;
             let Some(meta) = header.meta else {
-                self.doubt = Doubt::Lost;
-                self.damaged = true;
+                self.suspect();
                 set_aside(cx.storage, &self.dir, base, cx.label, "the file header is damaged", cx.report)?;
                 continue;
             };
@@ -252,14 +219,14 @@ impl Partition {
                 repairs.push((meta, header.epoch, file, "the table of the segments before it is damaged: written again"));
             }
         }
-        self.segments.extend(known.into_values());
+        self.files.enter_known(known.into_values());
         for (meta, epoch, file, what) in repairs {
             cx.report.note(Severity::Repaired, &file, Some(0), what);
             for file in [FileId::Segment(self.dir.clone(), meta.base.offset), FileId::Commit(self.dir.clone(), meta.base.offset)]
             {
                 cx.allocate(&file, BLOCK as u64)?;
             }
-            self.write_headers(cx, &meta, Epoch(epoch))?;
+            self.files.write_headers(cx, &meta, Epoch(epoch))?;
         }
         Ok(())
     }

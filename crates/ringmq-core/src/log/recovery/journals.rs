@@ -51,13 +51,7 @@ pub enum JournalAction {
 /// | Begun | There | Take | the usual case; what is damaged in it is judged write by write |
 /// | Begun | Missing, Blank, Older | Refuse | it was written to, and may be found again |
 pub const JOURNAL_TABLE: &[Row<Named, JournalFound, (), JournalAction>] = &[
-    Row {
-        a: &[Named::Unnamed],
-        b: &[],
-        c: &[],
-        then: JournalAction::Take,
-        why: "a journal that is being begun holds nothing",
-    },
+    Row { a: &[Named::Unnamed], b: &[], c: &[], then: JournalAction::Take, why: "a journal that is being begun holds nothing" },
     Row {
         a: &[Named::Begun],
         b: &[JournalFound::There],

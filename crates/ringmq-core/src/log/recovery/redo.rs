@@ -6,50 +6,41 @@
 
 use super::headers::{self, HeaderAction};
 use super::partition::{Context, Partition};
+use super::records::Gap;
 use super::report::Severity;
-use super::scan::{self, BatchAction, BatchFound, Batches, Place, SEGMENT_TABLE, commit_at, commit_record, segment_at};
-use super::{RecoverError, channels, unknown};
+use super::scan::{self, BatchAction, BatchFound, Batches, Place, SEGMENT_TABLE, commit_record, segment_at};
+use super::{RecoverError, unknown};
 use crate::base::{BLOCK, Epoch, FileId, LogId, Position, block_up};
 use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::format::cursor::CursorImage;
 use crate::format::decision::decide;
-use crate::format::files::{COMMIT_RECORD_LEN, RawPosition};
+use crate::format::files::RawPosition;
 use crate::format::journal::RecordKind;
 use crate::format::producer::Producer;
 use crate::format::snapshot::Snapshot;
-use crate::format::storage::{overlay, read_range};
+use crate::format::storage::overlay;
 use crate::format::tail::Tail;
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use crate::journal::replay::Record;
 use crate::log::chain::Chain;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, IntoBytes};
-
-/// Redone bytes of a partition are written when there are as many.
-const PENDING_MAX: usize = 1024 * 1024;
-/// So many FINs wait at least before they are brought into their cursors.
-const FINISHED_MIN: usize = 1 << 16;
 
 impl Partition {
     /// Brings one record in. Batches go by their place, everything else by its sequence.
     pub fn redo(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         self.touched = true;
         let sequence = record.header.sequence.get();
-        if std::mem::take(&mut self.expects_first_record) && sequence > 1 && !self.is_gap_explained {
-            self.no_first_record(cx);
-            self.sequence_unknown = true;
+        let (gap, is_new) = self.records.see(sequence);
+        match gap {
+            Gap::None => {}
+            Gap::First => self.no_first_record(cx),
+            Gap::Missing(missing) => {
+                let what = format!("{missing} journal records before record {sequence} of this partition are missing");
+                self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
+            }
         }
-        let contained = self.on_disk.as_ref().map_or(0, |s| s.applied);
-        self.has_witness |= sequence <= contained + 1;
-        let is_new = sequence > self.record_sequence || self.sequence_unknown;
-        let missing = sequence.saturating_sub(self.record_sequence + 1);
-        if missing > 0 && !self.sequence_unknown && !self.is_gap_explained {
-            let what = format!("{missing} journal records before record {sequence} of this partition are missing");
-            self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
-        }
-        self.record_sequence = self.record_sequence.max(sequence);
         match record.kind {
             RecordKind::Batch | RecordKind::DirectBatch => self.redo_batch(cx, record),
             _ if !is_new => Ok(()),
@@ -60,15 +51,14 @@ impl Partition {
     /// Brings in a fact of a write that is cut. What was journaled before it may be cut, too.
     pub fn redo_kept(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let sequence = record.header.sequence.get();
-        if sequence <= self.record_sequence && !self.sequence_unknown {
+        if !self.records.see_kept(sequence) {
             return Ok(());
         }
-        (self.touched, self.has_kept) = (true, true);
-        self.record_sequence = self.record_sequence.max(sequence);
+        self.touched = true;
         let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
         if record.kind == RecordKind::Truncate && place().is_ok_and(|to| to.offset > self.end.offset) {
             // The batches before the cut went with the write: there is nothing to cut, and nothing is missing.
-            self.cut_upto = sequence;
+            self.cuts.pass(sequence);
             return Ok(());
         }
         self.redo_fact(cx, record)
@@ -78,26 +68,13 @@ impl Partition {
         let cursor = || CursorImage::decode(&record.payload).map(|(c, _)| c).expect("verified when it was read");
         let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
         match record.kind {
-            RecordKind::Cursor => {
-                let image = cursor();
-                self.settle_finished();
-                self.unfounded.retain(|c| c.name != image.name);
-                match channels::position(&self.channels, &image.name) {
-                    Some(i) => self.channels[i] = image,
-                    None => self.channels.push(image),
-                }
-            }
-            RecordKind::Finished => self.finished(cursor()),
-            RecordKind::ChannelDelete => {
-                let name = cursor().name;
-                self.settle_finished();
-                self.channels.retain(|c| c.name != name);
-                self.unfounded.retain(|c| c.name != name);
-            }
+            RecordKind::Cursor => self.channels.set(cursor(), self.start),
+            RecordKind::Finished => self.channels.finish(cursor(), self.start),
+            RecordKind::ChannelDelete => self.channels.delete(&cursor().name, self.start),
             RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
             RecordKind::Start => {
                 let start = place().expect("verified when it was read");
-                if start.offset > self.start.offset && !self.is_dropped_later() {
+                if start.offset > self.start.offset && !self.cuts.is_dropped_later() {
                     self.start = start;
                 }
             }
@@ -109,23 +86,22 @@ impl Partition {
                 let is_suspect =
                     U64::read_from_prefix(&record.payload).map(|(is, _)| is != 0).expect("verified when it was read");
                 // What this recovery finds damaged nobody has compared.
-                self.doubt = if is_suspect || self.damaged { Doubt::Lost } else { Doubt::None };
+                self.damage.set_doubt(if is_suspect || self.is_damaged { Doubt::Lost } else { Doubt::None });
             }
             RecordKind::LossAccepted => {
                 let upto = U64::read_from_prefix(&record.payload).map(|(g, _)| g.get()).expect("verified when it was read");
-                if self.channels_lost <= upto {
-                    self.channels_lost = 0;
+                if self.damage.channels_lost() <= upto {
+                    self.damage.accept_channels_lost();
                 }
             }
             RecordKind::ChannelsLost => {
                 let generation = U64::read_from_prefix(&record.payload).map(|(g, _)| g.get()).expect("verified when it was read");
-                self.channels_lost = self.channels_lost.max(generation);
+                self.damage.mark_channels_lost(generation.max(self.damage.channels_lost()));
             }
-            RecordKind::Producers if self.is_dropped_later() => {}
+            RecordKind::Producers if self.cuts.is_dropped_later() => {}
             RecordKind::Producers => {
                 let list = Producer::decode_all(&record.payload).expect("verified when it was read");
-                self.producers.adopt(&list, self.start.offset);
-                self.snapshot_producers.adopt(&list, self.start.offset);
+                self.counted.adopt(&list, self.start.offset);
             }
             RecordKind::Committed => self.committed = place().expect("verified when it was read"),
             RecordKind::Truncate | RecordKind::Restart => self.redo_cut(cx, record.header.sequence.get())?,
@@ -134,60 +110,20 @@ impl Partition {
         Ok(())
     }
 
-    /// FINs wait until something else happens to a channel, or as many wait as there are: to bring them in costs a walk over all
-    /// intervals of their channels.
-    fn finished(&mut self, image: CursorImage) {
-        self.finished_count += image.intervals.len();
-        let key = (image.name.clone(), image.generation);
-        match self.finished.entry(key) {
-            Entry::Vacant(new) => drop(new.insert(image)),
-            Entry::Occupied(known) => known.into_mut().intervals.extend(image.intervals),
-        }
-        if self.finished_count > FINISHED_MIN {
-            let known: usize = self.channels.iter().map(|c| c.intervals.len()).sum();
-            if self.finished_count > known {
-                self.settle_finished();
-            }
-        }
-    }
-
-    /// Brings the FINs that wait into their cursors.
-    pub fn settle_finished(&mut self) {
-        self.finished_count = 0;
-        // Lower generations of a channel come first: they say nothing of a higher one.
-        std::mem::take(&mut self.finished).into_values().for_each(|image| self.redo_finished(image));
-    }
-
-    fn redo_finished(&mut self, image: CursorImage) {
-        for known in [&mut self.channels, &mut self.unfounded] {
-            match known.iter_mut().find(|c| c.name == image.name) {
-                Some(c) if c.generation == image.generation => return channels::confirm(c, &image.intervals),
-                Some(c) if c.generation > image.generation => return,
-                _ => {}
-            }
-        }
-        let mut cursor = channels::reborn(&image, self.start);
-        channels::confirm(&mut cursor, &image.intervals);
-        self.unfounded.retain(|c| c.name != image.name);
-        self.unfounded.push(cursor);
-    }
-
     /// Behind all records. With a snapshot that holds and no record missing behind it, the snapshot stands behind what became of such a
     /// channel: it was being deleted, or another leader's cursor had taken its place. The record of that was not durable, nor
     /// anything behind it, and no answer tells of the channel since: it is as the snapshot has it.
     pub fn report_unfounded(&mut self, cx: &mut Context<'_>) {
-        self.settle_finished();
-        let is_whole = !self.damaged && !self.sequence_unknown && !self.expects_first_record;
-        let snapshot = self.on_disk.as_ref().filter(|_| is_whole).map(|s| Snapshot::file(&self.dir, s.sequence));
-        for cursor in std::mem::take(&mut self.unfounded) {
+        let is_whole = !self.is_damaged && self.records.is_known();
+        let snapshot = self.saved.newest().filter(|_| is_whole).map(|s| Snapshot::file(&self.dir, s.sequence));
+        for cursor in self.channels.take_unfounded(self.start) {
             let name = cursor.name.clone();
             if let Some(file) = &snapshot {
                 let what = format!("channel {name} was deleted or replaced, not yet durably in the journal: it is as it is here");
                 cx.report.note(Severity::Repaired, file, None, what);
                 continue;
             }
-            self.channels.retain(|c| c.name != name);
-            self.channels.push(cursor);
+            self.channels.adopt(cursor);
             let what = format!("channel {name} was lost: it delivers again from the start what is not known as finished");
             self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
         }
@@ -195,14 +131,13 @@ impl Partition {
 
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
-        if self.is_cut_later(record.header.sequence.get(), h.offset.get()) {
+        if self.cuts.takes_later(record.header.sequence.get(), h.offset.get()) {
             return Ok(()); // What stands there now may be what came after the cut.
         }
-        let covering = self.segments.iter().rev().find(|m| m.base.offset <= h.offset.get());
+        let covering = self.files.segments().iter().rev().find(|m| m.base.offset <= h.offset.get());
         if let Some(m) = covering {
             // What is in place already may have been written by a process that died before it was durable.
-            let base = m.base.offset;
-            self.written.extend([FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)]);
+            self.files.touch(m.base.offset);
         }
         if h.offset.get() < self.end.offset {
             return Ok(());
@@ -214,7 +149,7 @@ impl Partition {
         if h.start() != self.end || !continues || h.epoch.get() < self.epoch.0 {
             if h.offset.get() >= self.end.offset {
                 let file = FileId::Segment(self.dir.clone(), self.end.offset);
-                self.damage(cx, file, None, format!("a journaled batch at offset {} does not continue the log", h.offset));
+                self.report_damage(cx, file, None, format!("a journaled batch at offset {} does not continue the log", h.offset));
             }
             return Ok(());
         }
@@ -231,21 +166,21 @@ impl Partition {
     /// The body must stand in its segment, and hold.
     fn redo_direct(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
         self.flush(cx)?;
-        if self.ahead.contains(&self.end.offset) {
+        if self.files.begins_at(self.end.offset) {
             self.enter(cx)?;
         }
         let (mut found, mut at) = (BatchFound::Zeros, None);
-        if let Some(last) = self.segments.last() {
-            let (f, there) = Batches::new(&self.dir, last.base.offset).judge(cx.storage, self.end.offset, &Chain::default())?;
+        if let Some(base) = self.files.last_base() {
+            let (f, there) = Batches::new(&self.dir, base).judge(cx.storage, self.end.offset, &Chain::default())?;
             found = if there.is_some_and(|t| t.header_crc != h.header_crc) { BatchFound::Breaks } else { f };
-            at = Some(segment_at(last.base.offset, self.end.offset));
+            at = Some(segment_at(base, self.end.offset));
         }
         match decide(SEGMENT_TABLE, found, Place::Direct, ()).then {
             BatchAction::Keep | BatchAction::KeepHeader => self.accept(cx, h),
-            BatchAction::Halt => Err(unknown(self.segment_file().expect("it was read"), at.unwrap_or(0))),
+            BatchAction::Halt => Err(unknown(self.files.last_segment().expect("it was read"), at.unwrap_or(0))),
             BatchAction::Bridge | BatchAction::Cut => {
-                let file = FileId::Segment(self.dir.clone(), self.segments.last().map_or(self.end.offset, |m| m.base.offset));
-                self.damage(cx, file, at, format!("the body of a batch of {} messages is damaged ({found:?})", h.num));
+                let file = FileId::Segment(self.dir.clone(), self.files.last_base().unwrap_or(self.end.offset));
+                self.report_damage(cx, file, at, format!("the body of a batch of {} messages is damaged ({found:?})", h.num));
                 self.bridge(cx, h.end())
             }
         }
@@ -253,8 +188,8 @@ impl Partition {
 
     /// Goes to a position that was promised: what the segments hold is kept, the rest is lost.
     pub fn reach(&mut self, cx: &mut Context<'_>, to: Position, why: &str) -> Result<(), RecoverError> {
-        let to = self.below_cuts(to);
-        if !to.is_sane() || to.offset <= self.end.offset || self.is_dropped_later() {
+        let to = self.cuts.below(to);
+        if !to.is_sane() || to.offset <= self.end.offset || self.cuts.is_dropped_later() {
             return Ok(());
         }
         self.advance(cx)?;
@@ -262,13 +197,13 @@ impl Partition {
             // A segment that begins in between says where it begins, and may hold what follows.
             let step = self.next_segment(cx, to)?;
             let before = self.end;
-            let file = FileId::Segment(self.dir.clone(), self.segments.last().map_or(0, |m| m.base.offset));
-            let at = self.segments.last().map(|m| segment_at(m.base.offset, before.offset));
+            let file = FileId::Segment(self.dir.clone(), self.files.last_base().unwrap_or(0));
+            let at = self.files.last_base().map(|base| segment_at(base, before.offset));
             let what = format!(
                 "lost: offsets {} to {}, ids {} to {}: {why}",
                 before.offset, step.offset, before.log_id.0, step.log_id.0
             );
-            self.damage(cx, file, at, what);
+            self.report_damage(cx, file, at, what);
             self.bridge(cx, step)?;
             if self.end == before {
                 break;
@@ -279,7 +214,7 @@ impl Partition {
     }
 
     fn next_segment(&mut self, cx: &mut Context<'_>, to: Position) -> Result<Position, RecoverError> {
-        let between: Vec<i64> = self.ahead.range(self.end.offset + 1..to.offset).copied().collect();
+        let between: Vec<i64> = self.files.ahead().range(self.end.offset + 1..to.offset).copied().collect();
         for base in between {
             if let Some(meta) = headers::read(cx.storage, &self.dir, base)?.meta
                 && meta.base.is_sane()
@@ -312,8 +247,8 @@ impl Partition {
     pub fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         self.flush(cx)?;
         'segments: loop {
-            let Some(base) = self.segments.last().map(|m| m.base.offset) else {
-                if !self.ahead.contains(&self.end.offset) {
+            let Some(base) = self.files.last_base() else {
+                if !self.files.begins_at(self.end.offset) {
                     return Ok(());
                 }
                 self.enter(cx)?;
@@ -321,7 +256,7 @@ impl Partition {
             };
             let dir = self.dir.clone();
             let mut batches = Batches::new(&dir, base);
-            while !self.ahead.contains(&self.end.offset) {
+            while !self.files.begins_at(self.end.offset) {
                 let (found, h) = batches.judge(cx.storage, self.end.offset, &self.chain())?;
                 match (decide(SEGMENT_TABLE, found, Place::Beyond, ()).then, h) {
                     (BatchAction::Keep, Some(h)) => {
@@ -340,7 +275,7 @@ impl Partition {
                             return self.flush(cx);
                         }
                         batches = Batches::new(&dir, base);
-                        if self.segments.last().is_none_or(|m| m.base.offset != base) {
+                        if self.files.last_base() != Some(base) {
                             continue 'segments;
                         }
                     }
@@ -361,17 +296,17 @@ impl Partition {
         found: BatchFound,
         header: Option<BatchHeader>,
     ) -> Result<bool, RecoverError> {
-        if !self.damaged {
+        if !self.is_damaged {
             return Ok(false);
         }
-        let record = scan::commit_record_at(cx.storage, &self.dir, base, self.commit_count)?;
+        let record = scan::commit_record_at(cx.storage, &self.dir, base, self.files.commit_count())?;
         let Some(record) = record.filter(|r| r.position() == self.end && r.end().is_sane() && r.epoch.get() >= self.epoch.0)
         else {
             return Ok(false);
         };
         let (before, file) = (self.end, FileId::Segment(self.dir.clone(), base));
         let what = format!("a batch of {} messages that its commit record names is damaged ({found:?})", record.num);
-        self.damage(cx, file, Some(segment_at(base, before.offset)), what);
+        self.report_damage(cx, file, Some(segment_at(base, before.offset)), what);
         self.touched = true;
         match (decide(SEGMENT_TABLE, found, Place::Promised, ()).then, header) {
             (BatchAction::KeepHeader, Some(h)) if h.end() == record.end() => {
@@ -386,28 +321,6 @@ impl Partition {
         Ok(self.end != before)
     }
 
-    /// Clears what stands behind the last record of the commit log: of batches that are lost, or of an earlier life of
-    /// the log. Left there, it would be found when the log has grown to its ids.
-    pub fn clear_stale_records(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let Some(file) = self.commit_file() else { return Ok(()) };
-        let at = commit_at(self.commit_count);
-        let behind = read_range(cx.storage, &file, at, BLOCK.min(self.commit_len.saturating_sub(at) as usize))?;
-        if behind.iter().all(|&b| b == 0) {
-            return Ok(());
-        }
-        let what = format!("records behind record {} name nothing that is stored: cleared", self.commit_count);
-        cx.report.note(Severity::Repaired, &file, Some(at), what);
-        let rest = vec![0; crate::base::IO_BYTES_MAX];
-        let mut at = at;
-        while at < self.commit_len {
-            let len = rest.len().min((self.commit_len - at) as usize);
-            overlay(cx.storage, &file, at, &rest[..len])?;
-            at += len as u64;
-        }
-        self.written.insert(file);
-        Ok(())
-    }
-
     fn chain(&self) -> Chain {
         let crc = (!self.chain_open).then_some(self.chain_crc);
         Chain { at: Some(self.end), crc, epoch: self.epoch.0 }
@@ -415,12 +328,12 @@ impl Partition {
 
     /// The batch stands at the end of the last segment already: index it.
     fn accept(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
-        assert!(self.pending.is_empty(), "nothing unwritten stands before a batch that is in place");
+        assert!(!self.files.has_unwritten_bytes(), "nothing unwritten stands before a batch that is in place");
         if h.is_lost() {
             self.unvouch();
-            self.lost.push((h.start(), h.end()));
+            self.damage.add_lost(h.start(), h.end());
         }
-        self.written.extend(self.segment_file());
+        self.files.touch_last_segment();
         self.index(cx, h)
     }
 
@@ -430,66 +343,51 @@ impl Partition {
             self.chain_crc = h.prev_crc.get();
         }
         self.make_room(cx, bytes.len())?;
-        self.pending.extend_from_slice(bytes);
+        self.files.append(bytes);
         self.index(cx, h)?;
-        if self.pending.len() >= PENDING_MAX { self.flush(cx) } else { Ok(()) }
+        if self.files.is_flush_due() { self.flush(cx) } else { Ok(()) }
     }
 
     /// Adds the commit record and moves the end.
     fn index(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
-        let record_end = commit_at(self.commit_count + 1);
-        if record_end > self.commit_len {
-            let file = self.commit_file().expect("a batch stands in a segment");
-            cx.allocate(&file, block_up(record_end))?;
-            self.commit_len = block_up(record_end);
-        }
-        self.pending_records.extend_from_slice(commit_record(h, &self.dir).as_bytes());
-        self.commit_count += 1;
+        self.files.add_record(cx, &commit_record(h, &self.dir))?;
         if let Some(epochs) = self.epochs.as_mut().filter(|_| h.epoch.get() > self.epoch.0) {
             epochs.close(self.start, Tail { at: self.end, chain_crc: self.chain_crc, epoch: self.epoch });
         }
         (self.end, self.chain_crc, self.chain_open) = (h.end(), h.header_crc.get(), h.is_lost());
         self.epoch = self.epoch.max(Epoch(h.epoch.get()));
-        self.producers.count(h);
-        if !h.is_lost() {
-            self.last_unix_ns = h.base_unix_ns.get();
-        }
+        self.counted.count(h);
         Ok(())
     }
 
     /// A segment that holds the next `len` bytes behind the end: the last one, the one that was begun just here, or a new one.
     fn make_room(&mut self, cx: &mut Context<'_>, len: usize) -> Result<(), RecoverError> {
-        if self.ahead.contains(&self.end.offset) || self.segments.is_empty() {
+        if self.files.begins_at(self.end.offset) || self.files.segments().is_empty() {
             self.enter(cx)?;
         }
-        let base = self.segments.last().expect("entered above").base.offset;
+        let base = self.files.last_base().expect("entered above");
         let at = segment_at(base, self.end.offset);
         // Behind a lost batch the end may lie beyond the file: what is between is not allocated for nothing.
-        let is_full =
-            self.end.offset > base && (at > self.segment_len || at + len as u64 > self.segment_len.max(cx.segment_bytes));
-        if is_full && at + len as u64 > self.segment_len {
+        let there = self.files.segment_len();
+        let is_full = self.end.offset > base && (at > there || at + len as u64 > there.max(cx.segment_bytes));
+        if is_full && at + len as u64 > there {
             self.enter(cx)?;
         }
-        let base = self.segments.last().expect("entered above").base.offset;
-        let needed = block_up(segment_at(base, self.end.offset) + len as u64);
-        if needed > self.segment_len {
-            cx.allocate(&FileId::Segment(self.dir.clone(), base), needed)?;
-            self.segment_len = needed;
-        }
-        Ok(())
+        let base = self.files.last_base().expect("entered above");
+        self.files.grow_segment(cx, block_up(segment_at(base, self.end.offset) + len as u64))
     }
 
     /// Begins, or goes on in, the segment whose base is the end.
     pub fn enter(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         self.flush(cx)?;
         let base = self.end.offset;
-        let (segment, commit) = (FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base));
-        let found = match self.ahead.remove(&base) {
+        let [segment, commit] = self.files.pair(base);
+        let found = match self.files.leave_ahead(base) {
             true => Some(headers::read(cx.storage, &self.dir, base)?),
             false => None,
         };
         if found.as_ref().is_some_and(|h| h.action == HeaderAction::SetAside) {
-            self.damaged = true;
+            self.is_damaged = true;
             headers::set_aside(cx.storage, &self.dir, base, cx.label, "it belongs to another topic or partition", cx.report)?;
         }
         cx.allocate(&segment, 2 * BLOCK as u64)?;
@@ -497,36 +395,17 @@ impl Partition {
         // Behind a lost batch the chain begins anew, with what the batch that stands here was chained to.
         let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
         let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
-        let before = self.table(base);
+        let before = self.files.table(base);
         match found.is_some_and(|h| h.is_right(&meta, &before)) {
-            true => self.write_back_headers(cx, base)?,
-            false => self.write_headers(cx, &meta, self.epoch)?,
+            true => self.files.write_back_headers(cx, base)?,
+            false => self.files.write_headers(cx, &meta, self.epoch)?,
         }
-        self.segment_len = cx.storage.len(&segment)?.unwrap_or(0);
-        self.commit_len = cx.storage.len(&commit)?.unwrap_or(0);
-        self.commit_count = 0;
-        self.written.extend([segment, commit]);
-        self.segments.push(meta);
-        Ok(())
+        self.files.enter(cx, meta)
     }
 
-    /// Writes what was appended. Bytes beside it stay: a direct batch may begin in the same block.
+    /// Writes what was appended.
     pub fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let Some(base) = self.segments.last().map(|m| m.base.offset) else { return Ok(()) };
-        let (segment, commit) = (FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base));
-        if !self.pending.is_empty() {
-            let at = segment_at(base, self.end.offset - self.pending.len() as i64);
-            overlay(cx.storage, &segment, at, &self.pending)?;
-            self.pending.clear();
-            self.written.insert(segment);
-        }
-        if !self.pending_records.is_empty() {
-            let at = commit_at(self.commit_count) - self.pending_records.len() as u64;
-            overlay(cx.storage, &commit, at, &self.pending_records)?;
-            self.pending_records.clear();
-            self.written.insert(commit);
-        }
-        Ok(())
+        self.files.flush(cx, self.end)
     }
 
     /// Moves the end over a hole: lost batches take its ids and offsets.
@@ -535,7 +414,12 @@ impl Partition {
         let pieces = pieces(from, to);
         if pieces.is_empty() {
             let file = FileId::Segment(self.dir.clone(), from.offset);
-            self.damage(cx, file, None, format!("offsets {} to {} are not a hole that batches left", from.offset, to.offset));
+            self.report_damage(
+                cx,
+                file,
+                None,
+                format!("offsets {} to {} are not a hole that batches left", from.offset, to.offset),
+            );
         }
         for piece_end in pieces {
             self.flush(cx)?;
@@ -543,7 +427,7 @@ impl Partition {
             let lost =
                 Batch::lost(id, partition, epoch, self.end, piece_end, self.chain_crc).expect("a piece has room for a header");
             self.make_room(cx, BATCH_HEADER_LEN)?;
-            let base = self.segments.last().expect("there is room").base.offset;
+            let base = self.files.last_base().expect("there is room");
             let file = FileId::Segment(self.dir.clone(), base);
             overlay(cx.storage, &file, segment_at(base, self.end.offset), &lost.bytes)?;
             self.accept(cx, &lost.header)?;
@@ -557,7 +441,8 @@ impl Partition {
     pub fn leap(&mut self, cx: &mut Context<'_>, bytes: u64, why: &str) -> Result<(), RecoverError> {
         let Partition { end: from, .. } = *self;
         let mut space_end = from.offset;
-        let bases: Vec<i64> = self.segments.iter().map(|m| m.base.offset).chain(self.ahead.iter().copied()).collect();
+        let bases: Vec<i64> =
+            self.files.segments().iter().map(|m| m.base.offset).chain(self.files.ahead().iter().copied()).collect();
         for base in bases {
             let len = cx.storage.len(&FileId::Segment(self.dir.clone(), base))?.unwrap_or(0);
             space_end = space_end.max(base.saturating_add(len.saturating_sub(segment_at(0, 0)).min(i64::MAX as u64) as i64));
@@ -573,27 +458,19 @@ impl Partition {
         self.touched = true;
         self.reach(cx, to, why)?;
         self.flush(cx)?;
-        for file in &self.written {
-            cx.storage.sync(file)?;
-        }
-        Ok(())
+        self.files.sync(cx)
     }
 
     /// Writes the last segment's commit log again from its batch headers. `promised`: where the log is known to reach;
     /// up to there damage is bridged, or stepped over where the old commit log still tells how far. Moves the end.
     pub fn rebuild_commit(&mut self, cx: &mut Context<'_>, promised: Option<Position>) -> Result<(), RecoverError> {
-        let Some(&SegmentMeta { base, prev_crc }) = self.segments.last() else { return Ok(()) };
+        let Some(SegmentMeta { base, prev_crc }) = self.files.last() else { return Ok(()) };
         let dir = self.dir.clone();
         let old: BTreeMap<i64, _> =
             scan::commit_records(cx.storage, &dir, base.offset)?.into_iter().map(|r| (r.offset.get(), r)).collect();
-        let commit = FileId::Commit(dir.clone(), base.offset);
-        cx.allocate(&commit, block_up(commit_at(1)))?;
-        self.write_headers(cx, &SegmentMeta { base, prev_crc }, self.epoch)?;
-        let commit_len = cx.storage.len(&commit)?.unwrap_or(0);
-        self.commit_len = wipe(cx, &commit, commit_at(0), commit_len)?;
+        self.files.restart_commit(cx, self.epoch)?;
         self.epochs = None;
-        self.written.extend([commit, FileId::Segment(dir.clone(), base.offset)]);
-        (self.end, self.chain_crc, self.chain_open, self.commit_count) = (base, prev_crc, base.offset > 0 && prev_crc == 0, 0);
+        (self.end, self.chain_crc, self.chain_open) = (base, prev_crc, base.offset > 0 && prev_crc == 0);
         let last_epoch = std::mem::take(&mut self.epoch);
         let mut batches = Batches::new(&dir, base.offset);
         loop {
@@ -606,7 +483,7 @@ impl Partition {
                 _ if left.is_none() && promised.is_some() => break,
                 (BatchAction::Keep, Some(h)) => self.accept(cx, &h)?,
                 (BatchAction::KeepHeader, Some(h)) => {
-                    self.damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), "the body of a batch is damaged");
+                    self.report_damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), "the body of a batch is damaged");
                     self.unvouch();
                     self.accept(cx, &h)?;
                 }
@@ -620,7 +497,7 @@ impl Partition {
                     let next = found.or(hop).unwrap_or(to);
                     let next = if next.offset > to.offset { to } else { next };
                     let what = format!("lost: offsets {} to {}", self.end.offset, next.offset);
-                    self.damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), what);
+                    self.report_damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), what);
                     let before = self.end;
                     self.bridge(cx, next)?;
                     if self.end == before {
@@ -633,7 +510,7 @@ impl Partition {
         }
         self.epoch = self.epoch.max(last_epoch);
         self.flush(cx)?;
-        let records = self.commit_count;
+        let records = self.files.commit_count();
         let file = FileId::Commit(dir, base.offset);
         cx.report.note(Severity::Repaired, &file, None, format!("{records} records were written again"));
         Ok(())
@@ -662,21 +539,6 @@ fn pieces(from: Position, to: Position) -> Vec<Position> {
     ends.push(to);
     ends
 }
-
-/// Makes everything from `at` to the end of the file zeros, its length staying.
-pub(super) fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, RecoverError> {
-    let keep = block_up(at);
-    if keep > at && keep <= len {
-        overlay(cx.storage, file, at, &vec![0; (keep - at) as usize])?;
-    }
-    if keep < len {
-        cx.storage.truncate(file, keep)?;
-        cx.allocate(file, len)?;
-    }
-    Ok(len)
-}
-
-const _: () = assert!(BLOCK.is_multiple_of(COMMIT_RECORD_LEN));
 
 #[cfg(test)]
 mod tests {

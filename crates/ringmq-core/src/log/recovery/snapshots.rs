@@ -180,20 +180,54 @@ impl Slots {
     }
 }
 
+/// The snapshot slots of a partition.
+pub struct Saved {
+    /// Sequence of the slot that was written last; where it is unknown, a number above any that was ever used.
+    sequence: u64,
+    /// What the newest slot says.
+    newest: Option<Snapshot>,
+    /// Two slots say what `newest` says.
+    is_twice: bool,
+    /// The slots that do not hold (see [`Slots`]), to be reported and written again.
+    bad: Vec<(FileId, bool)>,
+}
+
+impl Saved {
+    /// The slots as they were read.
+    pub fn of(slots: &mut Slots) -> Saved {
+        let newest = slots.newest.take();
+        let sequence = newest.as_ref().map_or(0, |s| s.sequence);
+        Saved { sequence, newest, is_twice: slots.is_twice, bad: std::mem::take(&mut slots.bad) }
+    }
+
+    pub fn newest(&self) -> Option<&Snapshot> {
+        self.newest.as_ref()
+    }
+
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// What slots had is lost: the next one gets a sequence above `floor`.
+    pub fn raise(&mut self, floor: u64) {
+        self.sequence = self.sequence.max(floor);
+    }
+}
+
 impl Partition {
     /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
     /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
     pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        if self.on_disk.is_some() || self.has_witness || self.is_gap_explained {
+        if self.saved.newest.is_some() || self.records.has_witness() || self.records.is_gap_explained() {
             return Ok(());
         }
-        if self.needs_first_record {
+        if self.records.needs_first() {
             self.no_first_record(cx);
-        } else if !self.damaged && !self.touched && !self.ahead.is_empty() {
+        } else if !self.is_damaged && !self.touched && !self.files.ahead().is_empty() {
             let nothing = self.snapshot();
             self.write_snapshots(cx, nothing.clone(), SLOTS as u64)?;
-            (self.on_disk, self.is_twice) = (Some(nothing), true);
-            self.bad_slots.clear();
+            (self.saved.newest, self.saved.is_twice) = (Some(nothing), true);
+            self.saved.bad.clear();
         }
         Ok(())
     }
@@ -204,11 +238,11 @@ impl Partition {
         // The crash may have torn the second one. The third, had it been written, would hold.
         let second = Snapshot::file(&self.dir, 2);
         let is_first_round = |(file, is_blank): &(FileId, bool)| *is_blank || *file == second;
-        let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(is_first_round);
-        if !self.unproven || self.has_witness || is_very_first {
+        let is_very_first = self.saved.sequence == 1 && self.saved.bad.iter().all(is_first_round);
+        if self.records.is_proven() || is_very_first {
             return Ok(());
         }
-        let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
+        let file = self.saved.bad.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
         let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
                     that were finished since may be missing";
         self.lose_channels(cx, file, what);
@@ -217,8 +251,8 @@ impl Partition {
 
     pub(super) fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
         // The journal lets go of the first record when all slots are written.
-        let is_first_round = self.has_witness || self.on_disk.is_none();
-        for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
+        let is_first_round = self.records.has_witness() || self.saved.newest.is_none();
+        for (file, _) in self.saved.bad.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
             cx.report.note(Severity::Repaired, file, Some(0), "the snapshot is damaged: written again from what others have");
         }
     }
@@ -226,27 +260,35 @@ impl Partition {
     /// Writes one bad slot beside two that hold, before anything else is written: with what the newest one says, under the sequence that
     /// the slot had. So a crash while a later snapshot is written leaves two slots that hold.
     pub(super) fn mend_slot(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let (Some(on_disk), [(file, _)]) = (&self.on_disk, &self.bad_slots[..]) else { return Ok(()) };
-        let sequence = (0..SLOTS as u64).filter_map(|behind| on_disk.sequence.checked_sub(behind));
+        let (Some(newest), [(file, _)]) = (&self.saved.newest, &self.saved.bad[..]) else { return Ok(()) };
+        let sequence = (0..SLOTS as u64).filter_map(|behind| newest.sequence.checked_sub(behind));
         let Some(sequence) = sequence.filter(|s| *s > 0).find(|s| Snapshot::file(&self.dir, *s) == *file) else { return Ok(()) };
-        let (file, bytes) = (file.clone(), Snapshot { sequence, ..on_disk.clone() }.encode());
+        let (file, bytes) = (file.clone(), Snapshot { sequence, ..newest.clone() }.encode());
         self.write_whole_slot(cx, &file, &bytes)
+    }
+
+    /// Writes the newest slot again as it stands: the process that wrote it may have died before it was durable. Before another slot is
+    /// written over, lest a power loss takes both.
+    pub(super) fn write_back_newest(&self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        match &self.saved.newest {
+            Some(newest) => Self::write_slot(cx, &Snapshot::file(&self.dir, newest.sequence), &newest.encode()),
+            None => Ok(()),
+        }
     }
 
     /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
     pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
-        match &self.on_disk {
-            None if self.touched || self.damaged || self.end.offset > 0 => SLOTS as u64,
+        match &self.saved.newest {
+            None if self.touched || self.is_damaged || self.end.offset > 0 => SLOTS as u64,
             None => 0,
-            Some(on_disk) if on_disk.says_as(snapshot) && self.bad_slots.is_empty() => !self.is_twice as u64,
+            Some(newest) if newest.says_as(snapshot) && self.saved.bad.is_empty() => !self.saved.is_twice as u64,
             Some(_) => 2,
         }
     }
 
     pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
-        self.expects_first_record = false;
-        self.record_sequence = self.record_sequence.max(cx.sequence_floor);
-        self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
+        self.records.lose_first();
+        self.saved.raise(cx.sequence_floor);
         let file = FileId::Snapshot(self.dir.clone(), 1);
         self.lose_channels(cx, file, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
     }
@@ -254,11 +296,11 @@ impl Partition {
     /// Writes the next slots, one after the other, with this snapshot.
     pub(super) fn write_snapshots(&mut self, cx: &mut Context<'_>, snapshot: Snapshot, copies: u64) -> Result<(), RecoverError> {
         cx.report.partitions_written += (copies > 0) as u64;
-        for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
+        for sequence in (self.saved.sequence + 1..).take(copies as usize) {
             let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
             let file = Snapshot::file(&self.dir, sequence);
             self.write_whole_slot(cx, &file, &bytes)?;
-            self.snapshot_sequence = sequence;
+            self.saved.sequence = sequence;
         }
         Ok(())
     }
@@ -266,7 +308,7 @@ impl Partition {
     /// Writes a slot that may be too short, or missing.
     fn write_whole_slot(&mut self, cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
         let allocated = cx.storage.allocate(file, bytes.len() as u64);
-        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.files.give_back(cx, self.end)? {
             cx.allocate(file, bytes.len() as u64)?;
         } else {
             allocated.or_else(|_| cx.allocate(file, bytes.len() as u64))?;
@@ -274,7 +316,7 @@ impl Partition {
         Self::write_slot(cx, file, bytes)
     }
 
-    pub(super) fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+    fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
         for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
             cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
         }

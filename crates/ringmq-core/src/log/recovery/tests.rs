@@ -174,7 +174,7 @@ fn check(disk: &SimDisk, recovered: &Recovered, model: &mut Model, damaged: bool
         let acked = model.acked.remove(key).unwrap_or_default();
         let maybe = model.maybe.remove(key);
         let by_offset: BTreeMap<i64, &Bytes> = acked.iter().map(|(at, b)| (*at, b)).collect();
-        let first = p.segments.first().map_or(0, |m| m.base.offset);
+        let first = p.files.segments.first().map_or(0, |m| m.base.offset);
         let mut kept = vec![];
         for (h, batch) in &log {
             let at = h.offset.get();
@@ -199,7 +199,7 @@ fn check(disk: &SimDisk, recovered: &Recovered, model: &mut Model, damaged: bool
             assert!(got >= expected, "{} of {expected} acknowledged batches are there", got);
             let start = model.starts.get(key).copied().unwrap_or(0);
             assert!(p.start.offset <= start, "the start moved to {}, not {start}", p.start.offset);
-            assert!(p.lost.is_empty(), "{:?}", p.lost);
+            assert!(p.damage.lost().is_empty(), "{:?}", p.damage.lost());
             check_cursors(p, model, key);
         }
         model.acked.insert(*key, kept);
@@ -345,8 +345,8 @@ fn without_its_files_a_partition_keeps_what_the_journal_has() {
         if recovered.report.findings.iter().any(|f| f.what.contains("the journal goes on behind it")) {
             check(&disk, &recovered, &mut model, true);
             // The lost batch filled a segment, and the next one begins the chain anew.
-            let begins = |p: &RecoveredPartition, at| p.segments.iter().any(|m| m.base.offset > 0 && m.base == at);
-            anew += recovered.partitions.iter().any(|p| p.lost.iter().any(|l| begins(p, l.1))) as u32;
+            let begins = |p: &RecoveredPartition, at| p.files.segments.iter().any(|m| m.base.offset > 0 && m.base == at);
+            anew += recovered.partitions.iter().any(|p| p.damage.lost().iter().any(|l| begins(p, l.1))) as u32;
         }
     }
     assert!(anew > 3, "{anew}");
@@ -547,7 +547,7 @@ fn a_direct_batch_with_a_damaged_body_is_lost_alone_and_never_torn() {
         let log = log_of(&disk, p).expect("the log is whole");
         assert_eq!(p.end, direct.header.end());
         assert_eq!(log[0].1.as_ref().map(|b| &b.bytes), Some(&before.bytes));
-        assert!(log.len() == 2 && log[1].0.is_lost() && log[1].0.end() == p.end && p.doubt.is_suspect());
+        assert!(log.len() == 2 && log[1].0.is_lost() && log[1].0.end() == p.end && p.damage.doubt().is_suspect());
         assert_eq!(recovered.report.has_damage(), start == 0, "{:?}", recovered.report);
     }
 }

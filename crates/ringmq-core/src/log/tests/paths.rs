@@ -403,34 +403,27 @@ fn a_partition_goes_on_where_recovery_left_it() {
     assert_eq!((s.end, s.applied), (rig.store.durable_end(p), 30));
     let at = |file: &FileId, len: u64| rig.disk.files[file][(len - len % 4096) as usize..len as usize].to_vec();
     let (segment, commit) = (FileId::Segment(d.clone(), 0), FileId::Commit(d.clone(), 0));
-    let recovered = state::RecoveredPartition {
-        topic: Arc::new(TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 }),
-        start: s.start,
-        start_crc: 0,
-        end: s.end,
-        collect_start: s.collect_start,
-        chain_crc: s.chain_crc,
-        epoch: s.epoch,
-        epochs: Default::default(),
-        promised: Epoch(0),
-        committed: Position::START,
-        vouched: None,
-        doubt: Default::default(),
-        channels_lost: 0,
-        record_sequence: s.applied,
-        snapshot_sequence: s.sequence,
+    let topic = Arc::new(TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 });
+    let files = state::RecoveredFiles {
         segments: vec![crate::format::files::SegmentMeta { base: Position::START, prev_crc: 0 }],
         segment_len: rig.disk.files[&segment].len() as u64,
         commit_len: rig.disk.files[&commit].len() as u64,
         tail: at(&segment, 4096 + s.end.offset as u64),
         commit_tail: at(&commit, 4096 + 30 * 64),
         commit_records: 30,
-        channels: vec![],
-        lost: vec![],
+    };
+    let recovered = state::RecoveredPartition {
+        start: s.start,
+        end: s.end,
+        collect_start: s.collect_start,
+        chain_crc: s.chain_crc,
+        epoch: s.epoch,
+        record_sequence: s.applied,
+        snapshot_sequence: s.sequence,
+        files,
         producers: Producers::restore(ProducerLimits::default(), &s.producers),
-        counted: Default::default(),
         last_unix_ns: s.unix_ns,
-        dir: d.clone(),
+        ..state::RecoveredPartition::empty(topic, d.clone(), ProducerLimits::default())
     };
     let mut options = options();
     options.epoch = Epoch(5);
@@ -446,9 +439,10 @@ fn a_partition_goes_on_where_recovery_left_it() {
         assert_eq!(slots.collect::<Vec<u8>>(), missing);
     }
     // Whether the disk is full is known before a publish: a partition without room for the next one is tried at once.
-    for (segment_len, is_tight) in [(recovered.segment_len, false), (4096 + s.end.offset as u64, true)] {
+    for (segment_len, is_tight) in [(recovered.files.segment_len, false), (4096 + s.end.offset as u64, true)] {
         let mut store = Store::new(options.clone());
-        let p = store.open(state::RecoveredPartition { segment_len, ..recovered.clone() });
+        let files = state::RecoveredFiles { segment_len, ..recovered.files.clone() };
+        let p = store.open(state::RecoveredPartition { files, ..recovered.clone() });
         store.tick(rig.now, &NoCursors, &mut rig.io, &mut rig.notices);
         let asked: Vec<_> = rig.io.drain(..).filter(|(_, op)| matches!(op, DiskOp::Allocate { .. })).collect();
         assert_eq!((!asked.is_empty(), store.is_disk_full()), (is_tight, false));

@@ -178,14 +178,14 @@ fn what_a_start_reads_does_not_grow_with_the_segments() {
     let mut few_without = without_tables(&few, &metas);
     let (recovered, counts) = start(&mut few);
     let (same, counts_without) = start(&mut few_without);
-    assert_eq!((&recovered.partitions[0].segments, &same.partitions[0]), (&metas, &recovered.partitions[0]));
+    assert_eq!((&recovered.partitions[0].files.segments, &same.partitions[0]), (&metas, &recovered.partitions[0]));
     // One pair for 143 segments: the newest, and 142 that its table names.
     for (segments, more) in [(30, 0), (143, 0), (144, 1), (300, 2)] {
         let (mut disk, metas) = node(segments);
         let mut without = without_tables(&disk, &metas);
         let (recovered, found) = start(&mut disk);
         assert!(recovered.report.findings.is_empty(), "{:?}", recovered.report);
-        assert_eq!(recovered.partitions[0].segments, metas, "{segments}");
+        assert_eq!(recovered.partitions[0].files.segments, metas, "{segments}");
         let expected = Counts { calls: counts.calls + more * PAIR.calls, reads: counts.reads + more * PAIR.reads };
         assert_eq!(found, expected, "{segments} segments, against 3");
         // Where no table is, each header is read, and says the same.
@@ -220,7 +220,7 @@ fn a_rotten_table_costs_a_look_at_the_next_header_and_is_written_again() {
             }
             let (again, _) = start(&mut disk);
             assert!(again.report.findings.is_empty(), "{what}: {:?}", again.report);
-            assert_eq!(again.partitions[0].segments, metas, "{what}");
+            assert_eq!(again.partitions[0].files.segments, metas, "{what}");
         }
     }
     // With the header it is written, whichever of both does not hold.
@@ -242,7 +242,7 @@ fn a_segment_that_was_only_allocated_names_those_before_it() {
     let end = start(&mut disk.clone()).0.partitions[0].end.offset;
     files(end).iter().for_each(|path| disk.scribble(path, 0, &[0; 2 * BLOCK]));
     let (recovered, _) = start(&mut disk);
-    assert_eq!(recovered.partitions[0].segments.len(), 6);
+    assert_eq!(recovered.partitions[0].files.segments.len(), 6);
     for path in files(end) {
         assert_eq!(table_in(disk.contents_of(&path), end), Ok(table_of(&metas, 5)), "{path}");
     }
@@ -259,7 +259,7 @@ fn a_segment_that_was_only_allocated_names_those_before_it() {
 fn scrubbing(disk: &SimDisk, recovered: &Recovered) -> (Rig, PartitionIdx) {
     let mut rig = Rig::new(StoreOptions { scrub_bytes_per_second: MIB, epoch: Epoch(9), ..small() });
     let p = rig.store.open(recovered.partitions[0].clone());
-    let bases = recovered.partitions[0].segments.iter().map(|m| m.base.offset);
+    let bases = recovered.partitions[0].files.segments.iter().map(|m| m.base.offset);
     let of_segments = bases.flat_map(|b| [FileId::Segment(dir("t"), b), FileId::Commit(dir("t"), b)]);
     for file in of_segments.chain([0, 1, 2].map(|slot| FileId::Snapshot(dir("t"), slot))) {
         let bytes = disk.contents(&file).map(<[u8]>::to_vec);
@@ -344,7 +344,7 @@ fn a_header_that_holds_is_not_written_over_by_what_a_table_alone_says() {
     let wrongs: [fn(&mut SegmentMeta); 2] = [|m| m.prev_crc ^= 1, |m| m.base.count += 1];
     for wrong in wrongs {
         let (mut found, _) = start(&mut disk);
-        wrong(&mut found.partitions[0].segments[5]);
+        wrong(&mut found.partitions[0].files.segments[5]);
         let (mut rig, _) = scrubbing(&disk, &found);
         scrub_once(&mut rig);
         let (d, base) = (dir("t"), metas[5].base.offset);
@@ -397,7 +397,7 @@ fn a_segment_that_retention_removed_is_named_and_does_not_come_back() {
     assert_eq!(table_in(disk.contents_of(&files(last)[0]), last), Ok(table_of(&all, 19)), "they are named still");
     let (whole, counts) = start(&mut disk.clone());
     assert!(whole.report.findings.is_empty(), "{:?}", whole.report);
-    assert_eq!(whole.partitions[0].segments, all[14..]);
+    assert_eq!(whole.partitions[0].files.segments, all[14..]);
     let (mut few, _) = node(3);
     assert_eq!(counts.reads, start(&mut few).1.reads);
 }
@@ -409,7 +409,7 @@ fn a_missing_segment_that_a_table_names_is_not_believed_to_be_there() {
     files(metas[5].base.offset).iter().for_each(|path| disk.lose(path, None));
     let (recovered, _) = start(&mut disk);
     let expected: Vec<SegmentMeta> = metas.iter().copied().filter(|m| *m != metas[5]).collect();
-    assert_eq!(recovered.partitions[0].segments, expected);
+    assert_eq!(recovered.partitions[0].files.segments, expected);
     let (mut rig, p) = scrubbing(&disk, &recovered);
     let found = rig.fetch(p, metas[5].base.offset);
     let (from, to) = (metas[5].base.offset, metas[6].base.offset);
@@ -447,5 +447,5 @@ fn tables_follow_a_log_that_is_cut_and_goes_on() {
         }
     }
     let (recovered, _) = start(&mut disk);
-    assert_eq!(recovered.partitions[0].segments, metas);
+    assert_eq!(recovered.partitions[0].files.segments, metas);
 }

@@ -181,7 +181,7 @@ fn that_a_replica_is_suspect_survives_a_kill_and_ends_when_it_was_compared() {
     let of_disk = |net: &Net| {
         let mut disk = net.nodes[0].disk.clone();
         disk.crash();
-        recover(&mut disk, &net.recover_options(0)).expect("a disk without faults").partitions.remove(0).doubt
+        recover(&mut disk, &net.recover_options(0)).expect("a disk without faults").partitions.remove(0).damage.doubt()
     };
     for (is_suspect, expected) in [(true, Doubt::Lost), (false, Doubt::None), (true, Doubt::Lost)] {
         let store = &mut net.nodes[0].shards[0].engine.store;

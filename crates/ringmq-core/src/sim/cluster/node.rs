@@ -150,7 +150,8 @@ impl World {
         self.meta.started(n, recovered.generation);
         self.book.homes.retain(|(node, _), _| *node != n);
         let doubts = recovered.partitions.iter();
-        let doubts = doubts.filter_map(|p| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.doubt))).collect();
+        let doubts =
+            doubts.filter_map(|p| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.damage.doubt()))).collect();
         let shards = self.make_shards(n, recovered);
         self.nodes[n].fails_journal = false;
         self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);

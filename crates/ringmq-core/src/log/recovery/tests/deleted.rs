@@ -66,7 +66,7 @@ fn found(behind: Behind, before: Option<u64>) -> Recovered {
 }
 
 fn is_sound(found: &Recovered) -> bool {
-    !found.report.has_damage() && !found.partitions[0].doubt.is_suspect()
+    !found.report.has_damage() && !found.partitions[0].damage.doubt().is_suspect()
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_channel_is_lost_where_a_record_is_missing() {
     for before in [None, Some(0)] {
         let lost = found(Behind::Gap, before);
         let channels = &lost.partitions[0].channels;
-        assert!(lost.report.has_damage() && lost.partitions[0].doubt.is_suspect(), "{:?}", lost.report);
+        assert!(lost.report.has_damage() && lost.partitions[0].damage.doubt().is_suspect(), "{:?}", lost.report);
         assert!(channels.len() == 1 && !is_confirmed(&channels[0], LogId(1)) && is_confirmed(&channels[0], LogId(2)));
         assert!(lost.report.findings.iter().any(|f| f.what.starts_with("channel ch was lost")), "{:?}", lost.report);
     }
@@ -129,6 +129,6 @@ fn a_fin_of_a_channel_that_nothing_made_is_damage_before_the_end_is_found() {
     let segment = disk.paths().find(|p| p.ends_with(".segment")).expect("there is a segment").to_owned();
     disk.scribble(&segment, segment_at(0, at) + 300, &[9; 8]);
     let found = recover(&mut disk, &options(1, 4)).expect("it recovers");
-    assert!(found.report.has_damage() && found.partitions[0].doubt.is_suspect(), "{:?}", found.report);
+    assert!(found.report.has_damage() && found.partitions[0].damage.doubt().is_suspect(), "{:?}", found.report);
     assert_eq!(found.partitions[0].end, end, "{:?}", found.report);
 }

@@ -106,7 +106,7 @@ fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
         let (disk, recovered) = start_twice(engine.disk, after);
         assert!(!recovered.report.has_damage(), "seed {seed}, after {after}: {:?}", recovered.report);
         let p = &recovered.partitions[0];
-        assert!(p.end == end && p.channels.len() == 13 && !p.doubt.is_suspect(), "seed {seed}, after {after}: {p:?}");
+        assert!(p.end == end && p.channels.len() == 13 && !p.damage.doubt().is_suspect(), "seed {seed}, after {after}: {p:?}");
         began += (p.snapshot_sequence > sequence) as u32;
         assert_eq!(log_of(&disk, p).expect("the log is whole").len(), 2);
     }
@@ -170,7 +170,7 @@ fn a_snapshot_that_a_failed_write_left_is_written_again() {
         used += Snapshot::decode(left, dir.topic_id, dir.partition).is_ok_and(|s| s.sequence == sequence) as u32;
         let recovered = survives(engine.disk, &format!("seed {seed}"));
         let p = &recovered.partitions[0];
-        assert!(p.channels.len() == 12 && !p.doubt.is_suspect());
+        assert!(p.channels.len() == 12 && !p.damage.doubt().is_suspect());
     }
     assert!(used > 5, "{used}");
 }
@@ -214,8 +214,8 @@ fn a_segment_whose_first_block_a_failed_sync_left_is_written_again() {
         engine.disk.faults = Faults::default();
         let recovered = recover(&mut engine.disk, &small).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let p = &recovered.partitions[0];
-        assert!(p.segments.len() > 1, "seed {seed}: {:?}", p.segments);
-        let bases = p.segments.iter().map(|m| m.base.offset);
+        assert!(p.files.segments.len() > 1, "seed {seed}: {:?}", p.files.segments);
+        let bases = p.files.segments.iter().map(|m| m.base.offset);
         let files = bases.flat_map(|at| [FileId::Segment(p.dir.clone(), at), FileId::Commit(p.dir.clone(), at)]);
         let paths: Vec<String> = files.map(|file| file.to_string()).collect();
         let firsts = |disk: &SimDisk| paths.iter().map(|path| disk.contents_of(path)[..BLOCK].to_vec()).collect::<Vec<_>>();
@@ -241,6 +241,6 @@ fn a_replica_whose_log_ends_before_its_leaders_collect_start_is_not_damaged() {
         let p = &found.partitions[0];
         assert_eq!((p.collect_start, p.end), (end, end));
         assert_eq!(found.report.has_damage(), !is_replica, "{:?}", found.report);
-        assert_eq!(p.doubt.is_suspect(), !is_replica);
+        assert_eq!(p.damage.doubt().is_suspect(), !is_replica);
     }
 }

@@ -62,7 +62,7 @@ fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
                 let key = (p.dir.topic_id, p.dir.partition.0);
                 let is_orphan = p.topic.core_of(p.dir.partition, 2).0 == core;
                 orphans += is_orphan as u32;
-                assert_eq!(p.doubt.is_suspect(), is_orphan, "seed {seed}: {:?}", p.dir);
+                assert_eq!(p.damage.doubt().is_suspect(), is_orphan, "seed {seed}: {:?}", p.dir);
                 assert!(p.end.offset >= ends.get(&key).copied().unwrap_or(0), "seed {seed}: an offset may come again");
                 assert!(ids.get(&key).is_none_or(|&id| p.end.log_id >= id), "seed {seed}: an id may come again");
             }
@@ -106,7 +106,12 @@ fn a_journal_that_was_cut_marks_its_partitions() {
         let is_unnamed = found.report.findings.iter().any(|f| f.what.contains("nothing names"));
         for p in &found.partitions {
             let is_marked = has_damage && (is_unnamed || p.topic.core_of(p.dir.partition, 2).0 == core);
-            assert_eq!((p.doubt.is_suspect(), p.channels_lost > 0), (is_marked, is_marked), "{what}: {:?}", p.dir);
+            assert_eq!(
+                (p.damage.doubt().is_suspect(), p.damage.channels_lost() > 0),
+                (is_marked, is_marked),
+                "{what}: {:?}",
+                p.dir
+            );
             marked += is_marked as u32;
         }
         if !has_damage {
@@ -116,7 +121,11 @@ fn a_journal_that_was_cut_marks_its_partitions() {
         let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
         assert!(again.report.findings.is_empty(), "{what}: it is settled: {:?}", again.report);
         assert!(
-            again.partitions.iter().zip(&found.partitions).all(|(a, b)| a.doubt == b.doubt && a.channels_lost == b.channels_lost)
+            again
+                .partitions
+                .iter()
+                .zip(&found.partitions)
+                .all(|(a, b)| a.damage.doubt() == b.damage.doubt() && a.damage.channels_lost() == b.damage.channels_lost())
         );
     }
     assert!(marked > 20 && harmless > 5, "{marked} {harmless}");
@@ -128,9 +137,12 @@ fn check_what_is_left(disk: &SimDisk, recovered: &Recovered, model: &Model) -> u
     for p in &recovered.partitions {
         let acked = model.acked.get(&(p.dir.topic_id, p.dir.partition.0)).cloned().unwrap_or_default();
         let log = log_of(disk, p).expect("the log is whole");
-        let first = p.segments.first().map_or(0, |m| m.base.offset);
+        let first = p.files.segments.first().map_or(0, |m| m.base.offset);
         // Of a batch that was not synced in its segment the header alone may have come through the crash.
-        assert!(p.doubt.is_suspect() || log.iter().all(|(_, batch)| batch.is_some()), "a damaged body that nothing reports");
+        assert!(
+            p.damage.doubt().is_suspect() || log.iter().all(|(_, batch)| batch.is_some()),
+            "a damaged body that nothing reports"
+        );
         let kept: Vec<_> = log.iter().filter_map(|(h, batch)| Some((h, batch.as_ref()?))).filter(|(h, _)| !h.is_lost()).collect();
         for (h, batch) in &kept {
             let expected = acked.iter().find(|(at, _)| *at == h.offset.get()).expect("invented a batch");

@@ -64,7 +64,8 @@ fn rot_of_a_snapshot_costs_nothing_and_is_reported() {
         let what = format!("seed {seed}, {path}: {:?}", found.report);
         assert!(found.report.findings.iter().any(|f| f.file.to_string() == *path), "{what}");
         assert!(
-            !found.report.has_damage() && found.partitions.iter().all(|r| !r.doubt.is_suspect() && r.channels_lost == 0),
+            !found.report.has_damage()
+                && found.partitions.iter().all(|r| !r.damage.doubt().is_suspect() && r.damage.channels_lost() == 0),
             "{what}"
         );
         assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
@@ -166,14 +167,17 @@ fn rot_of_two_snapshots_is_damage_unless_the_journal_has_what_they_held() {
         let what = format!("seed {seed}, {paths:?}: {:?}", found.report);
         let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
         assert!(found.report.findings.iter().any(|f| paths.contains(&f.file.to_string())), "{what}");
-        assert_eq!((part.doubt.is_suspect(), found.report.has_damage()), (is_freed, is_freed), "{what}");
+        assert_eq!((part.damage.doubt().is_suspect(), found.report.has_damage()), (is_freed, is_freed), "{what}");
         assert_eq!(check(&disk, &found, &mut model, is_freed), 0, "{what}");
-        assert_eq!(part.channels_lost > 0, is_freed, "{what}");
-        assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.doubt.is_suspect()), "{what}");
+        assert_eq!(part.damage.channels_lost() > 0, is_freed, "{what}");
+        assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.damage.doubt().is_suspect()), "{what}");
         *(if is_freed { &mut damaged } else { &mut harmless }) += 1;
         let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
         assert!(!again.report.has_damage(), "{what}: it is settled: {:?}", again.report);
-        assert!(again.partitions.iter().all(|r| r.doubt.is_suspect() == (is_freed && r.dir == dir)), "{what}: the mark stays");
+        assert!(
+            again.partitions.iter().all(|r| r.damage.doubt().is_suspect() == (is_freed && r.dir == dir)),
+            "{what}: the mark stays"
+        );
     }
     assert!(damaged > 10 && harmless > 10, "{damaged} {harmless}");
 }
@@ -188,13 +192,13 @@ fn blank_slots_beside_a_log_are_a_loss() {
     let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
     let named = |f: &Finding| f.file.to_string().contains("state.") && f.what.contains("no snapshot holds");
     assert!(found.report.has_damage() && found.report.findings.iter().any(named), "{:?}", found.report);
-    assert!(found.partitions[0].doubt.is_suspect());
+    assert!(found.partitions[0].damage.doubt().is_suspect());
     assert_eq!(log_of(&disk, &found.partitions[0]).map(|log| log.len()), Ok(4));
     // That channels are lost is known until somebody accepts it: that start's loss, and no later one.
-    let lost = found.partitions[0].channels_lost;
+    let lost = found.partitions[0].damage.channels_lost();
     assert!(lost == found.generation);
     let found = recover(&mut disk, &options(1, 4)).expect("it is whole");
-    assert_eq!((found.partitions[0].channels_lost, found.report.has_damage()), (lost, false));
+    assert_eq!((found.partitions[0].damage.channels_lost(), found.report.has_damage()), (lost, false));
     for (upto, left) in [(lost - 1, lost), (lost, 0)] {
         let found = recover(&mut disk, &options(1, 5)).expect("it is whole");
         let mut engine = Engine::new(disk, found, SEGMENT_BYTES);
@@ -202,7 +206,7 @@ fn blank_slots_beside_a_log_are_a_loss() {
         engine.write(0, &[(RecordKind::LossAccepted, Some(0), payload, dir.topic_id)]).expect("no fault was asked for");
         disk = engine.disk;
         let found = recover(&mut disk, &options(1, 6)).expect("it is whole");
-        assert_eq!(found.partitions[0].channels_lost, left);
+        assert_eq!(found.partitions[0].damage.channels_lost(), left);
     }
 }
 
@@ -250,7 +254,7 @@ fn a_commit_record_tells_of_the_batches_behind_a_damaged_one() {
         let expected: Vec<(i64, bool)> =
             [(0, true)].into_iter().chain(batches.iter().enumerate().map(|(i, b)| (b.0, i > 0))).collect();
         assert_eq!(there, expected, "{:?}", found.report);
-        assert!(found.partitions[0].doubt.is_suspect() && found.partitions[0].end.offset >= batches[2].1);
+        assert!(found.partitions[0].damage.doubt().is_suspect() && found.partitions[0].end.offset >= batches[2].1);
         let named = |f: &Finding| f.file.to_string() == segment && f.what.contains("commit record names");
         assert!(found.report.findings.iter().any(named), "{:?}", found.report);
     }
@@ -263,9 +267,9 @@ fn records_behind_the_end_of_a_commit_log_are_cleared() {
     let (mut disk, dir) = (engine.disk, engine.parts[0].dir.clone());
     let found = recover(&mut disk, &options(1, 3)).expect("it is whole");
     let part = &found.partitions[0];
-    let base = part.segments.last().expect("it has a segment").base.offset;
+    let base = part.files.segments.last().expect("it has a segment").base.offset;
     let commit = FileId::Commit(dir, base).to_string();
-    let at = commit_at(part.commit_records);
+    let at = commit_at(part.files.commit_records);
     disk.scribble(&commit, at + 128, &[0x77; 64]);
     let found = recover(&mut disk, &options(1, 4)).expect("it goes on");
     assert!(!found.report.has_damage(), "{:?}", found.report);
@@ -309,12 +313,12 @@ fn rot_among_the_last_records_of_a_commit_log_is_mended_at_once() {
         let mut disk = engine.disk;
         let found = recover(&mut disk, &options(1, 3)).expect("it is whole");
         let part = &found.partitions[0];
-        let base = part.segments.last().expect("it has a segment").base.offset;
+        let base = part.files.segments.last().expect("it has a segment").base.offset;
         let commit = FileId::Commit(part.dir.clone(), base).to_string();
         disk.flip(&commit, commit_at(1) + bytes, 3);
         assert!(log_of(&disk, part).is_err());
         let found = recover(&mut disk, &options(1, 4)).expect("it goes on");
-        assert!(!found.report.has_damage() && found.partitions[0].doubt == part.doubt, "{:?}", found.report);
+        assert!(!found.report.has_damage() && found.partitions[0].damage.doubt() == part.damage.doubt(), "{:?}", found.report);
         assert!(found.report.findings.iter().any(|f| f.file.to_string() == commit), "{:?}", found.report);
         assert_eq!(log_of(&disk, &found.partitions[0]).map(|log| log.len()), Ok(4));
         let again = recover(&mut disk, &options(1, 5)).expect("it goes on");
@@ -333,7 +337,7 @@ fn a_start_within_a_segment_tells_the_batch_before_it() {
     let told = |disk: &mut SimDisk, seed: u64| {
         let recovered = recover(disk, &options(1, seed)).expect("it is whole");
         let part = recovered.partitions[0].clone();
-        assert!(part.segments[0].base.offset < start.offset && chain_crc != 0, "{part:?}");
+        assert!(part.files.segments[0].base.offset < start.offset && chain_crc != 0, "{part:?}");
         let log = crate::log::partition::PartitionLog::new(part.clone(), Epoch(9), 5);
         assert_eq!(crate::log::view::View::new(&log).start(), (start, chain_crc));
         (recovered, part.end)
@@ -410,7 +414,7 @@ fn a_replica_without_its_snapshot_does_not_know_what_is_committed() {
     let (mut alone, mut replica) = (disk.clone(), disk);
     let found = recover(&mut replica, &clustered).expect("it goes on");
     let p = &found.partitions[0];
-    assert!(p.epoch.0 <= found.generation && p.promised == Epoch(0) && p.doubt == Doubt::Lost, "{p:?}");
+    assert!(p.epoch.0 <= found.generation && p.promised == Epoch(0) && p.damage.doubt() == Doubt::Lost, "{p:?}");
     assert_eq!((p.end, p.committed), (end, p.start));
     let found = recover(&mut alone, &options(1, 4)).expect("it goes on");
     assert_eq!((found.partitions[0].end, found.partitions[0].committed), (end, end), "alone it has all that there is");

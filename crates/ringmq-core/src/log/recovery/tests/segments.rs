@@ -38,13 +38,13 @@ fn files(p: &RecoveredPartition, base: i64) -> [(String, [u8; 4]); 2] {
 }
 
 fn check_tables(disk: &SimDisk, p: &RecoveredPartition, what: &str) {
-    for (i, m) in p.segments.iter().enumerate() {
+    for (i, m) in p.files.segments.iter().enumerate() {
         let base = m.base.offset;
         for (path, magic) in files(p, base) {
             let block = disk.contents_of(&path);
             let header = FileHeader::parse(block, magic, p.dir.topic_id, p.dir.partition, base).expect("it holds");
             assert_eq!(header.meta(), *m, "{what}: {path}");
-            let before = SegmentTable::of(p.segments[..i].iter().copied());
+            let before = SegmentTable::of(p.files.segments[..i].iter().copied());
             let expected = if i == 0 { Err(crate::format::files::Bad::Zero) } else { Ok(before) };
             assert_eq!(SegmentTable::parse(block, p.dir.topic_id, p.dir.partition, base), expected, "{what}: {path}");
         }
@@ -56,10 +56,10 @@ fn a_start_names_in_the_segments_that_it_begins_those_before_them() {
     let mut disk = journaled();
     let found = recover(&mut disk, &small(2)).expect("it is whole");
     let p = &found.partitions[0];
-    assert!(p.segments.len() >= 6, "{:?}", p.segments);
+    assert!(p.files.segments.len() >= 6, "{:?}", p.files.segments);
     check_tables(&disk, p, "begun");
     let again = recover(&mut disk, &small(3)).expect("it is whole");
-    assert_eq!(again.partitions[0].segments, p.segments);
+    assert_eq!(again.partitions[0].files.segments, p.files.segments);
     assert!(again.report.findings.is_empty(), "{:?}", again.report);
 }
 
@@ -70,8 +70,8 @@ fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true(
     let disk = journaled();
     let whole = recover(&mut disk.clone(), &small(2)).expect("it is whole");
     let p = &whole.partitions[0];
-    let (index, last) = (p.segments.len() - 1, *p.segments.last().expect("it has some"));
-    let before = &p.segments[..index];
+    let (index, last) = (p.files.segments.len() - 1, *p.files.segments.last().expect("it has some"));
+    let before = &p.files.segments[..index];
     let changed = |f: fn(&mut SegmentMeta)| {
         let mut metas = before.to_vec();
         metas.last_mut().into_iter().for_each(f);
@@ -98,7 +98,7 @@ fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true(
                 disk.scribble(&path, 0, &block);
             }
             let found = recover(&mut disk, &small(2)).expect("it is whole");
-            assert_eq!(found.partitions[0].segments, p.segments, "{what}");
+            assert_eq!(found.partitions[0].files.segments, p.files.segments, "{what}");
             assert!(!found.report.has_damage(), "{what}: {:?}", found.report);
             check_tables(&disk, &found.partitions[0], what);
         }
@@ -144,8 +144,8 @@ fn whichever_files_are_left_of_what_retention_let_go_nothing_is_damaged() {
         for seed in [2, 3] {
             let found = recover(&mut disk, &small(seed)).expect("it is whole");
             let p = &found.partitions[0];
-            assert!(!found.report.has_damage() && !p.doubt.is_suspect(), "{left:b} {is_long}: {:?}", found.report);
-            assert_eq!((p.start, p.end, p.segments.len()), (at, at, 1), "{left:b}");
+            assert!(!found.report.has_damage() && !p.damage.doubt().is_suspect(), "{left:b} {is_long}: {:?}", found.report);
+            assert_eq!((p.start, p.end, p.files.segments.len()), (at, at, 1), "{left:b}");
             log_of(&disk, p).unwrap_or_else(|e| panic!("{left:b}: {e}"));
             let files = disk.paths().filter(|path| path.ends_with(".segment")).count();
             assert_eq!(files, 1, "{left:b}: what was let go is unlinked");

@@ -60,9 +60,13 @@ fn a_channel_outlives_either_block_of_the_write_that_says_so() {
             let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
             let p = &found.partitions[0];
             assert!(p.channels.iter().any(|c| c.name.as_str() == "late"), "{what}: {:?}", found.report);
-            assert_eq!(p.channels_lost, 0, "{what}: {:?}", found.report);
+            assert_eq!(p.damage.channels_lost(), 0, "{what}: {:?}", found.report);
             assert!(found.report.findings.iter().any(|f| f.file.to_string() == "journal/0"), "{what}");
-            assert!(!found.report.has_damage() && !p.doubt.is_suspect(), "{what}: it held nothing else: {:?}", found.report);
+            assert!(
+                !found.report.has_damage() && !p.damage.doubt().is_suspect(),
+                "{what}: it held nothing else: {:?}",
+                found.report
+            );
             let mut disk = disk.clone();
             drop(found);
             let again = recover(&mut disk, &options(1, 4)).expect("it is whole");
@@ -103,7 +107,7 @@ fn a_write_that_is_lost_with_its_copy_may_have_had_channels() {
     let mut disk = engine.disk;
     disk.scribble("journal/0", at, &vec![0; 2 * BLOCK]);
     let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
-    assert!(found.partitions[0].channels_lost > 0 && found.report.has_damage(), "{:?}", found.report);
+    assert!(found.partitions[0].damage.channels_lost() > 0 && found.report.has_damage(), "{:?}", found.report);
 }
 
 /// Recovers twice: what was found stays marked.
@@ -111,11 +115,11 @@ fn found(mut disk: SimDisk) -> (Doubt, i64, bool) {
     let first = recover(&mut disk, &options(1, 3)).expect("it goes on");
     let again = recover(&mut disk, &options(1, 4)).expect("it goes on");
     let (p, q) = (&first.partitions[0], &again.partitions[0]);
-    assert_eq!((p.doubt, p.end), (q.doubt, q.end), "{:?}", first.report);
+    assert_eq!((p.damage.doubt(), p.end), (q.damage.doubt(), q.end), "{:?}", first.report);
     let slot = Snapshot::file(&p.dir, q.snapshot_sequence).to_string();
     let kept = Snapshot::decode(disk.contents_of(&slot), p.dir.topic_id, p.dir.partition).expect("it holds");
-    assert_eq!(kept.doubt, p.doubt);
-    (p.doubt, p.end.offset, first.report.has_damage())
+    assert_eq!(kept.doubt, p.damage.doubt());
+    (p.damage.doubt(), p.end.offset, first.report.has_damage())
 }
 
 #[test]
