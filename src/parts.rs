@@ -185,10 +185,10 @@ pub fn node_id(data_path: &str) -> ExitCode {
 }
 
 /// 1 also when `--verify` found something; the table has said what.
-pub fn load(asked: &ringmq::load::Asked) -> ExitCode {
+pub fn load(asked: &ringmq::load::Invocation) -> ExitCode {
     let done = match asked {
-        ringmq::load::Asked::Run(options, outputs) => ringmq::load::run(options, outputs),
-        ringmq::load::Asked::Report(options) => ringmq::load::report(options).map(|()| true),
+        ringmq::load::Invocation::Run(options, outputs) => ringmq::load::run(options, outputs),
+        ringmq::load::Invocation::Report(options) => ringmq::load::report(options).map(|()| true),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ use ringmq::codec::peer::message::*;
 use ringmq::codec::peer::*;
 use ringmq::format::cursor::{CursorImage, Interval};
 use ringmq::format::files::Bad;
-use ringmq::format::producer::{Place, Producer};
+use ringmq::format::producer::{BatchPlace, Producer};
 use ringmq::peer::{LinkEvent, LinkOptions, Links};
 use ringmq::seam::cluster::ClusterNode;
 use ringmq::seam::event::Effect;
@@ -37,7 +37,7 @@ fn hello() -> Hello<'static> {
 }
 
 fn producer(id: u64, n: i64) -> Producer {
-    Producer::new(ProducerId::new(id).unwrap(), 70, n << 40, &[Place { at: at(n), num: 3 }]).unwrap()
+    Producer::new(ProducerId::new(id).unwrap(), 70, n << 40, &[BatchPlace { at: at(n), num: 3 }]).unwrap()
 }
 
 fn cursors() -> Cursors {

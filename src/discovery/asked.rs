@@ -9,13 +9,13 @@ type Deleted = RefCell<BTreeSet<ChannelName>>;
 
 /// Questions under way, by topic.
 #[derive(Debug, Default)]
-pub struct Asked(BTreeMap<TopicId, Weak<Deleted>>);
+pub struct OpenQuestions(BTreeMap<TopicId, Weak<Deleted>>);
 
 /// One topic's question, from its asking until its answer is carried out.
 #[derive(Debug)]
 pub struct Question(Rc<Deleted>);
 
-impl Asked {
+impl OpenQuestions {
     pub fn ask(&mut self, topic: TopicId) -> Question {
         self.0.retain(|_, question| question.strong_count() > 0);
         let question = Question(Rc::default());
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn a_question_knows_what_was_deleted_while_it_is_under_way() {
-        let (mut asked, name) = (Asked::default(), |name| ChannelName::new(name).expect("it is valid"));
+        let (mut asked, name) = (OpenQuestions::default(), |name| ChannelName::new(name).expect("it is valid"));
         let (one, two) = (TopicId([1; 16]), TopicId([2; 16]));
         asked.channel_gone(one, &name("c"));
         let question = asked.ask(one);

@@ -15,7 +15,7 @@ mod told;
 use crate::base::{ChannelName, PartitionId, TopicRef};
 use crate::config::Settings;
 use crate::seam::message::CatalogChange;
-use asked::{Asked, Question};
+use asked::{OpenQuestions, Question};
 use catalog::Catalog;
 use link::Peer;
 use local::Local;
@@ -63,7 +63,7 @@ pub struct Discovery {
     wanted: mpsc::UnboundedSender<Wanted>,
     limits: known::Limits,
     asking: Semaphore,
-    asked: RefCell<Asked>,
+    asked: RefCell<OpenQuestions>,
 }
 
 impl Discovery {

@@ -40,7 +40,7 @@ pub(super) enum Memory {
     },
 }
 
-pub(super) enum Answer {
+pub(super) enum RingOutcome {
     /// The kernel wants to be asked once more, and was.
     Again,
     Done {
@@ -72,11 +72,11 @@ impl RingOps {
     }
 
     /// `id` and `result` as the kernel answered.
-    pub fn completed(&mut self, ring: &mut Ring, id: u64, result: i32) -> Answer {
+    pub fn completed(&mut self, ring: &mut Ring, id: u64, result: i32) -> RingOutcome {
         let id = id as usize;
         if matches!(-result, libc::EAGAIN | libc::EINTR) {
             self.push(ring, id); // nothing was read or written
-            return Answer::Again;
+            return RingOutcome::Again;
         }
         let InRing { op, used, handle, at, memory } = self.slots.remove(id);
         drop(handle);
@@ -95,7 +95,7 @@ impl RingOps {
                 Err(_) => Err(failed(&used.file, "read", result)),
             },
         };
-        Answer::Done { op, used, outcome }
+        RingOutcome::Done { op, used, outcome }
     }
 }
 

@@ -16,7 +16,7 @@ use super::blocks;
 use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
-use super::ring_ops::{Answer, InRing, Memory, RingOps};
+use super::ring_ops::{InRing, Memory, RingOps, RingOutcome};
 use super::spares::Spares;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, READ_BYTES_MAX};
 use crate::ring::{Bell, Ring};
@@ -159,7 +159,7 @@ impl ShardDisk {
     pub fn take_completed(&self, ring: &mut Ring) {
         while let Some((id, result)) = ring.take_file() {
             let answer = self.inner.in_ring.borrow_mut().completed(ring, id, result);
-            if let Answer::Done { op, used, outcome } = answer {
+            if let RingOutcome::Done { op, used, outcome } = answer {
                 self.inner.files.release(used);
                 self.inner.done.borrow_mut().push(Completion { op, outcome });
             }

@@ -30,7 +30,7 @@ mod table;
 mod wire;
 mod worker;
 
-pub use options::{Asked, Options, Outputs, ReportOptions, command, parse};
+pub use options::{Invocation, Options, Outputs, ReportOptions, command, parse};
 pub use result::Run;
 
 use crate::runtime::cores::raise_open_files;

@@ -119,7 +119,7 @@ pub struct ReportOptions {
 }
 
 #[derive(Debug)]
-pub enum Asked {
+pub enum Invocation {
     Run(Box<Options>, Outputs),
     Report(ReportOptions),
 }
@@ -198,15 +198,15 @@ pub fn command() -> Command {
         .after_help("Exit codes: 0 done, 1 it failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
 }
 
-pub fn parse(matches: &ArgMatches) -> Result<Asked, String> {
+pub fn parse(matches: &ArgMatches) -> Result<Invocation, String> {
     if let Some(("report", matches)) = matches.subcommand() {
         let runs = matches.get_many::<PathBuf>("runs").into_iter().flatten().cloned().collect();
         let out = matches.get_one::<PathBuf>("out").cloned().ok_or("--out is missing")?;
-        return Ok(Asked::Report(ReportOptions { runs, out }));
+        return Ok(Invocation::Report(ReportOptions { runs, out }));
     }
     let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
     let outputs = Outputs { json: path("json"), hgrm: path("hgrm"), report: path("report"), raw: path("raw") };
-    Ok(Asked::Run(Box::new(options(&Flags(matches))?), outputs))
+    Ok(Invocation::Run(Box::new(options(&Flags(matches))?), outputs))
 }
 
 struct Flags<'a>(&'a ArgMatches);
@@ -380,7 +380,7 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn parsed(args: &[&str]) -> Result<Asked, String> {
+    fn parsed(args: &[&str]) -> Result<Invocation, String> {
         let all = std::iter::once("load").chain(args.iter().copied());
         command().try_get_matches_from(all).map_err(|e| e.to_string()).and_then(|matches| parse(&matches))
     }
@@ -388,21 +388,24 @@ mod tests {
     #[test]
     fn flags_are_read() {
         command().debug_assert();
-        let Ok(Asked::Run(options, _)) = parsed(&["--mode=both", "--size=exp:1KiB", "--topics=3", "--channels=2", "--rate=5e3"])
+        let Ok(Invocation::Run(options, _)) =
+            parsed(&["--mode=both", "--size=exp:1KiB", "--topics=3", "--channels=2", "--rate=5e3"])
         else {
             panic!("it is valid")
         };
         assert_eq!((options.topics.len(), options.channels[1].as_str(), options.consumers), (3, "load-1", 6));
         assert_eq!((options.rate, options.warm_up), (Some(5000.0), Duration::from_secs(1)));
         assert_eq!((options.protocol, options.address.as_str(), options.partitions), (Protocol::Nsq, "127.0.0.1:4150", None));
-        let Ok(Asked::Run(options, _)) = parsed(&["--protocol=native", "--partitions=3"]) else { panic!("it is valid") };
+        let Ok(Invocation::Run(options, _)) = parsed(&["--protocol=native", "--partitions=3"]) else { panic!("it is valid") };
         assert_eq!(
             (options.protocol, options.address.as_str(), options.partitions),
             (Protocol::Native, "127.0.0.1:4153", Some(3))
         );
-        let Ok(Asked::Run(options, _)) = parsed(&["--mode=consume", "--partition=2", "--ordered"]) else { panic!("it is valid") };
+        let Ok(Invocation::Run(options, _)) = parsed(&["--mode=consume", "--partition=2", "--ordered"]) else {
+            panic!("it is valid")
+        };
         assert_eq!((options.partition, options.ordered), (Some(PartitionId(2)), true));
-        let Ok(Asked::Report(report)) = parsed(&["report", "a", "b", "--out", "c"]) else { panic!("it is valid") };
+        let Ok(Invocation::Report(report)) = parsed(&["report", "a", "b", "--out", "c"]) else { panic!("it is valid") };
         assert_eq!(report.runs.len(), 2);
     }
 

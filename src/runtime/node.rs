@@ -3,7 +3,7 @@
 use super::clock::{self, Clock};
 use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
 use super::machine::Machine;
-use super::slice::{self, Answer};
+use super::slice::{self, SliceState};
 use super::stop::{self, StopHandle};
 use super::turn::ListenerKind;
 use crate::base::NodeId;
@@ -258,9 +258,9 @@ fn shorten_slice(wanted: Duration) {
         return;
     }
     match slice::ask(wanted) {
-        Ok(Answer::InForce(slice)) => tracing::debug!(us = slice.as_micros() as u64, "time slice"),
-        Ok(Answer::NotKnown) => tracing::info!("this kernel cannot set a thread's time slice: Linux 6.12 can"),
-        Ok(Answer::OtherPolicy) => tracing::info!("the scheduling policy is not SCHED_OTHER: --time-slice has no effect"),
+        Ok(SliceState::InForce(slice)) => tracing::debug!(us = slice.as_micros() as u64, "time slice"),
+        Ok(SliceState::NotKnown) => tracing::info!("this kernel cannot set a thread's time slice: Linux 6.12 can"),
+        Ok(SliceState::OtherPolicy) => tracing::info!("the scheduling policy is not SCHED_OTHER: --time-slice has no effect"),
         Err(e) => tracing::warn!("the time slice stays the kernel's own: sched_setattr: {e}"),
     }
 }

@@ -12,7 +12,7 @@ pub const MIN: Duration = Duration::from_micros(100);
 pub const MAX: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum SliceState {
     InForce(Duration),
     /// Linux before 6.12.
     NotKnown,
@@ -21,10 +21,10 @@ pub enum Answer {
 }
 
 /// Sets the slice of the calling thread and of threads that it starts from now on.
-pub fn ask(slice: Duration) -> io::Result<Answer> {
+pub fn ask(slice: Duration) -> io::Result<SliceState> {
     let mut attr = get()?;
     if ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(attr.sched_policy as i32)) {
-        return Ok(Answer::OtherPolicy);
+        return Ok(SliceState::OtherPolicy);
     }
     attr.sched_runtime = slice.clamp(MIN, MAX).as_nanos() as u64;
     attr.sched_deadline = 0;
@@ -34,7 +34,7 @@ pub fn ask(slice: Duration) -> io::Result<Answer> {
         return Err(io::Error::last_os_error());
     }
     let now = Duration::from_nanos(get()?.sched_runtime);
-    Ok(if now.is_zero() { Answer::NotKnown } else { Answer::InForce(now) })
+    Ok(if now.is_zero() { SliceState::NotKnown } else { SliceState::InForce(now) })
 }
 
 fn get() -> io::Result<libc::sched_attr> {
@@ -57,12 +57,12 @@ mod tests {
     fn threads_inherit_the_slice() {
         let ours = || get().map(|attr| attr.sched_runtime).expect("a thread may ask for its own");
         std::thread::spawn(move || match ask(Duration::from_micros(150)).expect("it needs no privilege") {
-            Answer::InForce(slice) => {
+            SliceState::InForce(slice) => {
                 assert_eq!(slice, Duration::from_micros(150));
                 assert_eq!(std::thread::spawn(ours).join().expect("no panic"), 150_000);
             }
-            Answer::NotKnown => assert_eq!(ours(), 0),
-            Answer::OtherPolicy => {}
+            SliceState::NotKnown => assert_eq!(ours(), 0),
+            SliceState::OtherPolicy => {}
         })
         .join()
         .expect("no panic");
@@ -72,7 +72,7 @@ mod tests {
     fn what_linux_does_not_take_becomes_what_it_takes() {
         std::thread::spawn(|| {
             for (asked, got) in [(Duration::ZERO, MIN), (Duration::from_secs(9), MAX)] {
-                if let Answer::InForce(slice) = ask(asked).expect("it needs no privilege") {
+                if let SliceState::InForce(slice) = ask(asked).expect("it needs no privilege") {
                     assert_eq!(slice, got);
                 }
             }

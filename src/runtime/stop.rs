@@ -119,11 +119,11 @@ impl StopHandle {
                     _ => "SIGTERM",
                 };
                 match answer(earlier, stop.is_requested()) {
-                    Answer::Stop => stop.request(name),
-                    Answer::Wait => {
+                    Reaction::Stop => stop.request(name),
+                    Reaction::Wait => {
                         tracing::warn!("{name}: still stopping, for seconds at most; one more signal ends the process at once");
                     }
-                    Answer::Exit => {
+                    Reaction::Exit => {
                         tracing::warn!("{name} again: the process ends at once; what was acknowledged is durable");
                         // SAFETY: ends the process without running anything else, which is what is wanted.
                         unsafe { libc::_exit(128 + signal) }
@@ -139,7 +139,7 @@ impl StopHandle {
 
 /// Reaction to a stop signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum Reaction {
     Stop,
     /// The stop goes on.
     Wait,
@@ -147,11 +147,11 @@ enum Answer {
 }
 
 /// `earlier`: signals before this one.
-fn answer(earlier: u32, is_stopping: bool) -> Answer {
+fn answer(earlier: u32, is_stopping: bool) -> Reaction {
     match (earlier, is_stopping) {
-        (0, false) => Answer::Stop,
-        (0 | 1, _) => Answer::Wait,
-        _ => Answer::Exit,
+        (0, false) => Reaction::Stop,
+        (0 | 1, _) => Reaction::Wait,
+        _ => Reaction::Exit,
     }
 }
 
@@ -226,8 +226,8 @@ mod tests {
 
     #[test]
     fn the_third_signal_ends_the_process_and_the_second_does_not() {
-        assert_eq!([0, 1, 2, 3].map(|n| answer(n, n > 0)), [Answer::Stop, Answer::Wait, Answer::Exit, Answer::Exit]);
-        assert_eq!(answer(0, true), Answer::Wait, "it stops for another reason already");
+        assert_eq!([0, 1, 2, 3].map(|n| answer(n, n > 0)), [Reaction::Stop, Reaction::Wait, Reaction::Exit, Reaction::Exit]);
+        assert_eq!(answer(0, true), Reaction::Wait, "it stops for another reason already");
     }
 
     #[test]

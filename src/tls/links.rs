@@ -13,7 +13,7 @@ use super::files::{PeerTerms, Terms};
 use super::said::Said;
 use crate::base::{ConnId, IdMap, Now, Peer, Ticks};
 use crate::seam::faults::FaultLog;
-use crate::transport::tls::{End, Link, Side};
+use crate::transport::tls::{End, Side, TlsStream};
 use crate::{base::client::ClientInfo, seam::message::Layer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub enum Wire {
 
 #[derive(Debug)]
 struct Secured {
-    link: Link,
+    link: TlsStream,
     peer: Peer,
     /// Plaintext that the session had not parsed when the connection was to move.
     unread: Vec<u8>,
@@ -47,7 +47,7 @@ const ENDED_EARLY: &str = "the other side closed the connection during the TLS h
 
 /// State that travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
 struct Carried {
-    link: Link,
+    link: TlsStream,
     ciphertext: Vec<u8>,
 }
 
@@ -108,8 +108,8 @@ impl Links {
     /// Somebody has connected to a port that may have TLS.
     pub fn opened(&mut self, now: Now, conn: ConnId, peer: &Peer, port: Port) {
         let link = match port {
-            Port::Native => self.terms.as_ref().map(|terms| Link::accept(terms.config(), Side::Client)),
-            Port::Peer => self.peers.as_ref().map(|terms| Link::accept(terms.server(), Side::PeerThere)),
+            Port::Native => self.terms.as_ref().map(|terms| TlsStream::accept(terms.config(), Side::Client)),
+            Port::Peer => self.peers.as_ref().map(|terms| TlsStream::accept(terms.server(), Side::PeerThere)),
         };
         match link {
             None => {}
@@ -140,7 +140,7 @@ impl Links {
         };
         let (Some(terms), Some((address, name))) = (&self.peers, named) else { return Some((number, Ok(conn))) };
         let made = terms.client(&address, &name);
-        match made.and_then(|(config, name)| Link::dial(config, name).map_err(|e| e.to_string())) {
+        match made.and_then(|(config, name)| TlsStream::dial(config, name).map_err(|e| e.to_string())) {
             Ok(mut link) => {
                 let bytes = link.take_output();
                 self.links.insert(conn, Secured { link, peer, unread: vec![] });

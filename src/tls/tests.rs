@@ -4,7 +4,7 @@ use super::files::Terms;
 use super::links::{Links, Port, Wire};
 use crate::base::{ConnId, Now, Peer, Rng, Ticks};
 use crate::config::Settings;
-use crate::transport::tls::{End, Link, Side};
+use crate::transport::tls::{End, Side, TlsStream};
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -127,7 +127,7 @@ impl Client {
 }
 
 /// Exchanges bytes until neither side has more. Returns what the node's side read, and how it ended.
-fn shake(client: &mut Client, link: &mut Link) -> (Vec<u8>, Option<End>, Result<(), rustls::Error>) {
+fn shake(client: &mut Client, link: &mut TlsStream) -> (Vec<u8>, Option<End>, Result<(), rustls::Error>) {
     let (mut heard, mut end, mut client_says) = (vec![], None, Ok(()));
     for _ in 0..10 {
         let bytes = client.output();
@@ -141,12 +141,12 @@ fn shake(client: &mut Client, link: &mut Link) -> (Vec<u8>, Option<End>, Result<
     (heard, end, client_says)
 }
 
-fn link_of(settings: &Settings) -> Link {
-    Link::accept(Terms::load(settings).unwrap().unwrap().config(), Side::Client).unwrap()
+fn link_of(settings: &Settings) -> TlsStream {
+    TlsStream::accept(Terms::load(settings).unwrap().unwrap().config(), Side::Client).unwrap()
 }
 
-fn connected() -> (Client, Link) {
-    let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
+fn connected() -> (Client, TlsStream) {
+    let (mut client, mut link) = (client(), TlsStream::accept(TERMS.config(), Side::Client).unwrap());
     let (heard, end, says) = shake(&mut client, &mut link);
     assert!(heard.is_empty() && end.is_none() && says.is_ok() && !client.tls.is_handshaking());
     (client, link)
@@ -202,7 +202,7 @@ fn a_client_shows_a_certificate_where_that_is_asked() {
 
 #[test]
 fn what_is_not_tls_ends_the_connection() {
-    let mut link = Link::accept(TERMS.config(), Side::Client).unwrap();
+    let mut link = TlsStream::accept(TERMS.config(), Side::Client).unwrap();
     let end = link.receive(b"\x99\x12\x34\x56 a frame of the native protocol", &mut |_| panic!("nothing was said"));
     assert!(matches!(&end, Some(End::Fault(fault)) if fault.contains("speaks TLS")), "{end:?}");
     assert!(!link.take_output().is_empty(), "an alert");
@@ -246,7 +246,7 @@ fn either_side_says_its_end() {
 
 #[test]
 fn what_is_sent_too_early_waits_for_the_keys() {
-    let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
+    let (mut client, mut link) = (client(), TlsStream::accept(TERMS.config(), Side::Client).unwrap());
     link.send(b"early ").unwrap();
     link.send(b"bird").unwrap();
     assert!(link.take_output().is_empty());
@@ -355,7 +355,7 @@ proptest! {
     #[test]
     fn any_cut_of_the_bytes(seed in any::<u64>(), sizes in proptest::collection::vec(0usize..50_000, 1..6)) {
         let mut rng = Rng::new(seed);
-        let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
+        let (mut client, mut link) = (client(), TlsStream::accept(TERMS.config(), Side::Client).unwrap());
         let mut cut = move |bytes: &mut Vec<u8>| {
             let most = if rng.below(3) == 0 { 40 } else { 20_000 };
             let n = rng.below(most.min(bytes.len() as u64) + 1) as usize;

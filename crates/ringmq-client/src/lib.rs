@@ -47,7 +47,7 @@ pub use delivery::{Deliveries, Delivery, Received};
 pub use error::{Error, Result};
 #[doc(hidden)]
 pub use link::TLS_ALERT;
-pub use link::{BoxedStream, Place, Stream, TopicMap};
+pub use link::{BoxedStream, CoreAddress, Stream, TopicMap};
 pub use node::Connector;
 pub use producer::{Producer, ProducerBuilder};
 pub use ringmq_protocol::base::{LogId, PartitionId, Position};

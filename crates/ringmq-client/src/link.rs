@@ -65,12 +65,12 @@ pub struct TopicMap {
     /// The name of the topic.
     pub name: String,
     /// The place in the list is the partition's number.
-    pub partitions: Vec<Place>,
+    pub partitions: Vec<CoreAddress>,
 }
 
 /// Node and core of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct CoreAddress {
     /// Host and port.
     pub address: Arc<str>,
     /// The core of the node that owns the partition.
@@ -373,7 +373,7 @@ fn owned(reply: &Reply<'_>) -> Result<RequestAnswer> {
         Reply::Topics(t) => {
             let addresses: Vec<Arc<str>> = t.nodes.iter().map(|n| n.address.into()).collect();
             let topics = t.topics.iter().map(|topic| {
-                let place = |p: &ringmq_protocol::codec::native::PartitionInfo| Place {
+                let place = |p: &ringmq_protocol::codec::native::PartitionInfo| CoreAddress {
                     address: addresses[p.node as usize].clone(),
                     core: p.core,
                 };

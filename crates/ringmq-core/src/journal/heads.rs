@@ -16,17 +16,17 @@ pub(super) struct Head {
 
 /// What blocks of a ring begin with.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FoundHeads {
     pub heads: Vec<Head>,
     pub copies: Vec<FactsHeader>,
 }
 
 /// The heads between the checkpoint and the limit; those of the whole ring where the slots do not say enough.
-pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Found, ReplayError> {
+pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<FoundHeads, ReplayError> {
     let Some(needed) = needed_parts(ring, ring.file_len) else {
         return read_heads(storage, ring, RING_START..ring.file_len);
     };
-    let mut found = Found::default();
+    let mut found = FoundHeads::default();
     for part in needed {
         let more = read_heads(storage, ring, part)?;
         found.heads.extend(more.heads);
@@ -59,9 +59,9 @@ pub(super) fn needed_parts(ring: &Ring, file_len: u64) -> Option<Vec<Range<u64>>
 
 /// Every block of that part of the ring that begins with a head of this journal, whether it holds or not; and the copies of facts that
 /// do.
-fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Result<Found, ReplayError> {
+fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Result<FoundHeads, ReplayError> {
     let file = FileId::Journal(ring.core);
-    let Found { mut heads, mut copies } = Found::default();
+    let FoundHeads { mut heads, mut copies } = FoundHeads::default();
     let mut at = part.start;
     while at < part.end {
         let len = (part.end - at).min(IO_BYTES_MAX as u64) as usize;
@@ -96,7 +96,7 @@ fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Resul
         }
         at += len as u64;
     }
-    Ok(Found { heads, copies })
+    Ok(FoundHeads { heads, copies })
 }
 
 /// The head of a copy that holds and belongs there. `bytes` begin there, and may end before it does.

@@ -9,7 +9,7 @@
 //! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
 //! flight: what follows a torn one is cut with it.
 
-use super::heads::{Found, Head, needed_parts, read_needed_heads};
+use super::heads::{FoundHeads, Head, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX, block_up};
 use crate::format::batch::{Batch, BatchHeader};
@@ -203,7 +203,7 @@ pub enum ReplayError {
 
 /// A write of the ring whose head holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct WriteSpan {
     at: u64,
     len: u32,
 }
@@ -228,10 +228,10 @@ pub struct Ring {
     pub first: u64,
     /// Writes up to this sequence are known to have been complete.
     pub promised: u64,
-    places: BTreeMap<u64, Place>,
+    places: BTreeMap<u64, WriteSpan>,
     torn: BTreeMap<u64, u64>,
     /// Copies of the facts of writes, by the write's sequence.
-    copies: BTreeMap<u64, Place>,
+    copies: BTreeMap<u64, WriteSpan>,
 }
 
 /// One verified record.
@@ -306,7 +306,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         RingAction::Halt => return Err(ReplayError::Unknown { file, at: 0, what: Bad::Version(0) }),
         RingAction::Follow | RingAction::Search => {}
     }
-    let Found { mut heads, copies } = read_needed_heads(storage, &ring)?;
+    let FoundHeads { mut heads, copies } = read_needed_heads(storage, &ring)?;
     let oldest = if action == RingAction::Follow { ring.generation } else { node_generation };
     heads.retain(|h| h.header.generation.get() >= oldest);
     let Some(live) = heads.iter().filter(|h| h.bad.is_none()).map(|h| h.header.generation.get()).max() else {
@@ -339,7 +339,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         ring.first = lowest;
     }
     ring.promised = holding().map(|h| h.durable.get()).max().unwrap_or(0).max(ring.promised);
-    ring.places = holding().map(|h| (h.sequence.get(), Place { at: h.position.get(), len: h.len.get() })).collect();
+    ring.places = holding().map(|h| (h.sequence.get(), WriteSpan { at: h.position.get(), len: h.len.get() })).collect();
     ring.note_torn(&heads);
     ring.note_copies(&copies);
     let first = ring.first;
@@ -366,7 +366,7 @@ impl Ring {
 
     fn note_copies(&mut self, copies: &[FactsHeader]) {
         let ours = copies.iter().filter(|c| c.generation.get() == self.generation && c.sequence.get() >= self.first);
-        self.copies = ours.map(|c| (c.sequence.get(), Place { at: c.position.get(), len: c.len.get() })).collect();
+        self.copies = ours.map(|c| (c.sequence.get(), WriteSpan { at: c.position.get(), len: c.len.get() })).collect();
     }
 
     fn note_torn(&mut self, heads: &[Head]) {
@@ -527,7 +527,7 @@ impl Ring {
         &self,
         storage: &mut dyn Storage,
         ahead: &mut ReadAhead,
-        place: Place,
+        place: WriteSpan,
     ) -> Result<(ParsedHead, Bytes), ReplayError> {
         let file = FileId::Journal(self.core);
         let bytes = ahead.read(storage, &file, place)?;
@@ -573,7 +573,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    fn read(&mut self, storage: &mut dyn Storage, file: &FileId, place: Place) -> Result<Bytes, DiskError> {
+    fn read(&mut self, storage: &mut dyn Storage, file: &FileId, place: WriteSpan) -> Result<Bytes, DiskError> {
         let len = place.len as usize;
         let held = |ahead: &ReadAhead| {
             let from = usize::try_from(place.at.checked_sub(ahead.at)?).ok()?;

@@ -67,13 +67,13 @@ impl<N> Record<N> {
 
 /// Where a write stands: enough for a checkpoint to point at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct WritePlace {
     sequence: u64,
     lap: u64,
     position: u64,
 }
 
-impl Place {
+impl WritePlace {
     fn travelled(&self, file_len: u64) -> u64 {
         travelled(self.lap, self.position, file_len)
     }
@@ -123,11 +123,11 @@ pub struct Ring<N> {
     core: CoreId,
     journal: JournalIdentity,
     /// Where the next write would stand if it fits there.
-    head: Place,
+    head: WritePlace,
     /// What the durable checkpoint points at.
-    tail: Place,
+    tail: WritePlace,
     /// Writes from the tail on, oldest first.
-    writes: VecDeque<Place>,
+    writes: VecDeque<WritePlace>,
     /// Every write up to this sequence is complete.
     durable: u64,
     slot_sequence: u64,
@@ -139,7 +139,7 @@ pub struct Ring<N> {
     /// Memory of a write that is over, for the next one.
     spare_memory: BytesMut,
     /// What the slot that is being written points at.
-    checkpointing: Option<Place>,
+    checkpointing: Option<WritePlace>,
     /// How far the slots let writes go.
     limit: Limit,
     /// The node stops: what is written now may be the last.
@@ -162,7 +162,7 @@ impl<N: Copy> Ring<N> {
     /// An empty ring: the file's checkpoint says lap 1, sequence 1, [`RING_START`].
     pub fn new(core: CoreId, journal: JournalIdentity) -> Self {
         assert!(journal.file_len >= Self::FILE_LEN_MIN, "a ring of {} bytes cannot hold a write", journal.file_len);
-        let first = Place { sequence: 1, lap: 1, position: RING_START };
+        let first = WritePlace { sequence: 1, lap: 1, position: RING_START };
         let travelled = first.travelled(journal.file_len);
         Ring {
             core,
@@ -384,7 +384,7 @@ impl<N: Copy> Ring<N> {
         self.spare_directory = std::mem::replace(&mut self.previous, directory);
         self.in_flight.push_back(InFlight { notes, is_complete: false, len, own });
         self.writes.push_back(place);
-        self.head = self.normal(Place { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
+        self.head = self.normal(WritePlace { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
         let file = FileId::Journal(self.core.0);
         Some((place.sequence, DiskOp::Write { file, at: place.position, parts, durability: Durability::Durable }))
     }
@@ -424,14 +424,14 @@ impl<N: Copy> Ring<N> {
     }
 
     /// Where a write of `len` goes, if it may be issued now.
-    fn place(&self, len: u64) -> Option<Place> {
+    fn place(&self, len: u64) -> Option<WritePlace> {
         let place = self.free_place(len)?;
         self.limit.lets(place.travelled(self.journal.file_len) + len).then_some(place)
     }
 
     /// Where a write of `len` goes: at the head, or at the ring's start with the next lap.
-    fn free_place(&self, len: u64) -> Option<Place> {
-        let wrapped = Place { sequence: self.head.sequence, lap: self.head.lap + 1, position: RING_START };
+    fn free_place(&self, len: u64) -> Option<WritePlace> {
+        let wrapped = WritePlace { sequence: self.head.sequence, lap: self.head.lap + 1, position: RING_START };
         if self.head.lap == self.tail.lap {
             if self.head.position + len <= self.journal.file_len {
                 return Some(self.head);
@@ -442,15 +442,15 @@ impl<N: Copy> Ring<N> {
     }
 
     /// A head at the very end of the file is one at the start of the next lap.
-    fn normal(&self, place: Place) -> Place {
+    fn normal(&self, place: WritePlace) -> WritePlace {
         if place.position + BLOCK as u64 > self.journal.file_len {
-            return Place { lap: place.lap + 1, position: RING_START, ..place };
+            return WritePlace { lap: place.lap + 1, position: RING_START, ..place };
         }
         place
     }
 
     /// The ring never overwrites what the checkpoint still needs.
-    fn assert_free(&self, place: Place, len: u64) {
+    fn assert_free(&self, place: WritePlace, len: u64) {
         assert!(place.position >= RING_START && place.position + len <= self.journal.file_len, "a write stays in the ring");
         if place.lap == self.tail.lap {
             assert!(place.position >= self.tail.position);
@@ -462,7 +462,7 @@ impl<N: Copy> Ring<N> {
     fn write_head(
         &self,
         head: &mut [u8],
-        place: Place,
+        place: WritePlace,
         len: u64,
         directory: &[DirectoryEntry],
         measured: &Measured,

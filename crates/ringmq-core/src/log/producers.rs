@@ -20,7 +20,7 @@
 //! below the expiry, and takes a new random id after [`SequenceError::UnknownProducer`].
 
 use crate::format::batch::BatchHeader;
-use crate::format::producer::{Judged, PRODUCERS_MAX, Place, Producer, Sequence, SequenceError};
+use crate::format::producer::{BatchPlace, Judged, PRODUCERS_MAX, Producer, Sequence, SequenceError};
 
 use crate::base::ProducerId;
 use crate::config::Settings;
@@ -125,7 +125,7 @@ impl Producers {
             return;
         }
         let now = newest.map_or(i64::MIN, |n| n.1).max(h.base_unix_ns.get());
-        let (first, place) = (h.first_sequence.get(), Place { at: h.start(), num: h.num.get() });
+        let (first, place) = (h.first_sequence.get(), BatchPlace { at: h.start(), num: h.num.get() });
         let next = first.saturating_add(place.num as u64);
         let known = self.by_id.get(&id).copied();
         let mut producer = match known.filter(|p| p.next == first) {

@@ -33,7 +33,7 @@ use deflate::Deflate;
 use snappy::Snappy;
 use std::mem;
 
-use tls::{End, Link, Side};
+use tls::{End, Side, TlsStream};
 
 /// Most wire bytes that one step decodes.
 const PIECE: usize = 16 * 1024;
@@ -62,7 +62,7 @@ enum Compressor {
 
 #[derive(Debug)]
 pub struct Transport {
-    tls: Option<Box<Link>>,
+    tls: Option<Box<TlsStream>>,
     compressor: Option<Compressor>,
     /// Wire bytes that are not decoded yet.
     wire: Vec<u8>,
@@ -117,7 +117,7 @@ impl Transport {
         below.splice(..0, unread.iter().copied());
         if upgrade.tls {
             let terms = terms.ok_or("this node has no TLS")?;
-            let link = Link::accept(terms.config(), Side::Upgraded).map_err(|e| e.to_string())?;
+            let link = TlsStream::accept(terms.config(), Side::Upgraded).map_err(|e| e.to_string())?;
             self.tls = Some(Box::new(link));
         }
         self.compressor = upgrade.compression.map(|compression| match compression {

@@ -1,4 +1,4 @@
-//! [`Link`]: the TLS of one connection, without its socket: ciphertext in, plaintext out, and the other way.
+//! [`TlsStream`]: the TLS of one connection, without its socket: ciphertext in, plaintext out, and the other way.
 //!
 //! Owns the keys, a record that is not whole yet, and what the kernel still has to take. Plaintext is handed on at once, so
 //! that nothing of it waits here: a connection that is paused or moves leaves at most one partial record behind.
@@ -33,7 +33,7 @@ struct Owed {
 }
 
 #[derive(Debug)]
-pub struct Link {
+pub struct TlsStream {
     tls: Connection,
     side: Side,
     /// Ciphertext for the socket.
@@ -61,21 +61,21 @@ pub enum Side {
     PeerDialled,
 }
 
-impl Link {
-    /// Link of an accepted connection.
-    pub fn accept(config: Arc<ServerConfig>, side: Side) -> Result<Link, Error> {
-        Ok(Link::new(ServerConnection::new(config)?.into(), side))
+impl TlsStream {
+    /// TlsStream of an accepted connection.
+    pub fn accept(config: Arc<ServerConfig>, side: Side) -> Result<TlsStream, Error> {
+        Ok(TlsStream::new(ServerConnection::new(config)?.into(), side))
     }
 
-    /// Link of a dialled connection. Its first bytes are in `take_output`.
-    pub fn dial(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Link, Error> {
-        let mut link = Link::new(ClientConnection::new(config, name)?.into(), Side::PeerDialled);
+    /// TlsStream of a dialled connection. Its first bytes are in `take_output`.
+    pub fn dial(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<TlsStream, Error> {
+        let mut link = TlsStream::new(ClientConnection::new(config, name)?.into(), Side::PeerDialled);
         link.drain();
         Ok(link)
     }
 
-    fn new(tls: Connection, side: Side) -> Link {
-        Link { tls, side, out: vec![], early: vec![], made: 0, taken: 0, owed: VecDeque::new(), ended: false }
+    fn new(tls: Connection, side: Side) -> TlsStream {
+        TlsStream { tls, side, out: vec![], early: vec![], made: 0, taken: 0, owed: VecDeque::new(), ended: false }
     }
 
     pub fn side(&self) -> Side {

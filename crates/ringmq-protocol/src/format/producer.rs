@@ -50,12 +50,12 @@ pub enum Judged {
 
 /// Where a batch begins, and its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BatchPlace {
     pub at: Position,
     pub num: u32,
 }
 
-const NOWHERE: Place = Place { at: Position::START, num: 0 };
+const NOWHERE: BatchPlace = BatchPlace { at: Position::START, num: 0 };
 
 /// One producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Producer {
     pub next: u64,
     /// The log's time at its last batch.
     pub last_unix_ns: i64,
-    places: [Place; PLACES_MAX],
+    places: [BatchPlace; PLACES_MAX],
     places_len: u8,
 }
 
@@ -74,7 +74,7 @@ impl Producer {
     pub const ENCODED_MAX: usize = size_of::<RawProducer>() + PLACES_MAX * size_of::<RawProducerBatch>();
 
     /// A producer whose last batches stand at `places`, oldest first. `None` when they cannot be.
-    pub fn new(id: ProducerId, next: u64, last_unix_ns: i64, places: &[Place]) -> Option<Producer> {
+    pub fn new(id: ProducerId, next: u64, last_unix_ns: i64, places: &[BatchPlace]) -> Option<Producer> {
         let sum: u64 = places.iter().map(|p| p.num as u64).sum();
         let ascend = places.windows(2).all(|w| w[0].at.offset < w[1].at.offset);
         let sane = places.iter().all(|p| p.num > 0 && p.at.is_sane());
@@ -92,7 +92,7 @@ impl Producer {
     }
 
     /// Its last batches, oldest first; they follow each other in sequence and end at `next`.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[BatchPlace] {
         &self.places[..self.places_len as usize]
     }
 
@@ -102,7 +102,7 @@ impl Producer {
     }
 
     /// Remembers its next batch, and forgets the oldest one.
-    pub fn push(&mut self, place: Place) {
+    pub fn push(&mut self, place: BatchPlace) {
         if self.places_len as usize == PLACES_MAX {
             self.places.copy_within(1.., 0);
             self.places_len -= 1;
@@ -183,7 +183,7 @@ impl Producer {
         let mut places = [NOWHERE; PLACES_MAX];
         for place in &mut places[..len] {
             let (raw, after) = RawProducerBatch::read_from_prefix(rest).map_err(|_| Bad::Short)?;
-            *place = Place { at: raw.at.into(), num: raw.num.get() };
+            *place = BatchPlace { at: raw.at.into(), num: raw.num.get() };
             rest = after;
         }
         let id = ProducerId::new(raw.id.get()).ok_or(Bad::Bounds)?;

@@ -308,7 +308,7 @@ impl Doubt {
 mod tests {
     use crate::base::{ChannelName, LogId, ProducerId};
     use crate::format::cursor::Interval;
-    use crate::format::producer::{PLACES_MAX, Place};
+    use crate::format::producer::{BatchPlace, PLACES_MAX};
     use crate::format::snapshot::*;
 
     fn snapshot() -> Snapshot {
@@ -325,7 +325,8 @@ mod tests {
             handed: vec![],
         };
         let producer = |id: u64, next, n: usize| {
-            let places: Vec<Place> = (0..n as i64).map(|i| Place { at: at(10 + id as i64 % 2 + 2 * i), num: 5 }).collect();
+            let places: Vec<BatchPlace> =
+                (0..n as i64).map(|i| BatchPlace { at: at(10 + id as i64 % 2 + 2 * i), num: 5 }).collect();
             Producer::new(ProducerId::new(id).unwrap(), next, 1000, &places).unwrap()
         };
         Snapshot {

@@ -31,7 +31,7 @@ pub struct LeftOut {
 
 /// Where the next record begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-pub struct Place {
+pub struct RecordPlace {
     pub file: u64,
     pub at: u64,
 }
@@ -43,7 +43,7 @@ pub struct Record {
     pub attempts: u16,
     pub body: Vec<u8>,
     /// Place behind it.
-    pub behind: Place,
+    pub behind: RecordPlace,
 }
 
 /// The files that hold what waits in a queue.
@@ -66,8 +66,8 @@ struct Part {
 /// What a queue's metadata says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Meta {
-    read: Place,
-    write: Place,
+    read: RecordPlace,
+    write: RecordPlace,
 }
 
 impl Queue {
@@ -122,7 +122,7 @@ impl Queue {
     }
 
     /// Reads from `from` on; `None`: from where nsqd would go on.
-    pub fn read(self, from: Option<Place>) -> Records {
+    pub fn read(self, from: Option<RecordPlace>) -> Records {
         let from = from.unwrap_or_default();
         let mut files = self.files;
         files.retain(|part| part.number >= from.file);
@@ -161,10 +161,10 @@ impl Records {
             }
             let open = self.open.as_mut().expect("it was just opened");
             match open.record()? {
-                Found::Record(record) => return Ok(Some(record)),
-                Found::End => self.open = None,
+                ReadRecord::Record(record) => return Ok(Some(record)),
+                ReadRecord::End => self.open = None,
                 // As nsqd does: where the next message begins in this file is not known.
-                Found::Bad(why) => {
+                ReadRecord::Bad(why) => {
                     let what = format!("{} from byte {} on", file_name(&open.part.path), open.at);
                     self.left_out.push(LeftOut { what, bytes: open.part.len - open.at, why });
                     self.open = None;
@@ -179,20 +179,20 @@ impl Records {
     }
 }
 
-enum Found {
+enum ReadRecord {
     Record(Record),
     End,
     Bad(String),
 }
 
 impl Open {
-    fn record(&mut self) -> Result<Found, ImportError> {
+    fn record(&mut self) -> Result<ReadRecord, ImportError> {
         let left = self.part.len.saturating_sub(self.at);
         if left == 0 {
-            return Ok(Found::End);
+            return Ok(ReadRecord::End);
         }
         if left < 4 {
-            return Ok(Found::Bad(format!("the last record ends after {left} bytes")));
+            return Ok(ReadRecord::Bad(format!("the last record ends after {left} bytes")));
         }
         let path = self.part.path.clone();
         let unreadable = |source| ImportError::Read { path: path.clone(), source };
@@ -200,17 +200,17 @@ impl Open {
         self.reader.read_exact(&mut len).map_err(unreadable)?;
         let len = u32::from_be_bytes(len) as usize;
         if !(MESSAGE_HEAD..=MESSAGE_MAX).contains(&len) {
-            return Ok(Found::Bad(format!("{len} is no length of a message: the file is damaged from here on")));
+            return Ok(ReadRecord::Bad(format!("{len} is no length of a message: the file is damaged from here on")));
         }
         if left < 4 + len as u64 {
-            return Ok(Found::Bad(format!("a record of {len} bytes is truncated after {}", left - 4)));
+            return Ok(ReadRecord::Bad(format!("a record of {len} bytes is truncated after {}", left - 4)));
         }
         let mut bytes = vec![0; len];
         self.reader.read_exact(&mut bytes).map_err(unreadable)?;
         self.at += 4 + len as u64;
         let attempts = u16::from_be_bytes([bytes[8], bytes[9]]);
         let body = bytes.split_off(MESSAGE_HEAD);
-        Ok(Found::Record(Record { attempts, body, behind: Place { file: self.part.number, at: self.at } }))
+        Ok(ReadRecord::Record(Record { attempts, body, behind: RecordPlace { file: self.part.number, at: self.at } }))
     }
 }
 
@@ -237,7 +237,7 @@ fn parse_meta(text: &str) -> Option<Meta> {
     let _depth: i64 = lines.next()?.trim().parse().ok()?;
     let mut place = || {
         let (file, at) = lines.next()?.split_once(',')?;
-        Some(Place { file: file.trim().parse().ok()?, at: at.trim().parse().ok()? })
+        Some(RecordPlace { file: file.trim().parse().ok()?, at: at.trim().parse().ok()? })
     };
     Some(Meta { read: place()?, write: place()? })
 }
@@ -274,7 +274,7 @@ mod tests {
         }
 
         /// Bodies from a place on, where each ends, and why what is left out is.
-        fn read(&self, from: Option<Place>) -> (Vec<(String, Place)>, Vec<LeftOut>) {
+        fn read(&self, from: Option<RecordPlace>) -> (Vec<(String, RecordPlace)>, Vec<LeftOut>) {
             let mut records = Queue::open(self.0.path(), "t").expect("readable").read(from);
             let mut bodies = vec![];
             while let Some(record) = records.next().expect("readable") {
@@ -283,7 +283,7 @@ mod tests {
             (bodies, records.left_out())
         }
 
-        fn bodies(&self, from: Option<Place>) -> Vec<String> {
+        fn bodies(&self, from: Option<RecordPlace>) -> Vec<String> {
             self.read(from).0.into_iter().map(|(body, _)| body).collect()
         }
     }
@@ -297,7 +297,7 @@ mod tests {
         let folder =
             Folder::new(Some("3\n1,31\n2,31\n"), &[(0, all(&["x"])), (1, all(&["a", "b"])), (2, all(&["c"])), (3, all(&["y"]))]);
         let (got, left_out) = folder.read(None);
-        let place = |file, at| Place { file, at };
+        let place = |file, at| RecordPlace { file, at };
         assert_eq!(got, [("b".to_owned(), place(1, 62)), ("c".to_owned(), place(2, 31))]);
         let names: Vec<&str> = left_out.iter().map(|l| l.what.as_str()).collect();
         assert_eq!(names, ["t.diskqueue.000000.dat", "t.diskqueue.000003.dat"]);

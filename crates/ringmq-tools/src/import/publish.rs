@@ -1,7 +1,7 @@
 //! Puts the queues of a topic into its log, batch by batch. What a batch holds follows from the files alone, so a run that goes on builds
 //! the same batches again.
 
-use super::diskqueue::{LeftOut, Place, Record, Records};
+use super::diskqueue::{LeftOut, Record, RecordPlace, Records};
 use super::progress::Progress;
 use super::source::Source;
 use super::state::Saved;
@@ -26,7 +26,7 @@ struct Sent {
     num: u32,
     bytes: u64,
     delivered_before: u64,
-    behind: Place,
+    behind: RecordPlace,
     skipped: Vec<LeftOut>,
 }
 
@@ -82,7 +82,7 @@ struct Gathered {
     batch: Batch,
     bytes: u64,
     delivered_before: u64,
-    behind: Place,
+    behind: RecordPlace,
     skipped: Vec<LeftOut>,
 }
 

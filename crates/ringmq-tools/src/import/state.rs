@@ -4,7 +4,7 @@
 //! since are sent again, unchanged and under the same sequences, so the node stores none of them twice.
 
 use super::ImportError;
-use super::diskqueue::{LeftOut, Place};
+use super::diskqueue::{LeftOut, RecordPlace};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -65,7 +65,7 @@ pub struct Section {
     /// `None`: the topic's own backlog, which goes to every channel.
     pub channel: Option<String>,
     /// Where the next record begins; `None`: nothing was read.
-    pub from: Option<Place>,
+    pub from: Option<RecordPlace>,
     pub messages: u64,
     pub body_bytes: u64,
     /// Messages that nsqd had delivered before.

@@ -7,7 +7,7 @@ use crate::codec::metadata::with_later_field;
 use crate::codec::peer::message::*;
 use crate::format::cursor::{CursorImage, Interval};
 use crate::format::files::Bad;
-use crate::format::producer::{Place, Producer};
+use crate::format::producer::{BatchPlace, Producer};
 use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn standing() -> impl Strategy<Value = Standing> {
 }
 
 fn producer(n: u64) -> Option<Producer> {
-    Producer::new(ProducerId::new(n)?, 7 * n, n as i64, &[Place { at: AT, num: 3 }])
+    Producer::new(ProducerId::new(n)?, 7 * n, n as i64, &[BatchPlace { at: AT, num: 3 }])
 }
 
 fn cursors() -> impl Strategy<Value = Cursors> {
