@@ -73,7 +73,7 @@ impl Store {
             return Err(Refusal::TooBig);
         }
         let is_new = self.admit(p, encoded, false, io)?;
-        let direct_len = self.direct_len;
+        let direct_len = self.direct_len();
         let part = &mut self.partitions[p.0 as usize];
         if is_new {
             let (alone, len) = (part.open.is_empty(), BATCH_HEADER_LEN + encoded);
@@ -114,7 +114,7 @@ impl Store {
         if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
             return Err(NotAppended { why: BatchRefusal::Store(why), batch });
         }
-        let cost = batch_cost(len, self.direct_len);
+        let cost = batch_cost(len, self.direct_len());
         let part = &mut self.partitions[p.0 as usize];
         if !part.open.is_empty() {
             part.seal(p, &mut self.batch_memory);
@@ -144,7 +144,7 @@ impl Store {
 
     /// No publish to the partition until a restart.
     fn takes_nothing(&self, p: PartitionIdx) -> bool {
-        self.is_read_only() || self.part(p).poisoned.is_some()
+        self.is_read_only() || self.part(p).is_closed()
     }
 
     /// Whether there is memory, journal and disk for `encoded` more bytes (rule 10); whether they begin a new batch.
@@ -168,9 +168,9 @@ impl Store {
         }
         let open = part.open.len();
         // Small publishes never add up to a batch that would have to go the long way of a direct one.
-        let joins = !alone && open > 0 && open + encoded < self.direct_len;
+        let joins = !alone && open > 0 && open + encoded < self.direct_len();
         let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
-        let more = batch_cost(len, self.direct_len) - if joins { part.open.cost() } else { 0 };
+        let more = batch_cost(len, self.direct_len()) - if joins { part.open.cost() } else { 0 };
         if !self.ring.admits(self.admission.unpacked() + more) {
             self.admission.refuse(Lack::Journal);
             return Err(Refusal::Busy);
@@ -179,7 +179,7 @@ impl Store {
         let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
         let at = part.progress.end().at.offset + sealed;
         let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
-        if segment > self.segment_max && part.progress.end().at.offset + open as i64 > base {
+        if segment > self.segment_max() && part.progress.end().at.offset + open as i64 > base {
             // It begins the next segment, behind all that was appended before.
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {

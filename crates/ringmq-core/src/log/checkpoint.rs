@@ -44,9 +44,15 @@ impl Store {
             return;
         }
         // What a poisoned partition needs stays in the ring.
-        let topics = self.topics.values().filter(|t| t.failed).filter_map(|t| t.write_sequence);
+        let topics = self.topics.failed_records();
         let topics = topics.chain(self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence));
-        let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from()).chain(topics).min();
+        let limit = self
+            .failures
+            .partitions()
+            .iter()
+            .filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from())
+            .chain(topics)
+            .min();
         if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
             if self.admission.is_refused(Lack::Journal) && !self.is_read_only() {
                 self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
@@ -57,7 +63,7 @@ impl Store {
         let due: Vec<PartitionIdx> = self
             .partitions
             .iter()
-            .filter(|(_, part)| part.poisoned.is_none() && part.journaled.dirty_from().is_some_and(|d| d < target))
+            .filter(|(_, part)| !part.is_closed() && part.journaled.dirty_from().is_some_and(|d| d < target))
             .map(|(i, _)| PartitionIdx(i as u32))
             .collect();
         self.running = Some(Running { target, left: due.len() });
@@ -74,12 +80,12 @@ impl Store {
         if running.left > 0 || self.ring.is_checkpointing() || self.ring.is_poisoned() {
             return;
         }
-        if self.topics.values().any(|t| t.write_sequence.is_some_and(|w| w < running.target) && !t.failed) {
+        if self.topics.has_record_before(running.target) {
             return; // Its topic.meta is on its way.
         }
         let deletes = &self.removal.deletes;
         let dirty = self.partitions.iter().filter_map(|(_, part)| part.journaled.dirty_from());
-        let topics = self.topics.values().filter_map(|t| t.write_sequence);
+        let topics = self.topics.records();
         let topics = topics.chain(deletes.values().filter_map(|d| d.write_sequence));
         let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));
         if target <= self.ring.tail_sequence() {

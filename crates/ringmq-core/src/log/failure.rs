@@ -10,21 +10,51 @@
 
 use super::checkpoint::Running;
 use super::notice::{Notice, PartitionIdx};
+use super::partition::Closed;
 use super::store::Store;
 use crate::base::DiskError;
 use crate::log::AppendError;
 
+/// What failed on a core, until a restart.
+#[derive(Default)]
+pub(super) struct Failures {
+    /// Why no publish is taken, if a file of the core failed.
+    core: Option<String>,
+    /// Partitions whose files are not written any more, since a write failed.
+    partitions: Vec<PartitionIdx>,
+}
+
+impl Failures {
+    pub fn is_core_closed(&self) -> bool {
+        self.core.is_some()
+    }
+
+    pub fn partitions(&self) -> &[PartitionIdx] {
+        &self.partitions
+    }
+
+    /// The partition is being removed.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.partitions.retain(|&q| q != p);
+    }
+}
+
 impl Store {
     /// What an operator has to hear of, a sentence each; nothing when all is well.
     pub fn health(&self) -> Vec<String> {
-        let mut sick: Vec<String> = self.closed.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();
-        if let Some(&p) = self.poisoned.first() {
+        let mut sick: Vec<String> =
+            self.failures.core.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();
+        if let Some(&p) = self.failures.partitions.first() {
             let part = &self.partitions[p.0 as usize];
-            let (n, why) = (self.poisoned.len(), part.poisoned.as_deref().unwrap_or_default());
+            let why = match part.closed.as_deref() {
+                Some(Closed::Failed(why)) => why,
+                _ => "",
+            };
+            let n = self.failures.partitions.len();
             sick.push(format!("{n} partitions are read-only until a restart, the first is {}: {why}", part.dir));
         }
-        if let Some(t) = self.topics.values().find(|t| t.failed) {
-            sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", t.name()));
+        if let Some(name) = self.topics.failed() {
+            sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", name));
         }
         if let Some(dir) = self.failed_deletes().next() {
             sick.push(format!("topic {} could not be removed, the journal keeps its record until a restart", dir.topic));
@@ -41,12 +71,12 @@ impl Store {
     /// Nothing of this partition is written any more.
     pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
         let part = &mut self.partitions[p.0 as usize];
-        if part.poisoned.is_some() {
+        if part.is_closed() {
             return;
         }
         tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
             "a write failed: the partition is read-only until a restart");
-        part.poisoned = Some(error.to_string().into());
+        part.closed = Some(Box::new(Closed::Failed(error.to_string())));
         self.rounds.end_background(part.flush.uncount());
         self.rounds.unstall(p);
         let was_counted = part.flush.give_up();
@@ -63,7 +93,7 @@ impl Store {
         if let Some(from) = issued {
             self.notices.push(Notice::AppendFailed { p, from, error: AppendError::Unknown });
         }
-        self.poisoned.push(p);
+        self.failures.partitions.push(p);
         self.admission.signal_all();
     }
 
@@ -105,7 +135,7 @@ impl Store {
             return;
         }
         tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
-        self.closed = Some(reason.into());
+        self.failures.core = Some(reason.into());
         self.notices.push(Notice::ReadOnly { reason: reason.into() });
         self.admission.signal_all();
     }

@@ -19,6 +19,7 @@
 use super::admission::Lack;
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::progress::Mark;
+use super::recovery::scan::commit_record;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
@@ -179,7 +180,7 @@ impl Store {
     /// Puts a partition in line; `urgent`: a publish waits for it.
     pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
         let part = &self.partitions[p.0 as usize];
-        if part.poisoned.is_some() || part.is_busy() {
+        if part.is_closed() || part.is_busy() {
             return;
         }
         if urgent {
@@ -241,7 +242,7 @@ impl Store {
         let epoch = self.options.epoch;
         let part = &mut self.partitions[p.0 as usize];
         part.flush.is_queued = false;
-        if part.poisoned.is_some() || part.is_busy() {
+        if part.is_closed() || part.is_busy() {
             return;
         }
         assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");
@@ -262,8 +263,8 @@ impl Store {
             let offset = part.batches.get(n).expect("an unwritten batch is in memory").header().offset.get();
             let (index, segment) = part.segments.holding(offset);
             let border = part.segments.border(index);
-            if part.segment_writer.base() != segment.base() {
-                part.segment_writer = part.begin_file(SEGMENT_MAGIC, index, epoch, now.unix_ns);
+            if part.writers.segment.base() != segment.base() {
+                part.writers.segment = part.begin_file(SEGMENT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
@@ -274,12 +275,12 @@ impl Store {
                 data.push(r.bytes.clone());
                 n += 1;
             }
-            let file = part.segment_writer.file();
+            let file = part.writers.segment.file();
             let planned = todo.len();
             if durability == Durability::Durable {
-                let at = FILE_HEADER_LEN + part.segment_writer.len_behind_header();
+                let at = FILE_HEADER_LEN + part.writers.segment.len_behind_header();
                 let lens: Vec<usize> = data.iter().map(Bytes::len).collect();
-                part.segment_writer.write(data, durability, &mut todo);
+                part.writers.segment.write(data, durability, &mut todo);
                 let mut mark = steps.back().map_or(part.progress.written(), |(mark, _)| *mark);
                 for number in complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens) {
                     mark = part.mark_at(mark, number);
@@ -290,7 +291,7 @@ impl Store {
             if !part.flush.unsynced_segments.contains(&file) {
                 part.flush.unsynced_segments.push(file);
             }
-            part.segment_writer.write(data, durability, &mut todo);
+            part.writers.segment.write(data, durability, &mut todo);
         }
         let f = &mut part.flush;
         (f.steps, f.steps_done, f.issued) = (steps, 0, 0);
@@ -319,8 +320,8 @@ impl Store {
             let offset = part.batches.get(n).expect("an uncommitted batch is in memory").header().offset.get();
             let (index, segment) = part.segments.holding(offset);
             let border = part.segments.border(index);
-            if part.commit_writer.base() != segment.base() {
-                part.commit_writer = part.begin_file(COMMIT_MAGIC, index, epoch, now.unix_ns);
+            if part.writers.commit.base() != segment.base() {
+                part.writers.commit = part.begin_file(COMMIT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {
@@ -328,14 +329,14 @@ impl Store {
                 if header.offset.get() >= border {
                     break;
                 }
-                data.extend_from_slice(part.commit_record(header).as_bytes());
+                data.extend_from_slice(commit_record(header, &part.dir).as_bytes());
                 n += 1;
             }
-            let file = part.commit_writer.file();
+            let file = part.writers.commit.file();
             if !part.flush.unsynced_commits.contains(&file) {
                 part.flush.unsynced_commits.push(file);
             }
-            part.commit_writer.write(vec![data.into()], Durability::Later, &mut part.flush.todo);
+            part.writers.commit.write(vec![data.into()], Durability::Later, &mut part.flush.todo);
         }
         part.mark_at(part.progress.committed(), number)
     }
@@ -555,7 +556,7 @@ impl Store {
     ) {
         let part = &mut self.partitions[p.0 as usize];
         part.flush.outstanding -= 1;
-        if part.poisoned.is_some() {
+        if part.is_closed() {
             return;
         }
         match outcome {

@@ -65,7 +65,7 @@ impl Store {
             return Err((why, batch));
         }
         let is_direct = is_settled && len >= SETTLED_DIRECT_LEN;
-        let cost = batch_cost(len, if is_direct { SETTLED_DIRECT_LEN } else { self.direct_len });
+        let cost = batch_cost(len, if is_direct { SETTLED_DIRECT_LEN } else { self.direct_len() });
         let part = self.part_mut(p);
         let ticket = part.push_verbatim(batch, is_direct, cost);
         self.admission.take(len as u64, cost);

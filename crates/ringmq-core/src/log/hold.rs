@@ -79,7 +79,7 @@ fn pause(tries: u32) -> Duration {
 impl Store {
     /// The batch at `offset` could not be read.
     pub(super) fn hold(&mut self, now: Now, p: PartitionIdx, offset: i64, error: String) {
-        if self.part(p).is_leaving {
+        if self.part(p).is_leaving() {
             return; // Nobody wants to read it.
         }
         let was_said = self.reader.holds.said(p).next().is_some();

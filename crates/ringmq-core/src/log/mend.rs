@@ -66,7 +66,7 @@ impl Store {
         let lost = first
             .and_then(|h| part.damage.lost_at(h.offset.get()))
             .filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
-        let is_able = part.mend.is_none() && part.cut.is_none() && part.poisoned.is_none() && !self.is_stopping();
+        let is_able = part.mend.is_none() && part.cut.is_none() && !part.is_closed() && !self.is_stopping();
         let (Some((from, to)), true) = (lost, is_able) else {
             return self.not_mended(p, "it is not lost, or the log is cut just now");
         };
@@ -129,7 +129,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let start = part.start().offset;
         let Some(mend) = part.mend.as_mut().filter(|m| !m.is_under_way()) else { return };
-        let is_void = part.cut.is_some() || part.poisoned.is_some() || is_stopping || mend.from().offset < start;
+        let is_void = part.cut.is_some() || part.closed.is_some() || is_stopping || mend.from().offset < start;
         if is_void {
             return self.end_mend(p, false);
         }
@@ -150,15 +150,15 @@ impl Store {
         if mend.stage == Stage::Reading {
             mend.stage = Stage::Writing;
             let mut at = segment_at(mend.base, mend.from().offset);
-            let is_active = part.segment_writer.base() == mend.base;
+            let is_active = part.writers.segment.base() == mend.base;
             if is_active {
-                part.segment_writer.overlay(mend.at, &mut mend.buffer);
+                part.writers.segment.overlay(mend.at, &mut mend.buffer);
             }
             for batch in &mend.batches {
                 let place = (at - mend.at) as usize;
                 mend.buffer[place..place + batch.bytes.len()].copy_from_slice(&batch.bytes);
                 if is_active {
-                    part.segment_writer.patch(at, &batch.bytes);
+                    part.writers.segment.patch(at, &batch.bytes);
                 }
                 at += batch.bytes.len() as u64;
             }
@@ -182,7 +182,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mend) = &mut part.mend else { return };
         let (at, is_reading) = (mend.at, mend.stage == Stage::Reading);
-        if part.poisoned.is_some() {
+        if part.closed.is_some() {
             return self.end_mend(p, false);
         }
         match outcome {

@@ -44,6 +44,7 @@ mod shared;
 pub mod space;
 pub mod state;
 pub mod store;
+mod topic_files;
 pub mod truncate;
 mod turn;
 pub mod verbatim;

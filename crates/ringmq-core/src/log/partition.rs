@@ -29,7 +29,7 @@ use crate::format::batch::COPIED_MAX;
 use crate::format::batch::{Batch, BatchHeader, Stamp};
 use crate::format::epochs::Epochs;
 use crate::format::files::SegmentMeta;
-use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
 use std::sync::Arc;
 
 /// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
@@ -62,8 +62,7 @@ pub struct PartitionLog {
     pub segments: Segments,
     /// Space of the last segment's files.
     pub space: Space,
-    pub segment_writer: FileWriter,
-    pub commit_writer: FileWriter,
+    pub writers: Writers,
     pub flush: Flush,
     pub journaled: Journaled,
     pub slots: SnapshotSlots,
@@ -74,10 +73,22 @@ pub struct PartitionLog {
     pub cut: Option<Box<Cut>>,
     /// What damage took and is being written again.
     pub mend: Option<Box<Mend>>,
-    /// Why this partition's files are not written any more.
-    pub poisoned: Option<Box<str>>,
+    /// `None`: its files are written.
+    pub closed: Option<Box<Closed>>,
+}
+
+/// Writers of the last segment's files.
+pub struct Writers {
+    pub segment: FileWriter,
+    pub commit: FileWriter,
+}
+
+/// Why a partition's files are not written any more.
+pub enum Closed {
+    /// A write failed, as the text says.
+    Failed(String),
     /// Its topic is being removed.
-    pub is_leaving: bool,
+    Leaving,
 }
 
 impl PartitionLog {
@@ -135,8 +146,7 @@ impl PartitionLog {
             streams: 0,
             segments,
             space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
-            segment_writer,
-            commit_writer,
+            writers: Writers { segment: segment_writer, commit: commit_writer },
             flush: Flush::new(end),
             journaled: Journaled::new(r.record_sequence, r.end),
             slots: SnapshotSlots::new(r.snapshot_sequence, r.end),
@@ -144,10 +154,19 @@ impl PartitionLog {
             shared: is_shared.then(|| Box::new(Shared::new(r.promised, r.committed, r.counted))),
             cut: None,
             mend: None,
-            poisoned: None,
-            is_leaving: false,
+            closed: None,
             dir: r.dir,
         }
+    }
+
+    /// Nothing of the partition is written any more.
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// The partition's topic is being removed.
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.closed.as_deref(), Some(Closed::Leaving))
     }
 
     /// First position still stored.
@@ -331,22 +350,6 @@ impl PartitionLog {
         FileWriter::begin(self.dir.clone(), header, &self.segments.table_of(index))
     }
 
-    pub fn commit_record(&self, h: &BatchHeader) -> CommitRecord {
-        let record = CommitRecord {
-            log_id: h.log_id,
-            epoch: h.epoch,
-            last_log_id: h.last_log_id,
-            offset: h.offset,
-            count: h.count,
-            unix_ns: h.base_unix_ns,
-            size: (h.len() as u32).into(),
-            num: h.num,
-            batch_crc: h.header_crc,
-            crc: 0.into(),
-        };
-        record.seal(self.dir.topic_id, self.dir.partition)
-    }
-
     /// Forgets the oldest batch in memory, which stands in segment and commit log.
     pub fn evict(&mut self) -> usize {
         assert!(self.batches.first() < self.progress.pinned(), "what is not in a segment yet is never evicted");
@@ -403,7 +406,7 @@ impl PartitionLog {
             bytes: (self.progress.durable().at.offset - self.start().offset).max(0) as u64,
             segments: self.segments.len() as u64,
             unflushed_bytes: self.unflushed_bytes,
-            read_only: self.poisoned.is_some(),
+            read_only: self.is_closed(),
             disk_full: self.space.is_full,
         }
     }

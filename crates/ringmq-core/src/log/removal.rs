@@ -9,6 +9,7 @@
 
 use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
+use super::partition::Closed;
 use super::store::{Note, Op, Store};
 use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
 use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
@@ -42,18 +43,17 @@ impl Store {
     }
 
     pub fn is_poisoned(&self, p: PartitionIdx) -> bool {
-        self.part(p).poisoned.is_some()
+        self.part(p).is_closed()
     }
 
     /// Nothing of this partition is written any more: it is about to be removed.
     pub fn close_partition(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
-        part.is_leaving = true;
-        part.poisoned = Some("its topic is being removed".into());
+        part.closed = Some(Box::new(Closed::Leaving));
         self.rounds.end_background(part.flush.uncount());
         let was_counted = part.flush.give_up();
         Running::uncount(&mut self.running, was_counted);
-        self.poisoned.retain(|&q| q != p);
+        self.failures.forget(p);
         self.rounds.unstall(p);
         self.retention.forget(p);
         self.reader.forget(p);
@@ -71,8 +71,7 @@ impl Store {
 
     /// The decision, on the topic's home core. Returns what names it for [`Store::remove_topic`].
     pub fn log_topic_delete(&mut self, topic: &TopicInfo) -> (u64, RecordTicket) {
-        self.last_topic += 1;
-        let key = self.last_topic;
+        let key = self.topics.next_key();
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(0) });
         let delete = TopicDelete { dir, write_sequence: None, is_wanted: false, failed: false };
         self.removal.deletes.insert(key, delete);
@@ -98,7 +97,7 @@ impl Store {
     /// before it, and nothing of the partition is on its way to the journal.
     pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = self.part_mut(p);
-        assert!(part.is_leaving, "a partition is closed before it is removed");
+        assert!(part.is_leaving(), "a partition is closed before it is removed");
         // Not before: a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
         part.journaled.forget();
         self.removal.waiting.push(p);
@@ -144,10 +143,10 @@ impl Store {
             let Some(delete) = self.removal.deletes.get_mut(&key) else { continue };
             let id = delete.dir.topic_id;
             // Its topic.meta may still be on its way to the disk, or wait for space.
-            if self.topics.values().any(|t| t.id() == id && t.is_under_way()) {
+            if self.topics.is_under_way(id) {
                 continue;
             }
-            self.topics.retain(|_, t| t.id() != id);
+            self.topics.forget(id);
             delete.is_wanted = false;
             let files = [0, 1].map(|copy| FileId::Topic(delete.dir.clone(), copy)).to_vec();
             self.ops.issue(io, DiskOp::Remove { files }, Op::RemoveTopic(key));

@@ -126,7 +126,7 @@ impl Store {
             if index != self.scrub.partition {
                 (self.scrub.partition, self.scrub.offset) = (index, 0);
             }
-            let Some(part) = self.partitions.get(index).filter(|part| !part.is_leaving) else { continue };
+            let Some(part) = self.partitions.get(index).filter(|part| !part.is_leaving()) else { continue };
             let p = PartitionIdx(index as u32);
             let mut offset = self.scrub.offset.max(part.start().offset);
             while let Some((_, to)) = part.damage.lost_at(offset) {
@@ -176,7 +176,7 @@ impl Store {
         let part = self.part(p);
         let segment = part.segments.at_base(base);
         let border = segment.and_then(|(index, _)| part.segments.get(index + 1)).map(|s| s.base());
-        let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && part.poisoned.is_none();
+        let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && !part.is_closed();
         let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
             return self.scrubbed(p, end);
         };
@@ -238,7 +238,7 @@ impl Store {
             tracing::warn!(file, error, "the commit log is neither verified nor repaired before the next pass");
             self.scrub.walk.iter_mut().for_each(|w| w.is_given_up = true);
         }
-        let may_go_on = result.is_ok() && !self.is_stopping() && self.part(p).poisoned.is_none();
+        let may_go_on = result.is_ok() && !self.is_stopping() && !self.part(p).is_closed();
         let Some(check) = &mut self.scrub.check else { return };
         match check.todo.pop_front().filter(|_| may_go_on) {
             Some(op) => self.ops.issue(io, op, Op::Scrub),

@@ -220,7 +220,7 @@ impl Store {
 
     /// The checkpoint finds no space for what it has to write, so the journal is not freed.
     pub fn checkpoint_lacks_space(&self) -> bool {
-        !self.rounds.stalled().is_empty() || self.topics.values().any(|t| t.waits_for_space())
+        !self.rounds.stalled().is_empty() || self.topics.waits_for_space()
     }
 
     /// What the journal admits no more, a publish or a new channel, would wait for as long as the disk is full. The rest of the
@@ -253,8 +253,8 @@ impl Store {
             return;
         }
         for which in [Which::Segment, Which::Commit].into_iter().chain((0..SLOTS).map(Which::Snapshot)) {
+            let max = Space::max(which, self.segment_max());
             let part = &mut self.partitions[p.0 as usize];
-            let max = Space::max(which, self.segment_max);
             let base = part.space.base;
             let is_long = which == Which::Segment && part.space.segment.is_long(max);
             if let Some(len) = part.space.file(which).grow(max) {
@@ -282,7 +282,7 @@ impl Store {
             return; // The segment is full and closed; a new one took its place.
         }
         part.space.file(which).growing = None;
-        if part.is_leaving {
+        if part.is_leaving() {
             return;
         }
         match outcome {
@@ -329,7 +329,7 @@ impl Store {
     pub(super) fn retry_full_disk(&mut self, now: Now, io: &mut super::Io) {
         for p in std::mem::take(&mut self.full_disk.tight) {
             if !self.is_read_only()
-                && self.partitions.get(p.0 as usize).is_some_and(|part| part.poisoned.is_none() && !part.is_leaving)
+                && self.partitions.get(p.0 as usize).is_some_and(|part| !part.is_closed() && !part.is_leaving())
             {
                 self.grow(p, io);
             }

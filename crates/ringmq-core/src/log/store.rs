@@ -14,12 +14,14 @@
 use super::admission::{Admission, Lack};
 use super::cache::ReadCache;
 use super::eviction::Eviction;
+use super::failure::Failures;
 use super::memory::BatchMemory;
 use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, StoreOptions};
 use super::partition::PartitionLog;
 use super::rounds::Rounds;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
+use super::topic_files::TopicFiles;
 use super::turn::Turn;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
@@ -98,17 +100,11 @@ enum Stopping {
 
 pub struct Store {
     pub(super) options: StoreOptions,
-    /// Length of a full segment.
-    pub(super) segment_max: u64,
-    /// Batches of this length go straight to their segment.
-    pub(super) direct_len: usize,
     pub(super) ring: Ring<Note>,
     pub(super) partitions: Slab<PartitionLog>,
     pub(super) ops: Ops,
     /// Given out with the next completion or tick.
     pub(super) notices: Vec<Notice>,
-    /// A file failed, and why: no publish until a restart.
-    pub(super) closed: Option<String>,
     stopping: Stopping,
     pub(super) turn: Turn,
     /// Scratch: what a journal write has made durable.
@@ -121,9 +117,8 @@ pub struct Store {
     pub(super) full_disk: FullDisk,
     pub(super) rounds: Rounds,
     pub(super) running: Option<super::checkpoint::Running>,
-    pub(super) poisoned: Vec<PartitionIdx>,
-    pub(super) topics: IdMap<u64, super::facts::TopicFile>,
-    pub(super) last_topic: u64,
+    pub(super) failures: Failures,
+    pub(super) topics: TopicFiles,
     pub(super) removal: super::removal::Removal,
     pub(super) batch_memory: BatchMemory,
     pub(super) eviction: Eviction,
@@ -138,15 +133,11 @@ pub struct Store {
 impl Store {
     pub fn new(options: StoreOptions) -> Self {
         let ring = Ring::new(options.core, options.journal);
-        let direct_len = (options.direct_bytes as usize).clamp(BATCH_HEADER_LEN, ring.payload_max());
         Store {
-            segment_max: block_down(options.max_bytes_per_file).max(4 * BLOCK as u64),
-            direct_len,
             ring,
             partitions: Slab::new(),
             ops: Ops::default(),
             notices: vec![],
-            closed: None,
             stopping: Stopping::No,
             turn: Turn::default(),
             touched: vec![],
@@ -156,9 +147,8 @@ impl Store {
             full_disk: FullDisk::default(),
             rounds: Rounds::default(),
             running: None,
-            poisoned: vec![],
-            topics: IdMap::default(),
-            last_topic: 0,
+            failures: Failures::default(),
+            topics: TopicFiles::default(),
             removal: Default::default(),
             batch_memory: BatchMemory::default(),
             eviction: Eviction::default(),
@@ -188,6 +178,16 @@ impl Store {
         let p = PartitionIdx(self.partitions.insert(part) as u32);
         self.grow(p, io);
         p
+    }
+
+    /// Length of a full segment.
+    pub(super) fn segment_max(&self) -> u64 {
+        block_down(self.options.max_bytes_per_file).max(4 * BLOCK as u64)
+    }
+
+    /// Length from which on a batch goes straight to its segment.
+    pub(super) fn direct_len(&self) -> usize {
+        (self.options.direct_bytes as usize).clamp(BATCH_HEADER_LEN, self.ring.payload_max())
     }
 
     pub(super) fn part(&self, p: PartitionIdx) -> &PartitionLog {
@@ -225,7 +225,7 @@ impl Store {
     }
 
     pub fn is_read_only(&self) -> bool {
-        self.closed.is_some()
+        self.failures.is_core_closed()
     }
 
     /// Whether the ring has room for what waits for it. Without, facts that can wait stay where they are: a full disk may
@@ -277,8 +277,8 @@ impl Store {
             return self.drive(now, cursors, io);
         }
         let mut unsealed = self.turn.take_unsealed();
+        let direct_len = self.direct_len();
         unsealed.retain(|&p| {
-            let direct_len = self.direct_len;
             let part = &mut self.partitions[p.0 as usize];
             let stays_open = is_busy && part.open.len() < direct_len && !part.open.is_empty();
             if !stays_open && !part.open.is_empty() {
@@ -286,7 +286,7 @@ impl Store {
             }
             part.is_dirty = stays_open;
             if part.progress.released() < part.progress.end().number
-                && part.poisoned.is_none()
+                && !part.is_closed()
                 && part.cut.is_none()
                 && !self.ring.is_poisoned()
             {
@@ -367,9 +367,9 @@ impl Store {
                 }
             }
             Note::Topic(key, _) => {
-                if let Some(topic) = topics.get_mut(&key) {
-                    topic.write_sequence = Some(sequence);
-                } else if let Some(delete) = deletes.get_mut(&key) {
+                if !topics.packed(key, sequence)
+                    && let Some(delete) = deletes.get_mut(&key)
+                {
                     delete.write_sequence = Some(sequence);
                 }
             }

@@ -161,6 +161,7 @@ impl Store {
             // the log may begin anew where one of them did
             self.retention.deletes.take(p).into_iter().for_each(|old| self.delete(old, io));
         }
+        let direct_len = self.direct_len();
         let part = &mut self.partitions[p.0 as usize];
         // What is open was never given to anybody.
         let (dropped, cost) = part.open.drop_all();
@@ -168,7 +169,7 @@ impl Store {
         let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
         for number in part.progress.released()..number {
             if let Some(r) = part.batches.get_mut(number) {
-                r.is_direct |= r.bytes.len() >= self.direct_len;
+                r.is_direct |= r.bytes.len() >= direct_len;
             }
         }
         part.progress.release_before(number);
@@ -202,7 +203,7 @@ impl Store {
         }
         for p in std::mem::take(&mut self.cuts) {
             // What failed meanwhile is finished by the next start, if it was recorded.
-            let is_alive = self.part(p).poisoned.is_none() && !self.ring.is_poisoned();
+            let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
             if is_alive && !self.drive_cut(now, p, io) {
                 self.cuts.push(p);
             }
@@ -306,8 +307,8 @@ impl Store {
         let (mut is_known, mut needs_tail) = (true, false);
         if !cut.is_restart && at >= part.progress.committed().at.offset {
             // All that the commit log has stays.
-            let is_begun = part.commit_writer.base() == cut.base;
-            let written = if is_begun { part.commit_writer.len_behind_header() / COMMIT_RECORD_LEN as u64 } else { 0 };
+            let is_begun = part.writers.commit.base() == cut.base;
+            let written = if is_begun { part.writers.commit.len_behind_header() / COMMIT_RECORD_LEN as u64 } else { 0 };
             let from = part.progress.committed().number.max(part.batches.number_at(cut.base));
             cut.count = written + cut.number.saturating_sub(from);
             needs_tail = part.progress.written().at.offset > at;
@@ -369,7 +370,7 @@ impl Store {
     pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let part = &mut self.partitions[p.0 as usize];
         // Memory no longer has what a failed journal did not take.
-        let is_alive = part.poisoned.is_none() && !self.ring.is_poisoned();
+        let is_alive = !part.is_closed() && !self.ring.is_poisoned();
         let Some(cut) = part.cut.as_mut().filter(|_| is_alive) else { return };
         cut.is_waiting = false;
         let bytes = match (outcome, cut.stage) {
@@ -601,10 +602,10 @@ impl PartitionLog {
         let segment = (written || cut.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &cut.segment_tail));
         let commit = (committed || cut.is_restart).then(|| writer(COMMIT_MAGIC, commit_at(cut.count), &cut.commit_tail));
         if let Some(segment) = segment {
-            self.segment_writer = segment;
+            self.writers.segment = segment;
         }
         if let Some(commit) = commit {
-            self.commit_writer = commit;
+            self.writers.commit = commit;
         }
     }
 
