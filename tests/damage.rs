@@ -543,7 +543,7 @@ fn an_accepted_loss_is_answered_when_it_is_durable() {
     }
 }
 
-/// An operator hears of it until he accepts it, by its name.
+/// An operator hears of it until the operator accepts it, by its name.
 #[test]
 fn lost_channels_are_told_of_until_that_is_accepted() {
     let mut node = node::Node::start(&["--shards=1", "--journal-bytes=1048576"]);

@@ -197,7 +197,7 @@ fn ten_thousand_idle_connections_cost_little() {
     const COUNT: u64 = 10_000;
     // The node needs some for itself, and so do we.
     raise_open_files(COUNT + 500);
-    // Nobody is given up for his silence while a slow machine connects the rest.
+    // No client is given up for its silence while a slow machine connects the rest.
     let node = Node::start(&["--client-timeout=10m"]);
     let before = node.resident_bytes();
     let mut idle = Vec::new();

@@ -14,7 +14,7 @@ pub(super) struct Head {
     pub bad: Option<Bad>,
 }
 
-/// What blocks of a ring begin with.
+/// Heads that stand at the start of a ring's blocks.
 #[derive(Default)]
 pub(super) struct FoundHeads {
     pub heads: Vec<Head>,

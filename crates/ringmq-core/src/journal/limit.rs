@@ -19,7 +19,7 @@ fn stride(file_len: u64) -> u64 {
     block_down((file_len - RING_START) / 16).max(4 * write_max(file_len))
 }
 
-/// What must be left: a write, and what the end of a lap wastes before it.
+/// Bytes that must be left: a write, and what the end of a lap wastes before it.
 fn left_min(file_len: u64) -> u64 {
     2 * write_max(file_len)
 }
@@ -35,9 +35,9 @@ pub fn first(travelled: u64, file_len: u64) -> u64 {
 pub struct Limit {
     stride: u64,
     left_min: u64,
-    /// Of the older and of the newer durable slot.
+    /// Limits of the older and of the newer durable slot.
     durable: [u64; 2],
-    /// Of the slot that is being written, or of the newer durable one.
+    /// Limit of the slot that is being written, or of the newer durable one.
     writing: u64,
 }
 
@@ -70,7 +70,7 @@ impl Limit {
         self.writing
     }
 
-    /// That slot is durable.
+    /// The slot that was being written is durable.
     pub fn written(&mut self) {
         self.durable = [self.durable[1], self.writing];
     }

@@ -44,10 +44,10 @@ finding! {
     Age { Older, Current, NoSlot }
 }
 
-/// What to do with a journal file.
+/// Action for a journal file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingAction {
-    /// It was replayed by an earlier start: ignore what it holds.
+    /// The journal was replayed by an earlier startup: ignore what it holds.
     Closed,
     /// Redo from the slot.
     Follow,
@@ -208,14 +208,14 @@ struct WriteSpan {
     len: u32,
 }
 
-/// What a journal file holds, before its records are looked at.
+/// A journal file before its records are looked at.
 #[derive(Debug)]
 pub struct Ring {
     pub core: u16,
     pub file_len: u64,
     pub slots: Slots,
     pub action: RingAction,
-    /// Of the best slot, or of the writes that were found. `None`: the file holds nothing that names it.
+    /// Id in the best slot, or in the writes that were found. `None`: the file holds nothing that names it.
     pub journal_id: Option<[u8; 16]>,
     /// Generation of what is redone; of the best slot when nothing is. Zero when unknown.
     pub generation: u64,
@@ -257,7 +257,7 @@ pub struct Write {
     /// Position in the file, when the write's place is known.
     pub at: Option<u64>,
     pub action: WriteAction,
-    /// Those that hold, in order, also by a copy; none of a write that is cut.
+    /// Records that hold, in order, also by a copy; none of a write that is truncated.
     pub records: Vec<Record>,
     /// Facts of a write that is cut, whose copy holds: they may be kept whether they were acknowledged or not.
     pub kept: Vec<Record>,
@@ -267,8 +267,8 @@ pub struct Write {
     pub lost_copy: bool,
     /// The write does not hold, and the copy has all that it held.
     pub is_by_copy: bool,
-    /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what is known to be touched by it and
-    /// by those after it.
+    /// Directory of a damaged write: where the partitions it touched ended after it. Of a truncated one: what is known to be touched by
+    /// it and by those after it.
     pub directory: Vec<DirectoryEntry>,
     /// Why it does not hold.
     pub bad: Option<Bad>,
@@ -565,7 +565,7 @@ impl Ring {
     }
 }
 
-/// What was read of a journal beyond the write that was asked for: writes are small, and follow each other.
+/// Bytes that were read of a journal beyond the write that was asked for: writes are small, and follow each other.
 #[derive(Default)]
 pub struct ReadAhead {
     at: u64,

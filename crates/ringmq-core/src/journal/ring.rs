@@ -53,7 +53,7 @@ pub struct Record<N> {
 }
 
 impl<N> Record<N> {
-    /// What it takes in the ring at most, its directory entry, the repetition, and a copy included.
+    /// Bytes that the record takes in the ring at most, its directory entry, the repetition, and a copy included.
     fn cost(&self) -> u64 {
         (self.header.padded_len() + self.fact_len() + 2 * size_of::<DirectoryEntry>()) as u64
     }
@@ -79,12 +79,12 @@ impl WritePlace {
     }
 }
 
-/// What of the queue goes into one write.
+/// Part of the queue that goes into one write.
 struct Measured {
     count: usize,
     entries: usize,
     records_len: usize,
-    /// Of the copies, their head not included.
+    /// Bytes of the copies, their head not included.
     facts_len: usize,
 }
 
@@ -105,7 +105,7 @@ impl Facts {
     }
 }
 
-/// What the copies take of a write: blocks of their own, so that none holds both.
+/// Bytes of a write that the copies take: blocks of their own, so that none holds both.
 fn facts_space(facts_len: usize) -> u64 {
     if facts_len == 0 { 0 } else { block_up((FACTS_HEADER_LEN + facts_len) as u64) }
 }
@@ -124,7 +124,7 @@ pub struct Ring<N> {
     journal: JournalIdentity,
     /// Where the next write would stand if it fits there.
     head: WritePlace,
-    /// What the durable checkpoint points at.
+    /// Place that the durable checkpoint points at.
     tail: WritePlace,
     /// Writes from the tail on, oldest first.
     writes: VecDeque<WritePlace>,
@@ -138,7 +138,7 @@ pub struct Ring<N> {
     spare_notes: Vec<N>,
     /// Memory of a write that is over, for the next one.
     spare_memory: BytesMut,
-    /// What the slot that is being written points at.
+    /// Place that the slot that is being written points at.
     checkpointing: Option<WritePlace>,
     /// How far the slots let writes go.
     limit: Limit,
@@ -149,7 +149,7 @@ pub struct Ring<N> {
     /// Bytes of the copy of that write's facts.
     previous_facts: usize,
     spare_directory: Vec<DirectoryEntry>,
-    /// By slot: sequence of the write that last touched it, and its entry there.
+    /// Sequence of the write that last touched a slot, and its entry there, by slot.
     touched: Vec<(u64, u32)>,
     poisoned: bool,
     write_max: usize,
@@ -194,7 +194,7 @@ impl<N: Copy> Ring<N> {
         self.write_max / 2
     }
 
-    /// From which length on a write has parts, and the shortest part. A small ring, as tests have, has them likewise.
+    /// Length from which on a write has parts, and of the shortest part. A small ring, as tests have, has them likewise.
     fn long_min(&self) -> usize {
         LONG_WRITE_MIN.min(self.write_max / 8)
     }

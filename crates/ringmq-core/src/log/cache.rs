@@ -20,7 +20,7 @@ const AHEAD_STEP: usize = 32 * 1024;
 
 #[derive(Debug)]
 pub enum Cached {
-    /// Its body was not looked at.
+    /// The batch's body was not looked at.
     Found(FoundBatch),
     Verified(Batch),
 }
@@ -49,17 +49,17 @@ impl Cached {
 struct Run {
     p: PartitionIdx,
     batches: Vec<Cached>,
-    /// Of the batch behind them, which was cut.
+    /// Bytes of the batch behind them, which the read ended within.
     tail: Bytes,
-    /// Of the memory they share.
+    /// Bytes of the memory that they share.
     bytes: usize,
     newer: u32,
     older: u32,
-    /// It came in this turn: those who wait for it have not had theirs.
+    /// The run came in this turn: those who wait for it have not had theirs.
     is_fresh: bool,
-    /// Its last batch was handed out.
+    /// The run's last batch was handed out.
     is_used_up: bool,
-    /// What follows it is read, or there is nothing.
+    /// The bytes behind the run are read, or there are none.
     is_followed: bool,
 }
 
@@ -68,7 +68,7 @@ pub struct ReadCache {
     lender: Lender,
     bytes: usize,
     runs: Slab<Run>,
-    /// By partition and batch offset: run and place in it.
+    /// Run and place in it, by partition and batch offset.
     index: IdMap<(u32, i64), (u32, u32)>,
     newest: u32,
     oldest: u32,
@@ -104,7 +104,7 @@ impl ReadCache {
         self.bytes
     }
 
-    /// For what is cached and what is being read: without what is lent.
+    /// Bytes for what is cached and what is being read, without what is lent.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max - self.lender.kept()
     }
@@ -118,7 +118,7 @@ impl ReadCache {
         self.fresh_bytes
     }
 
-    /// What a read asks for now, whole blocks.
+    /// Length of a read now, in whole blocks.
     pub fn ahead(&self) -> usize {
         self.ahead
     }

@@ -31,7 +31,7 @@ pub enum AppendError {
     Unknown,
 }
 
-/// What the store wants done; the op ids come from the store.
+/// Disk operations that the store wants done, each with the store's id for it.
 pub type Io = Vec<(OpId, DiskOp)>;
 
 /// Given by the shard: the current cursors of a partition, for its snapshot.
@@ -43,7 +43,7 @@ pub trait CursorSource {
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     pub core: CoreId,
-    /// Of new batches: this start's generation.
+    /// Epoch of new batches: the generation of this startup.
     pub epoch: Epoch,
     pub journal: JournalIdentity,
     pub max_bytes_per_file: u64,
@@ -58,7 +58,7 @@ pub struct StoreOptions {
     pub topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
-    /// Of segments that nobody needs any more. Zero: at once.
+    /// Rate at which segments are deleted that nobody needs any more. Zero: at once.
     pub delete_bytes_per_second: u64,
     pub producers: ProducerLimits,
 }
@@ -104,7 +104,7 @@ pub enum Refusal {
     /// Tried again each second; [`Notice::Room`] says when it worked.
     #[error("the disk is full")]
     DiskFull,
-    /// Until a restart.
+    /// No publish is taken until a restart.
     #[error("a write to the partition's files or to the core's journal failed")]
     ReadOnly,
     /// Never.
@@ -112,10 +112,10 @@ pub enum Refusal {
     TooBig,
 }
 
-/// What became of a client's batch.
+/// Outcome of a client's batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Appended {
-    /// It stands at `at` once [`Notice::Durable`] reaches the ticket; nobody is told before that.
+    /// The batch stands at `at` once [`Notice::Durable`] reaches the ticket; nobody is told before that.
     New { at: Position, ticket: AppendTicket },
     /// Its producer repeats what stands in the log already, at `at` as far as that is remembered. With a ticket the
     /// original is not durable yet: its outcome, told by the same notices, is the outcome of the repeat. The ticket may
@@ -185,7 +185,7 @@ pub enum Notice {
     Stopped,
 }
 
-/// For /stats.
+/// State of one partition's log for /stats.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// Messages and bytes (headers included) stored.

@@ -53,9 +53,9 @@ pub struct PartitionLog {
     unflushed_bytes: u64,
     pub open: OpenBatch,
     pub producers: ProducerTables,
-    /// In the store's list for the turn's end.
+    /// The partition is in the store's list for the turn's end.
     pub is_dirty: bool,
-    /// In the list of what the journal write that just finished has made durable.
+    /// The partition is in the list of what the journal write that just finished has made durable.
     pub is_touched: bool,
     /// Not zero: it is written to as a stream.
     streams: u8,
@@ -71,7 +71,7 @@ pub struct PartitionLog {
     pub shared: Option<Box<Shared>>,
     /// The truncation under way.
     pub cut: Option<Box<Cut>>,
-    /// What damage took and is being written again.
+    /// Range that damage took and that is being written again.
     pub mend: Option<Box<Mend>>,
     /// `None`: its files are written.
     pub closed: Option<Box<Closed>>,
@@ -217,7 +217,7 @@ impl PartitionLog {
         len
     }
 
-    /// What stands in segment and commit log may leave the memory. The lengths of those batches.
+    /// Lets batches that stand in segment and commit log leave the memory. Returns their lengths.
     pub fn unpin(&mut self) -> impl Iterator<Item = usize> + '_ {
         self.progress.unpin().map(|number| {
             let len = self.batches.get(number).expect("a pinned batch is in memory").bytes.len();
@@ -384,7 +384,7 @@ impl PartitionLog {
         self.shared.as_ref().is_some_and(|s| s.is_held())
     }
 
-    /// What is durable and still counts as waiting, from `offset` on, does so no longer. So many bytes.
+    /// Releases durable bytes from `offset` on that still count as waiting. Returns how many.
     pub fn release_held(&mut self, offset: i64) -> u64 {
         let durable = self.progress.durable().at.offset;
         self.shared.as_mut().map_or(0, |s| s.release_from(offset, durable))

@@ -12,8 +12,8 @@
 //! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
 //!
 //! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
-//! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is room for
-//!    one; and room is given in the order of the line, and kept for who was called until he had his turn.
+//! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is memory
+//!    for one. Memory is given in the order of the line, and kept for a reader that was called until it had its turn.
 //! 2. What a read brought stays until the end of the turn in which it came, and [`Notice::Readable`] wakes every channel
 //!    of the partition in that turn. Nothing else can push it out before: whatever may come in meanwhile had its room
 //!    set aside when it began.
@@ -37,7 +37,7 @@ use slab::Slab;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// What the scrubber reads at a time.
+/// Length of one read of the scrubber.
 const SCRUB_LEN: u64 = 256 * 1024;
 /// Reads of a core in flight.
 pub(super) const READS_MAX: usize = 32;
@@ -56,21 +56,21 @@ pub(super) enum Purpose {
 pub(super) struct Read {
     pub p: PartitionIdx,
     pub purpose: Purpose,
-    /// Of the first batch wanted.
+    /// Offset of the first batch wanted.
     pub offset: i64,
-    /// Of its segment.
+    /// Base offset of its segment.
     pub base: i64,
     /// Where what is written of the segment ends.
     pub limit: i64,
     /// File positions, whole blocks: where it begins and how far it goes.
     pub at: u64,
     pub until: u64,
-    /// What is there so far; in `joined` while it comes in several pieces.
+    /// Bytes that are there so far; in `joined` while they come in several pieces.
     pub found: Bytes,
     pub joined: Vec<u8>,
     /// Bytes of the operation in flight.
     pub asked: usize,
-    /// It is a long batch that waits for room; it holds what was found.
+    /// A long batch that waits for memory; it holds what was found.
     pub is_parked: bool,
     /// Where in the file its first batch begins, or is expected to.
     pub first_at: u64,
@@ -110,7 +110,7 @@ impl Read {
         self.found.len() + self.joined.len()
     }
 
-    /// Of the memory that it takes.
+    /// Length of the memory that the read takes.
     pub fn bytes(&self) -> usize {
         let len = (self.until - self.at) as usize;
         let found = match (self.is_parked, self.joined.is_empty()) {
@@ -172,7 +172,7 @@ impl Reader {
     }
 }
 
-/// What came of the bytes that were read.
+/// Outcome of the bytes that were read.
 enum Parsed {
     /// At least one batch.
     Run(Vec<Cached>),
@@ -261,8 +261,8 @@ impl Store {
         self.taken(self.reader.called.len()) + more <= self.cache.bytes_max()
     }
 
-    /// Everybody who was told of a read has had his turn: what was read may leave the memory from here on, and those
-    /// who wait for room are called.
+    /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on, and readers that
+    /// wait for memory are called.
     pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
         self.cache.end_turn(self.cache.bytes_max().saturating_sub(self.reader.bytes()));
         self.cache.lender().set_taken(self.reader.bytes());
@@ -570,7 +570,7 @@ impl Store {
     }
 }
 
-/// What was read of the batch at `end`, which is cut.
+/// Bytes that were read of the batch at `end`, which the read ended within.
 fn tail_of(read: &Read, end: i64) -> Bytes {
     let from = FILE_HEADER_LEN + (end - read.base) as u64;
     let is_written = read.until <= FILE_HEADER_LEN + (read.limit - read.base) as u64;
@@ -581,7 +581,7 @@ fn tail_of(read: &Read, end: i64) -> Bytes {
     }
 }
 
-/// What a batch of a version that this build does not know is called where it is held.
+/// Reason for a hold at a batch of a version that this build does not know.
 pub(super) fn newer(bad: Bad) -> String {
     format!("a batch there was written by a newer version of ringmq, which must be started to read it ({bad})")
 }

@@ -39,7 +39,7 @@ pub struct Scrub {
     is_reading: bool,
     next_at: Ticks,
     pass_began: Option<Ticks>,
-    /// In which nothing was mended, since something was.
+    /// Number of passes in which nothing was mended, since something was.
     passes: u64,
     /// Something was mended in this pass, perhaps behind the walk.
     has_mended: bool,
@@ -85,12 +85,12 @@ struct Walk {
     is_given_up: bool,
 }
 
-/// What is with the disk.
+/// Operation that is with the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// The segment's first block is read.
     FirstBlock,
-    /// It is written.
+    /// The block is being written.
     FirstBlockWrite,
     CommitLog,
 }
@@ -101,9 +101,9 @@ struct Check {
     step: Step,
     file: FileId,
     headers: Vec<BatchHeader>,
-    /// Of the run.
+    /// End of the run.
     end: i64,
-    /// What of the file is read.
+    /// Part of the file that is read.
     at: u64,
     len: usize,
     /// Damage may have taken this many batches before the run.
@@ -154,7 +154,7 @@ impl Store {
         self.scrub.passes
     }
 
-    /// What could not be read is not judged; the next pass looks again.
+    /// Skips what could not be read; the next pass looks again.
     pub(super) fn scrub_passes_over(&mut self, p: PartitionIdx, offset: i64, what: &str) {
         if self.scrub.unreadable.replace(p) != Some(p) {
             let dir = &self.part(p).dir;
@@ -383,7 +383,7 @@ impl PartitionLog {
     }
 }
 
-/// What a first block should be, and what was damaged of it, if anything was.
+/// First block as it should be, and what was damaged of it, if anything was.
 struct Right {
     block: Vec<u8>,
     why: Option<&'static str>,
@@ -396,7 +396,7 @@ fn warn_of_first_block(file: &FileId, why: Option<&str>) {
 }
 
 impl Check {
-    /// Which record is that of the run's first batch; `known` is that of the first batch not verified before.
+    /// Index of the record of the run's first batch; `known` is that of the first batch not verified before.
     fn first_index(&self, bytes: &[u8], known: u64, dir: &PartitionDir) -> u64 {
         if self.skipped == 0 {
             return known;

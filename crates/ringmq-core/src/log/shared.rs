@@ -11,13 +11,13 @@ pub struct Shared {
     /// How far the partition is committed, as was told, and as the journal or a snapshot says.
     committed: Position,
     recorded: Position,
-    /// In the store's list for a turn's end.
+    /// The partition is in the store's list for a turn's end.
     is_due: bool,
-    /// What is durable from this offset on still counts as published and waiting.
+    /// Offset from which on durable bytes still count as published and waiting.
     held_from: Option<i64>,
-    /// What is lost and ends up to here is given up: readers pass it. What ends beyond is waited for.
+    /// End of the lost ranges that are given up: readers pass them. A lost range that ends beyond is waited for.
     given_up: i64,
-    /// What the committed producers were before each batch behind `committed`, since the start: a truncation takes those back.
+    /// Committed producers before each batch behind `committed`, since the startup: a truncation takes those back.
     counted: VecDeque<Before>,
 }
 
@@ -68,7 +68,7 @@ impl Shared {
         released
     }
 
-    /// What is held before `offset`, and durable, waits no longer. So many bytes.
+    /// Releases what is held before `offset` and durable. Returns its bytes.
     pub fn release_before(&mut self, offset: i64, durable: i64) -> u64 {
         self.held_from.as_mut().map_or(0, |from| {
             let upto = offset.clamp(*from, durable.max(*from));
@@ -78,7 +78,7 @@ impl Shared {
         })
     }
 
-    /// What is held from `offset` on, and durable, waits no longer. So many bytes.
+    /// Releases what is held from `offset` on and durable. Returns its bytes.
     pub fn release_from(&mut self, offset: i64, durable: i64) -> u64 {
         self.held_from.as_mut().map_or(0, |from| {
             let bytes = durable - offset.max(*from).min(durable);
@@ -99,7 +99,7 @@ impl Shared {
         to.offset > self.given_up
     }
 
-    /// What is lost up to here is not waited for. Whether that is news.
+    /// Gives up lost ranges up to here. Returns whether that is news.
     pub fn give_up(&mut self, upto: i64) -> bool {
         std::mem::replace(&mut self.given_up, upto) != upto
     }
@@ -109,7 +109,7 @@ impl Shared {
         self.counted.extend(before);
     }
 
-    /// What was counted from `offset` on, newest first.
+    /// Takes what was counted from `offset` on, newest first.
     pub fn take_counted(&mut self, offset: i64) -> impl Iterator<Item = Before> + '_ {
         std::iter::from_fn(move || self.counted.pop_back_if(|c| c.offset >= offset))
     }

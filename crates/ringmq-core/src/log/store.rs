@@ -33,13 +33,13 @@ use crate::journal::ring::{Record, Ring};
 use slab::Slab;
 use std::sync::Arc;
 
-/// What the ring needs for a batch beside its bytes: record header, two directory entries, a share of a write's head.
+/// Bytes that the ring needs for a batch beside its own: record header, two directory entries, a share of a write's head.
 const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
 
 /// Why an operation is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// With its sequence.
+    /// Journal write with this sequence.
     Journal(u64),
     Slot(super::checkpoint::SlotReason),
     Space {
@@ -48,7 +48,7 @@ pub(super) enum Op {
         base: i64,
         len: u64,
     },
-    /// Of a round, with the number of the operation in its stage's list.
+    /// Operation of a round, with its number in its stage's list.
     Flush(PartitionIdx, u32),
     Topic(u64),
     Read(u32),
@@ -83,7 +83,7 @@ impl Ops {
     }
 }
 
-/// What comes back with a journal record.
+/// Purpose of a journal record, which comes back with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
     Batch(PartitionIdx),
@@ -198,7 +198,7 @@ impl Store {
         &mut self.partitions[p.0 as usize]
     }
 
-    /// After all appends that a turn's end has sealed.
+    /// End of all appends that a turn's end has sealed.
     pub fn end(&self, p: PartitionIdx) -> Position {
         self.part(p).progress.end().at
     }
@@ -251,7 +251,7 @@ impl Store {
         }
     }
 
-    /// What was appended last is not sealed yet.
+    /// The partition has an open batch, which is not sealed yet.
     pub fn has_open_batch(&self, p: PartitionIdx) -> bool {
         !self.part(p).open.is_empty()
     }
@@ -306,7 +306,7 @@ impl Store {
         self.drive(now, cursors, io);
     }
 
-    /// Who waits for room to read was called at the turn's end; he need not wait for a tick.
+    /// Hands out notices now: a reader that was called at the turn's end need not wait for a tick.
     pub fn take_notices(&mut self, notices: &mut Vec<Notice>) {
         notices.append(&mut self.notices);
     }
@@ -487,7 +487,7 @@ impl Store {
         self.admission.signal(Lack::Memory);
     }
 
-    /// What time alone brings.
+    /// Work that is due by time alone.
     pub fn tick(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io, notices: &mut Vec<Notice>) {
         self.retry_full_disk(now, io);
         self.retry_snapshots(now, cursors, io);
@@ -560,7 +560,7 @@ impl Store {
     }
 }
 
-/// What a batch of this length takes in the ring.
+/// Bytes that a batch of this length takes in the ring.
 pub(super) fn batch_cost(len: usize, direct_len: usize) -> u64 {
     let payload = if len >= direct_len { BATCH_HEADER_LEN } else { len };
     BATCH_COST + payload.next_multiple_of(8) as u64

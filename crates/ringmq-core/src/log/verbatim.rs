@@ -1,13 +1,13 @@
 //! Reading batches as they stand, for a replica that catches up: past the read cache, in a share of memory of its own, verified
 //! like everything that is read.
 //!
-//! Reads stand in one line per core; those under way take at most [`SHARE`], beside what first batches that are longer than was asked
-//! for take. What is handed out is the reader's; he asks for one run at a time.
+//! Reads stand in one line per core. Those under way take at most [`SHARE`] of memory, beside first batches that are longer than was
+//! asked for. What is handed out is the reader's. A reader asks for one run at a time.
 //!
-//! **Read ahead.** A read whose run was handed out stays, with what it has of the bytes behind. Whoever goes on there gets them, and
-//! from then on the disk is [`AHEAD`] bytes ahead of him, as far as there is room. What nobody goes on with is dropped when
-//! its room is wanted, and when the files change: at a cut, and once damage is mended. It never reaches beyond what was written when
-//! the read began, so no block of it is written again otherwise.
+//! **Read ahead.** A read whose run was handed out stays, with the bytes that it has behind the run. A reader that goes on there gets
+//! them, and from then on the disk is [`AHEAD`] bytes ahead of the reader, as far as there is memory. Bytes that no reader goes on
+//! with are dropped when their memory is wanted, and when the files change: at a truncation, and once damage is mended. A read never
+//! reaches beyond what was written when it began, so no block of it is written again otherwise.
 //!
 //! ```text
 //! segment   ....|== piece ==|== piece ==|== piece ==|--------|....
@@ -71,7 +71,7 @@ struct Piece {
 
 struct Read {
     p: PartitionIdx,
-    /// Who waits for the run that begins at `next`. Without: what is there waits for somebody.
+    /// Reader that waits for the run that begins at `next`. `None`: what is there waits for a reader.
     want: Option<Want>,
     next: Position,
     base: i64,
@@ -79,7 +79,7 @@ struct Read {
     limit: i64,
     /// One behind the other; the first holds `next`.
     pieces: VecDeque<Piece>,
-    /// It was gone on with: the disk reads ahead.
+    /// The reader went on with the run: the disk reads ahead.
     is_sequential: bool,
     /// Nobody can go on with it: it goes when nothing of it is under way.
     is_over: bool,
@@ -163,7 +163,7 @@ impl Read {
         }
     }
 
-    /// What lies before `next` is not wanted any more. (Behind a lost batch it may lie behind what is under way.)
+    /// Drops the pieces before `next`. (Behind a lost batch it may lie behind what is under way.)
     fn drop_before_next(&mut self) {
         let at = segment_at(self.base, self.next.offset);
         let is_before = |piece: &mut Piece| piece.at + piece.len as u64 <= at && !matches!(piece.found, Found::Asked);
@@ -171,7 +171,7 @@ impl Read {
     }
 }
 
-/// Of the piece at this index.
+/// Part of the piece at this index.
 #[derive(Clone, Copy)]
 struct Slice {
     index: usize,
@@ -203,7 +203,7 @@ impl Verbatim {
         self.drop_ahead(p);
     }
 
-    /// What was read ahead of the partition may not be what stands there soon.
+    /// Drops what was read ahead of the partition: other bytes may stand there soon.
     pub fn drop_ahead(&mut self, p: PartitionIdx) {
         self.reads.retain(|_, r| {
             r.is_over |= r.p == p;
@@ -234,7 +234,7 @@ impl Verbatim {
     }
 }
 
-/// What came of the bytes that were read.
+/// Outcome of the bytes that were read.
 enum Parsed {
     Run(Run),
     /// The first batch goes on up to this file position.

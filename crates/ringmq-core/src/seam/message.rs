@@ -24,12 +24,12 @@ pub struct Ticket(pub u64);
 /// Room that a native publish's body has in front for the header of its batch.
 pub const BATCH_ROOM: usize = crate::format::batch::BATCH_HEADER_LEN;
 
-/// What this node can do with a partition of a topic, as its core says.
+/// Capabilities of this node for a partition of a topic, as the partition's core says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Share {
-    /// It leads, and delivers and takes FINs: its epoch was opened.
+    /// The node leads, delivers and takes FINs: its epoch was opened.
     pub serves: bool,
-    /// It takes publishes, too.
+    /// The node takes publishes, too.
     pub writable: bool,
 }
 
@@ -60,13 +60,13 @@ pub struct SubOptions {
     pub msg_timeout_ms: u64,
     /// Percent of messages to deliver; 0 means all.
     pub sample_rate: u8,
-    /// It takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
+    /// The client takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
     pub ranged: bool,
     /// The channel is to be ordered, if it is not yet (`log::cursor`).
     pub ordered: bool,
-    /// Its messages go out with their place in the log and binary ids ([`placed_message`](crate::codec::nsq::frame)).
+    /// Messages go out with their place in the log and binary ids ([`placed_message`](crate::codec::nsq::frame)).
     pub placed: bool,
-    /// For /stats.
+    /// Client's identity for /stats.
     pub client: ClientInfo,
 }
 
@@ -78,18 +78,18 @@ pub struct SubRequest {
     pub partition: PartitionId,
     pub channel: ChannelName,
     pub options: SubOptions,
-    /// What partition 0 said: whether the channel is its topic's first one. Partition 0 itself is asked.
+    /// Answer of partition 0: whether the channel is its topic's first one. `None`: this asks partition 0.
     pub first: Option<bool>,
     /// The client reads this partition alone: it judges for itself.
     pub is_alone: bool,
 }
 
-/// What an auth server is asked.
+/// Question for an auth server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuthQuery {
     pub remote_ip: String,
     pub tls: bool,
-    /// Of the client's certificate.
+    /// Common name of the client's certificate.
     pub common_name: String,
     pub secret: Vec<u8>,
 }
@@ -99,11 +99,11 @@ pub struct AuthQuery {
 pub struct MovedSession {
     pub peer: Peer,
     pub protocol: Protocol,
-    /// What a session of the protocol needs to go on. Known to the module of the protocol, and to nobody on the way.
+    /// State of the session, known to the module of its protocol alone.
     state: Box<dyn Any + Send>,
 }
 
-/// Whose session moves.
+/// Protocol of a session that moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Protocol {
     Nsq,
@@ -116,7 +116,7 @@ impl MovedSession {
         Box::new(MovedSession { peer, protocol, state: Box::new(state) })
     }
 
-    /// What [`MovedSession::new`] was given.
+    /// The state that [`MovedSession::new`] was given.
     ///
     /// # Panics
     ///
@@ -126,7 +126,7 @@ impl MovedSession {
     }
 }
 
-/// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
+/// State of a connection below its session (TLS), known to the module that made it alone.
 pub type Layer = Box<dyn Any + Send>;
 
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub enum MeshMessage {
     EnsureTopic {
         ticket: Ticket,
         name: TopicName,
-        /// Of a topic that is new; 0: as many as the setting says.
+        /// Number of partitions of a new topic; 0: as many as the setting says.
         partitions: u16,
     },
     /// Answered by `Topic`, `NoTopic` when there is none: it is not created.
@@ -192,7 +192,7 @@ pub enum MeshMessage {
         topic: TopicRef,
         agrees: bool,
     },
-    /// It stays.
+    /// The channel stays.
     ReopenTopic {
         topic: TopicRef,
     },
@@ -340,7 +340,7 @@ pub enum MeshMessage {
         partition: PartitionId,
         loss: Option<String>,
     },
-    /// What was let go of.
+    /// Answer to `AcceptLoss`, with what was given up.
     LossAccepted {
         ticket: Ticket,
         result: Result<String, AcceptLossError>,
@@ -376,7 +376,7 @@ pub enum MeshMessage {
         fd: i32,
         session: Box<MovedSession>,
         unread: Vec<u8>,
-        /// What lies between the socket and the session, if anything does; what it has of bytes comes behind `unread`.
+        /// Layer between the socket and the session, if there is one; bytes that it holds come behind `unread`.
         layer: Option<Layer>,
     },
 
@@ -450,7 +450,7 @@ pub struct ChangeChannel {
     pub change: ChannelChange,
 }
 
-/// What a channel is to be in one partition.
+/// Change of a channel in one partition.
 #[derive(Clone, Debug)]
 pub struct SetOrder {
     pub topic: TopicRef,

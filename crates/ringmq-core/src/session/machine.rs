@@ -32,7 +32,7 @@ use std::{mem, sync::Arc};
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
 const BUFFER_KEPT: usize = 512;
 
-/// What a connection's next output is expected to take at most, so that it grows once.
+/// Bytes that a connection's next output is expected to take at most, so that it grows once.
 const OUTPUT_HINT_MAX: usize = 64 * 1024;
 
 /// Error frames that may wait behind earlier replies before nothing more is read.
@@ -44,7 +44,7 @@ const FAULT_LEN_MAX: usize = 200;
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
 const SILENT_INTERVALS_MAX: u32 = 2;
 
-/// What of a session moves with its connection to another core.
+/// State of a session that moves with its connection to another core.
 #[derive(Debug, Default)]
 pub struct Carried {
     greeted: bool,
@@ -53,12 +53,12 @@ pub struct Carried {
     published: Published,
     connected_unix_s: i64,
     transport: Option<Box<Transport>>,
-    /// What came out of it and was not parsed.
+    /// Bytes that came out of it and were not parsed.
     unparsed: Vec<u8>,
     auth: Option<Box<auth::Auth>>,
 }
 
-/// What a client says of itself.
+/// A client's own description.
 #[derive(Clone, Debug, Default)]
 struct Identity {
     client_id: String,
@@ -69,7 +69,7 @@ struct Identity {
 #[derive(Clone, Copy, Debug)]
 struct Stalled {
     since: Ticks,
-    /// Of the command, at the start of the buffer.
+    /// Length of the command, at the start of the buffer.
     len: usize,
 }
 
@@ -77,7 +77,7 @@ struct Stalled {
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Newline,
-    /// At least `need` bytes in all; up to `expect` are collected.
+    /// Wait for at least `need` bytes in all; up to `expect` are collected.
     Bytes {
         need: usize,
         expect: usize,
@@ -95,7 +95,7 @@ pub struct Session {
     state: State,
     /// The SUB was a SUB_ORDERED: ids are binary, and messages come with their place.
     is_placed: bool,
-    /// Of the SUB that was accepted.
+    /// Reply slot of the SUB that was accepted.
     sub_slot: Option<ReplySlot>,
     /// `topic:channel` of it, until it is answered.
     sub_name: Box<str>,
@@ -111,9 +111,9 @@ pub struct Session {
     wanted: Wanted,
     progress: Progress,
     stalled: Option<Stalled>,
-    /// It stalls until every earlier reply has left, and not on the host.
+    /// The session stalls until every earlier reply has left, and not on the host.
     waits_for_replies: bool,
-    /// It stalls until the auth server has answered.
+    /// The session stalls until the auth server has answered.
     waits_for_auth: bool,
     auth: Option<Box<auth::Auth>>,
     /// The client has said that nothing more comes.
@@ -123,7 +123,7 @@ pub struct Session {
     // ---- between the socket and the above
     /// Layers of the connection; most have none.
     transport: Option<Box<Transport>>,
-    /// What the last IDENTIFY asked for, until it is begun.
+    /// Layers that the last IDENTIFY asked for, until they are begun.
     upgrade: Option<Upgrade>,
     /// A handshake of TLS must be over by then.
     handshake_until: Option<Ticks>,
@@ -426,7 +426,7 @@ impl Session {
         roomy(&mut self.out, self.out_hint)
     }
 
-    /// What is to be sent now. [`Self::on_sent`] follows for all of it.
+    /// Bytes to be sent now. [`Self::on_sent`] follows for all of it.
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
         if !self.out.is_empty() {
             self.out_hint = self.out.len().min(OUTPUT_HINT_MAX) as u32;

@@ -4,7 +4,7 @@
 //! ```text
 //! SUB ─> partition 0: finds or creates the channel; the first one's cursor says so (a flag)
 //!          final ─> CreateChannel to the cores of the others: the first channel comes to be there, with or without its client
-//!                     (until they all have it, nobody hears that his channel is a later one)
+//!                     (until they all have it, no client hears that its channel is a later one)
 //!          final ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
 //! ```
 //! A crash in between leaves the flag at partition 0, and the start completes what it says (`log::recovery`). What a

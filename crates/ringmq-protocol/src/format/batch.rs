@@ -25,11 +25,11 @@ pub const COPIED_MAX: usize = 8 * 1024;
 pub const BATCH_HEADER_LEN: usize = size_of::<BatchHeader>();
 /// A body is never longer; a length read from disk is held against it before it is believed.
 pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
-/// What one message costs beside its body, when it has no option.
+/// Bytes of one message beside its body, when it has no option.
 pub const MESSAGE_OVERHEAD: usize = 12;
-/// What a due time adds to that.
+/// Bytes that a due time adds to that.
 pub const DUE_LEN: usize = 8;
-/// What it adds that a message is a copy, beside the channel's name.
+/// Bytes that a copy's option adds, beside the channel's name.
 pub const COPY_LEN: usize = 19;
 
 /// The batch has no body: its messages were lost to damage before they could be read. Readers step over it.
@@ -47,7 +47,7 @@ const MESSAGE_FLAGS: u16 = MESSAGE_DUE | MESSAGE_TRACE | MESSAGE_EXT | MESSAGE_C
 #[repr(C)]
 pub struct BatchHeader {
     pub magic: [u8; 4],
-    /// Of all bytes of the header after it. As the body's crc is among them, it names the batch's bytes.
+    /// Crc of all bytes of the header after it. As the body's crc is among them, it names the batch's bytes.
     pub header_crc: U32,
     pub topic_id: [u8; 16],
     pub partition: U16,
@@ -65,7 +65,7 @@ pub struct BatchHeader {
     /// Zero: no idempotent producer.
     pub producer_id: U64,
     pub first_sequence: U64,
-    /// With [`BATCH_LOST`] the bytes the lost messages occupied, not checksummed.
+    /// Length of the body; with [`BATCH_LOST`] the bytes that the lost messages occupied, not checksummed.
     pub body_len: U32,
     pub body_crc: U32,
     /// Header crc of the batch before; zero at the very start.
@@ -93,7 +93,7 @@ impl BatchHeader {
         Ok(h)
     }
 
-    /// What a header at the start of `bytes` says of its body: how long it is where it is stored, and its crc. Not verified.
+    /// Length of the stored body and its crc, as the header at the start of `bytes` says. Not verified.
     pub fn stored_body(bytes: &[u8]) -> Option<(usize, u32)> {
         let (h, _) = BatchHeader::ref_from_prefix(bytes).ok()?;
         let len = if h.is_lost() { 0 } else { h.body_len.get() as usize };
@@ -142,7 +142,7 @@ impl BatchHeader {
     }
 }
 
-/// What a batch is stamped with when it is sealed.
+/// Identity and place of a batch, stamped on it when it is sealed.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamp {
     pub topic_id: TopicId,
@@ -421,7 +421,7 @@ pub struct Message<'a> {
     pub due_unix_ns: Option<i64>,
     pub trace: u64,
     pub ext: &'a [u8],
-    /// It is there for one channel alone.
+    /// The message is there for one channel alone.
     pub copy_of: Option<CopyOf<'a>>,
     pub body: &'a [u8],
 }
@@ -433,12 +433,12 @@ pub struct CopyOf<'a> {
     pub unix_ns: i64,
     /// Deliveries before.
     pub attempts: u16,
-    /// At most 255 bytes, as names are shorter.
+    /// Name of the channel, at most 255 bytes, as names are shorter.
     pub channel: &'a str,
 }
 
 impl<'a> CopyOf<'a> {
-    /// What stands at the start of `tail`, and what is behind it.
+    /// Decodes the option at the start of `tail`. Returns what is behind it, too.
     fn parse(tail: &'a [u8]) -> Option<(CopyOf<'a>, &'a [u8])> {
         let (head, tail) = tail.split_first_chunk::<COPY_LEN>()?;
         let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("the range is 8 long"));

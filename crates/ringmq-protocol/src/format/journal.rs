@@ -40,7 +40,7 @@ pub struct Checkpoint {
     pub journal_id: [u8; 16],
     /// The node's generation that owns the ring's content.
     pub generation: U64,
-    /// Of this slot: even ones in block 0, odd ones in block 1.
+    /// Sequence of this slot: even ones stand in block 0, odd ones in block 1.
     pub slot_sequence: U64,
     /// Where redo begins: file position, lap and sequence of the first write that it needs. When nothing is to be redone,
     /// where the next write will stand.
@@ -66,7 +66,7 @@ pub fn travelled(lap: u64, position: u64, file_len: u64) -> u64 {
 #[repr(C)]
 pub struct WriteHeader {
     pub magic: [u8; 4],
-    /// Of the header and both directories after it.
+    /// Crc of the header and both directories after it.
     pub crc: U32,
     pub version: U16,
     pub core: U16,
@@ -100,15 +100,15 @@ pub struct WriteHeader {
 #[repr(C)]
 pub struct FactsHeader {
     pub magic: [u8; 4],
-    /// Of all that follows it, to the end of the last record.
+    /// Crc of all that follows it, to the end of the last record.
     pub crc: U32,
     pub version: U16,
     pub core: U16,
-    /// Of this header and the records.
+    /// Bytes of this header and the records.
     pub len: U32,
     pub journal_id: [u8; 16],
     pub generation: U64,
-    /// Of the write.
+    /// Sequence of the write.
     pub sequence: U64,
     /// File position of this header.
     pub position: U64,
@@ -120,7 +120,7 @@ pub struct FactsHeader {
 pub const FACTS_HEADER_LEN: usize = size_of::<FactsHeader>();
 
 impl FactsHeader {
-    /// Of the copy that stands at `position`, of the write with this head. `facts`: the records.
+    /// Header of the copy at `position` that belongs to the write with this head. `facts`: the records.
     pub fn seal(write: &WriteHeader, position: u64, records: u32, facts: &[u8]) -> FactsHeader {
         let mut header = FactsHeader {
             magic: FACTS_MAGIC,
@@ -168,7 +168,7 @@ impl FactsHeader {
     }
 }
 
-/// What a write touches: where a partition ends after it. 48 bytes.
+/// Entry of a write's directory: where a partition ends after the write. 48 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct DirectoryEntry {
@@ -205,7 +205,7 @@ pub struct RecordHeader {
 
 pub const RECORD_HEADER_LEN: usize = size_of::<RecordHeader>();
 
-/// What a record says. Numbers are never reused; an unknown one stops the recovery with a clear error.
+/// Kind of a record. Numbers are never reused; an unknown one stops the recovery with a clear error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum RecordKind {
@@ -245,8 +245,8 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// It tells what no message and no other record tells: a copy of it stands in the same write. (A FIN that is lost comes again, and
-    /// how far a partition is committed is a lower bound.)
+    /// The record tells what no message and no other record tells: a copy of it stands in the same write. (A FIN that is lost comes
+    /// again, and how far a partition is committed is a lower bound.)
     pub fn stands_twice(self) -> bool {
         use RecordKind::*;
         !matches!(self, Batch | DirectBatch | Finished | Committed)
@@ -433,6 +433,6 @@ pub struct JournalIdentity {
     pub generation: u64,
     /// Length of the file, whole blocks.
     pub file_len: u64,
-    /// Of the newest checkpoint slot; the next checkpoint takes the one after it, in the slot of its parity.
+    /// Sequence of the newest checkpoint slot; the next checkpoint takes the one after it, in the slot of its parity.
     pub slot_sequence: u64,
 }

@@ -33,13 +33,13 @@ const RUN_BYTES_MAX: usize = 256 * 1024;
 /// The shortest heartbeat interval that a client may ask for.
 const HEARTBEAT_MIN_MS: u32 = 1000;
 
-/// What a client may say of itself, each.
+/// Longest text of a client about itself, each.
 const TEXT_MAX: usize = 256;
 
 /// Unsent answers above which nothing more is read.
 const OUTPUT_STOP: usize = 1024 * 1024;
 
-/// What a client says of itself.
+/// A client's own description.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub client_id: String,
@@ -63,17 +63,17 @@ impl From<&ClientIdentity> for ClientInfo {
     }
 }
 
-/// What the handshake settled.
+/// Terms that the handshake settled.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     version: u16,
     features: u64,
     heartbeat_ms: u32,
-    /// Of Hello, until it is answered.
+    /// Request id of Hello, until it is answered.
     owed: Option<u64>,
 }
 
-/// What of a session moves with its connection to another core.
+/// State of a session that moves with its connection to another core.
 #[derive(Debug)]
 pub struct NativeCarried {
     agreed: Option<Agreed>,
@@ -98,7 +98,7 @@ struct Stalled {
     what: Waiting,
 }
 
-/// What a node says of itself in Welcome.
+/// A node's own description in Welcome.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeFacts {
     pub node_id: [u8; 16],
@@ -117,13 +117,13 @@ pub struct NativeSession {
     // ---- input
     input: Input,
     stalled: Option<Stalled>,
-    /// What came behind the request that waits.
+    /// Bytes that came behind the request that waits.
     unparsed: Vec<u8>,
     /// Input is ignored from here on.
     ended: bool,
     // ---- output
     encoder: Encoder,
-    /// What goes out before `out`.
+    /// Bytes that go out before `out`.
     pieces: Vec<Bytes>,
     pieces_bytes: usize,
     out: Vec<u8>,
