@@ -260,11 +260,11 @@ impl Shard {
                 return;
             }
             Event::Opened { conn, peer } => {
-                self.add(now, conn, Client::Nsq(Session::new(conn, peer, self.limits.clone(), now)));
+                self.add(conn, Client::Nsq(Session::new(conn, peer, self.limits.clone(), now)));
             }
             Event::OpenedNative { conn, peer } => {
                 let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
-                self.add(now, conn, Client::Native(Box::new(session)));
+                self.add(conn, Client::Native(Box::new(session)));
             }
             Event::OpenedPeer { conn, peer } => self.engine.peer_opened(now, conn, peer, out),
             Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
@@ -281,7 +281,7 @@ impl Shard {
                         Client::Native(Box::new(NativeSession::adopt(conn, peer, state, limits, self.node, now)))
                     }
                 };
-                self.add(now, conn, client);
+                self.add(conn, client);
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.begin(now, &mut self.engine);
                 }
@@ -391,13 +391,12 @@ impl Shard {
         !is_full
     }
 
-    fn add(&mut self, now: Now, conn: ConnId, session: Client) {
+    fn add(&mut self, conn: ConnId, session: Client) {
         let mut c = Conn::new(session);
         c.set_timer(conn, &mut self.engine);
         c.touch(conn, &mut self.touched);
         let old = self.conns.insert(conn, c);
         assert!(old.is_none(), "a connection's number is never reused");
-        let _ = now;
     }
 
     fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
