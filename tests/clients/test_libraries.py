@@ -1,8 +1,7 @@
 """go-nsq, nsqjs, pynsq and gnsq, unmodified, over every transport: plain, TLS, snappy, deflate, and TLS with each.
 
 RINGMQ_BINARY may be a stock nsqd, too: what is asserted is nsqd's, but for requeues over a restart. Only pynsq over a compression fails
-there: it ends a connection when what it receives decompresses to nothing (its `socket.error(EWOULDBLOCK)` is no BlockingIOError in Python 3), and
-nsqd writes the head of a snappy stream, and TLS records, in parts. The node sends each of its flushes whole.
+there: it ends a connection when what it receives decompresses to nothing (docs/nsq.md), and nsqd sends the head of a stream by itself.
 """
 
 import concurrent.futures

@@ -51,8 +51,11 @@ class Remote:
         self.answers.put({"error": "it ended"})
 
     def do(self, what, **fields):
-        self.process.stdin.write(json.dumps({"do": what, **fields}).encode() + b"\n")
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(json.dumps({"do": what, **fields}).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise Refused("%s: it ended" % what) from None
         try:
             answer = self.answers.get(timeout=30)
         except queue.Empty:
@@ -89,8 +92,16 @@ class Remote:
         self.until(lambda: self.messages, "a message")
         return self.messages.pop(0)
 
+    def kill(self):
+        """What it wrote before is heard."""
+        self.process.kill()
+        self.close()
+
     def close(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it ended before
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -47,8 +47,8 @@ function subscribe(request) {
   })
   reader.on('message', (message) => {
     held.set(message.id, message)
-    if (request.finishes) answer({do: 'finish', id: message.id})
     tell({message: message.id, attempts: message.attempts, body: message.body.toString('base64')})
+    if (request.finishes) answer({do: 'finish', id: message.id})
   })
   reader.on('error', (error) => process.stderr.write(`${error}\n`))
   reader.connect()

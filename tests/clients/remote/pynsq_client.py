@@ -67,9 +67,9 @@ class Client:
             message.enable_async()
             name = message.id.decode()
             self.held[name] = message
+            tell(message=name, attempts=message.attempts, body=base64.b64encode(message.body).decode())
             if request.get("finishes"):
                 self.answer({"do": "finish", "id": name})
-            tell(message=name, attempts=message.attempts, body=base64.b64encode(message.body).decode())
 
         self.reader = nsq.Reader(
             request["topic"], request["channel"], message_handler=take, max_tries=0, max_in_flight=request["in_flight"],

@@ -1,6 +1,6 @@
 module ringmq.test/gonsq
 
-go 1.21
+go 1.18
 
 require github.com/nsqio/go-nsq v1.1.0
 

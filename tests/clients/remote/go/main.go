@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -139,19 +138,16 @@ func (c *client) subscribe(r request) error {
 		c.lock.Lock()
 		c.held[id] = m
 		c.lock.Unlock()
+		tell(map[string]any{"message": id, "attempts": m.Attempts, "body": m.Body})
 		if r.Finishes {
 			c.answer(request{Do: "finish", ID: id})
 		}
-		tell(map[string]any{"message": id, "attempts": m.Attempts, "body": m.Body})
 		return nil
 	}))
-	if len(r.Addresses) > 0 {
-		err = c.consumer.ConnectToNSQDs(r.Addresses)
-	}
 	if len(r.Lookups) > 0 {
-		err = errors.Join(err, c.consumer.ConnectToNSQLookupds(r.Lookups))
+		return c.consumer.ConnectToNSQLookupds(r.Lookups)
 	}
-	return err
+	return c.consumer.ConnectToNSQDs(r.Addresses)
 }
 
 func (c *client) answer(r request) error {
