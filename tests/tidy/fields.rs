@@ -1,6 +1,7 @@
 //! How many fields of one struct code outside of it may touch. Many of them are several machines that nobody has named yet.
 
-use super::{code_of, fail_on, module_files, without_tests};
+use super::source::{code_of, without_tests};
+use super::{fail_on, module_files};
 use std::collections::BTreeMap;
 
 /// Public fields of a struct, `pub(super)` and the like included.

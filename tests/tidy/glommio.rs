@@ -1,6 +1,7 @@
 //! What may be named of glommio 0.9.0, and where: each name was looked at for the traps of docs/decisions/glommio.md.
 
-use super::{Token, code_of, fail_on, paths, reached, rust_files, tokens, without_tests};
+use super::source::{Token, code_of, paths, tokens, without_tests};
+use super::{fail_on, reached, rust_files};
 use std::collections::BTreeSet;
 use std::path::Path;
 

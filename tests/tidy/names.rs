@@ -1,6 +1,7 @@
 //! What texts name is there: the tests of docs/promise.md, and the flags that messages of the program tell an operator of.
 
-use super::{CRATES, code_of, fail_on, not_code, root, rust_files, tests_in};
+use super::source::{code_of, not_code, tests_in};
+use super::{CRATES, fail_on, root, rust_files};
 use ringmq::config::{IGNORED, TABLE};
 use std::collections::BTreeSet;
 use std::fs;
