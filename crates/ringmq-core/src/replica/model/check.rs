@@ -130,3 +130,23 @@ impl Checker {
         since.filter(is_move).any(|m| here.confirmed.log_id >= m.confirmed.log_id.min(image.confirmed.log_id))
     }
 }
+
+/// A higher generation is no excuse: the channel stands where somebody moved it since, or it has forgotten what was acknowledged.
+#[test]
+fn a_higher_generation_keeps_only_what_somebody_made() {
+    use crate::replica::tests::rig::cursor;
+    let at = |log_id: u64| Position { offset: log_id as i64 * 100, count: log_id as i64, log_id: LogId(log_id) };
+    let (before, image) = (cursor("c", 5, 1, at(3)), cursor("c", 5, 2, at(9)));
+    let operation = Operation { before, image: image.clone() };
+    let mut check = Checker::default();
+    let is_kept = |check: &Checker, here: CursorImage| check.is_kept(&[(here.name.clone(), here)].into(), &operation);
+    assert!(!check.is_kept(&Channels::new(), &operation), "it is gone");
+    assert!(is_kept(&check, image.clone()) && is_kept(&check, cursor("c", 6, 2, at(12))));
+    assert!(!is_kept(&check, cursor("c", 5, 2, at(8))) && !is_kept(&check, cursor("c", 6, 1, at(12))));
+    check.on_made(&cursor("c", 5, 3, at(1)));
+    check.on_made(&image);
+    assert!(!is_kept(&check, cursor("c", 5, 3, at(12))), "made before what was acknowledged");
+    check.on_made(&cursor("c", 6, 4, at(7)));
+    assert!(!is_kept(&check, cursor("c", 6, 5, at(12))), "nobody made generation 5");
+    assert!(is_kept(&check, cursor("c", 6, 4, at(7))) && !is_kept(&check, cursor("c", 6, 4, at(6))));
+}

@@ -5,5 +5,5 @@ mod follower;
 mod leader;
 mod mend;
 mod opening;
-mod rig;
+pub(super) mod rig;
 mod table;
