@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Beyond this all is forgotten, which costs syncs and nothing else.
+/// Number of names above which all are forgotten, which costs syncs and nothing else.
 const NAMES_MAX: usize = 100_000;
 
 pub(super) struct Names {

@@ -267,7 +267,7 @@ pub(crate) struct Redo {
     batches: IdMap<(TopicId, u16), Vec<RedoBatch>>,
     /// Sequence and offset of each new log start that retention journaled.
     starts: IdMap<(TopicId, u16), Vec<(u64, i64)>>,
-    /// What records say of lost channels, in order.
+    /// Lost channels by the records, in order.
     losses: IdMap<(TopicId, u16), Vec<LossRecord>>,
 }
 

@@ -36,7 +36,7 @@ pub struct Seen {
     /// Publishes at any time, for the progress line.
     pub published_ever: Count,
     pub delivered_ever: Count,
-    /// Within the measured time.
+    /// Messages within the measured time.
     pub published: Count,
     pub delivered: Count,
     /// Nanoseconds, of publishes and messages whose intended time is within the measured time.

@@ -129,7 +129,7 @@ pub struct Server {
     pub cpu_seconds: f64,
     /// Per million published messages, or in mode consume delivered ones.
     pub cpu_seconds_per_million: Option<f64>,
-    /// During the run, looked at ten times a second.
+    /// Resident memory during the run, looked at ten times a second.
     pub peak_rss_bytes: u64,
     /// Highest resident memory since the server started.
     pub lifetime_peak_rss_bytes: u64,

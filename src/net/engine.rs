@@ -44,10 +44,10 @@ const HALF_CLOSE_GRACE: Duration = Duration::from_millis(200);
 /// A connection that moves waits this long for its sends; then it is broken, and the other core hears the end of it.
 const MOVE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between tries when the process or the system is out of descriptors.
+/// Pause between tries when the process or the system is out of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Between log lines about failing accepts.
+/// Pause between log lines about failing accepts.
 const ACCEPT_LOG: Duration = Duration::from_secs(10);
 
 /// Most bytes of one send: the kernel counts in 32 bits.

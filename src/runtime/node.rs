@@ -69,13 +69,13 @@ pub struct FrontStart {
     pub listener: TcpListener,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
-    /// Of `--https-address`, with the node's certificate.
+    /// Listener of `--https-address`, with the node's certificate.
     pub https: Option<(TcpListener, layers::Terms)>,
     pub cores: u16,
     pub tcp_address: SocketAddr,
     /// Bytes in `spare/`: of segments that were removed, kept for new ones.
     pub spare_bytes: SpareBytes,
-    /// Of a node whose cluster an etcd decides: why it cannot serve, if it cannot.
+    /// Reason why a node whose cluster an etcd decides cannot serve, if it cannot.
     pub hub: Option<Arc<Hub>>,
 }
 
@@ -111,7 +111,7 @@ pub struct Recovered<M> {
     pub builds: Vec<Build<M>>,
     /// Generation of this startup.
     pub generation: u64,
-    /// Of the data path.
+    /// Id of the data path.
     pub me: NodeId,
 }
 

@@ -64,7 +64,7 @@ pub struct Core<M> {
     pub net: Net,
     /// Kinds of the core's listeners.
     pub places: Vec<ListenerKind>,
-    /// Between the sockets and the machine, where connections have TLS.
+    /// TLS between the sockets and the machine, where connections have it.
     pub links: Links,
     pub port: Port,
     pub disk: ShardDisk,

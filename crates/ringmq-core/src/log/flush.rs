@@ -54,14 +54,14 @@ pub enum Stage {
 #[derive(Debug)]
 pub struct Flush {
     pub stage: Stage,
-    /// In the store's queue.
+    /// The partition is in the store's queue.
     pub is_queued: bool,
     /// This round is one of those that [`Store::rounds`] counts: nobody waits for it, nor it for space.
     is_background: bool,
     /// A snapshot is wanted by the next round, and a checkpoint counts on it.
     wants_snapshot: bool,
     is_awaited: bool,
-    /// What this round does beside writing.
+    /// Steps of this round beside writing.
     sync: bool,
     snapshot: bool,
     /// Its segment writes are durable when they complete: of each, in order, the end of the last batch that is complete with it, and

@@ -6,7 +6,7 @@ use crate::format::snapshot::SLOTS;
 /// The partition's records, and which journal writes redo still needs for them.
 #[derive(Debug)]
 pub struct Journaled {
-    /// Of the last record.
+    /// Sequence of the last record.
     sequence: u64,
     /// Where the partition ends after the last batch given to the journal.
     end: Position,
@@ -58,12 +58,12 @@ impl Journaled {
         self.dirty_after = dirty_after;
     }
 
-    /// It stands in its slots.
+    /// The snapshot stands in its slots.
     pub fn snapshot_stands(&mut self) {
         self.dirty_from = self.dirty_after.take();
     }
 
-    /// It is not written after all.
+    /// The snapshot is not written after all.
     pub fn snapshot_dropped(&mut self) {
         self.dirty_after = None;
     }
@@ -77,7 +77,7 @@ impl Journaled {
 /// The slots that snapshots are written to in turn.
 #[derive(Debug)]
 pub struct SnapshotSlots {
-    /// Of the newest snapshot.
+    /// Sequence of the newest snapshot.
     sequence: u64,
     /// Allocated lengths as far as known.
     lens: [u64; SLOTS as usize],
@@ -124,7 +124,7 @@ impl SnapshotSlots {
         self.end
     }
 
-    /// What the newest snapshot contains ends here.
+    /// The newest snapshot stands in its slots, and contains what ends at `end`.
     pub fn stands(&mut self, end: Position) {
         self.end = end;
     }

@@ -32,7 +32,7 @@ enum Stage {
 pub struct Mend {
     batches: Vec<Batch>,
     stage: Stage,
-    /// Of the segment.
+    /// Base offset of the segment.
     base: i64,
     /// File position of the buffer, whole blocks.
     at: u64,

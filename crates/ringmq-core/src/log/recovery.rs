@@ -64,7 +64,7 @@ pub struct RecoverOptions {
     pub segment_bytes: u64,
     pub now_unix_ns: i64,
     pub producers: ProducerLimits,
-    /// For new random ids.
+    /// Seed of new random ids.
     pub seed: u64,
     /// The generation for which [`RecoverError::LostJournals`] and [`RecoverError::LostNode`] are no error; 0: none.
     pub accept_lost_journal: u64,

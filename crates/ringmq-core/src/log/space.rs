@@ -19,7 +19,7 @@ const COMMIT_STEP_MAX: u64 = 256 * 1024;
 /// How often a full disk is tried.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// Which of a partition's files.
+/// One of a partition's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Segment,
@@ -46,12 +46,12 @@ struct FileSpace {
     step_max: u64,
     /// The length that is being allocated.
     growing: Option<u64>,
-    /// What the last append needed.
+    /// Bytes that the last append needed.
     need: u64,
 }
 
 impl FileSpace {
-    /// It need not grow for what the last append needed.
+    /// The space need not grow for what the last append needed.
     fn is_roomy(&self) -> bool {
         self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len
     }
@@ -102,13 +102,13 @@ impl Space {
         }
     }
 
-    /// Of the next segment: it grows with the steps that this one came to.
+    /// Space of the next segment: it grows with the steps that this one came to.
     pub fn next(&self, base: i64) -> Space {
         let fresh = |f: FileSpace| FileSpace { len: 0, growing: None, need: 0, ..f };
         Space { base, segment: fresh(self.segment), commit: fresh(self.commit), snapshots: self.snapshots, is_full: false }
     }
 
-    /// Of a segment that was cut, or begun anew, and has space of these lengths.
+    /// Space of a segment that was truncated, or begun anew, and has files of these lengths.
     pub fn cut(&self, base: i64, segment_len: u64, commit_len: u64) -> Space {
         let mut space = self.next(base);
         // The last segment may have less; an earlier one was closed when it had all that.

@@ -37,10 +37,10 @@ use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// What is looked through of a segment at a time.
+/// Bytes of a segment that are looked through at a time.
 const WALK_LEN: usize = 256 * 1024;
 
-/// What is looked for in the files.
+/// Place that is looked for in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
     /// The record that ends at the cut stands in the blocks `lo .. hi` of the commit log.
@@ -74,19 +74,19 @@ pub struct Cut {
     /// Where the log is to end; the crc is known when it is recorded.
     pub tail: Tail,
     unix_ns: i64,
-    /// Of the first batch that goes.
+    /// Number of the first batch that goes.
     number: u64,
     stage: Stage,
-    /// Its record is durable.
+    /// The record of the truncation is durable.
     is_frozen: bool,
     /// The segment that holds the end, its index, and its batches before the end.
     base: i64,
     count: u64,
-    /// What the last blocks hold before the end; `None`: the files have nothing behind it.
+    /// Bytes of the last blocks before the end; `None`: the files have nothing behind it.
     segment_tail: Option<Vec<u8>>,
     commit_tail: Option<Vec<u8>>,
     ticket: RecordTicket,
-    /// Of the record, in the partition, and the journal write that holds it; zero before.
+    /// Sequences of the record in the partition and of the journal write that holds it; zero before.
     sequence: u64,
     write_sequence: u64,
     todo: VecDeque<DiskOp>,
@@ -541,7 +541,7 @@ impl Store {
 }
 
 impl PartitionLog {
-    /// What is told of the log beside its batches.
+    /// Places of the log that are known beside its batches.
     fn cut_table(&mut self, at: Position, is_restart: bool, was_committed: bool) {
         if is_restart {
             self.borders.restart(at);

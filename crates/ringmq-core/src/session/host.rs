@@ -11,7 +11,7 @@ use crate::seam::{
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ReplySlot(pub u64);
 
-/// What became of a command that is answered later.
+/// Outcome of a command that is answered later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// `Session::reply` (or `Session::fail`) follows for the slot, once.
@@ -46,9 +46,9 @@ pub trait Host {
     ) -> Taken;
     /// `Stall` also when the connection is to move first: the command then travels in what `Session::carry` returns.
     fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> Taken;
-    /// At most the limit's `max_rdy_count`. May come before the reply to SUB.
+    /// Credit, at most the limit's `max_rdy_count`. May come before the reply to SUB.
     fn ready(&mut self, now: Now, conn: ConnId, count: u32);
-    /// On an ordered channel it may fail later, as on another core.
+    /// A FIN. On an ordered channel it may fail later, as on another core.
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError>;
     /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError>;

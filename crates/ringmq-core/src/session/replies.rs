@@ -7,7 +7,7 @@ use super::host::ReplySlot;
 use crate::codec::nsq::{Bodies, frame};
 use std::collections::VecDeque;
 
-/// What a slot waits for; names the error when it fails.
+/// Command that a slot waits for; names the error when it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommandKind {
     Publish,
@@ -130,7 +130,7 @@ impl Replies {
         }
     }
 
-    /// What the slot waits for; `None` once nothing is taken any more.
+    /// Command that the slot waits for; `None` once nothing is taken any more.
     ///
     /// # Panics
     /// When the slot is not waiting: a reply given twice would answer another command's client falsely.

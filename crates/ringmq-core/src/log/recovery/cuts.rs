@@ -27,7 +27,7 @@ use zerocopy::little_endian::U32;
 /// One cut, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
-    /// Of the record.
+    /// Sequence of the record.
     pub sequence: u64,
     pub is_restart: bool,
     /// Where the log ends by it; of a restart also where it begins.
@@ -97,7 +97,7 @@ impl Cuts {
 /// The cuts of one partition that the journals hold, and how far redo has come among them.
 #[derive(Debug)]
 pub struct PartitionCuts {
-    /// In the order of their records.
+    /// Cuts, in the order of their records.
     cuts: Vec<Cut>,
     /// Sequence of the last record that the snapshot contains, or that was redone, of a cut or before it.
     upto: u64,
@@ -106,12 +106,12 @@ pub struct PartitionCuts {
 }
 
 impl PartitionCuts {
-    /// Those that redo has not come to.
+    /// The cuts that redo has not come to.
     fn to_come(&self) -> impl Iterator<Item = &Cut> {
         self.cuts.iter().filter(|c| c.sequence > self.upto)
     }
 
-    /// Those behind the record `contained`, in their order.
+    /// The cuts behind the record `contained`, in their order.
     pub fn behind(&self, contained: u64) -> impl Iterator<Item = &Cut> {
         self.cuts.iter().filter(move |c| c.sequence > contained)
     }

@@ -307,7 +307,7 @@ impl Files {
         Ok(())
     }
 
-    /// On a full disk: frees the space that was allocated ahead of the log's end. Whether there was any.
+    /// Frees the space that was allocated ahead of the log's end, on a full disk. Returns whether there was any.
     pub fn give_back(&mut self, cx: &mut Context<'_>, end: Position) -> Result<bool, RecoverError> {
         let Some(base) = self.last_base() else { return Ok(false) };
         let [segment, commit] = self.pair(base);
@@ -345,7 +345,7 @@ impl Files {
         Ok(())
     }
 
-    /// What the engine takes over of a log that ends at `end`.
+    /// Files that the engine takes over, of a log that ends at `end`.
     pub fn into_recovered(self, cx: &mut Context<'_>, end: Position) -> Result<RecoveredFiles, RecoverError> {
         let (mut tail, mut commit_tail) = (vec![], vec![]);
         if let Some(base) = self.last_base() {

@@ -26,9 +26,9 @@ finding! {
         /// No file, or zeros: it was allocated and never written.
         Blank,
         Bad,
-        /// It holds, but belongs to another topic, partition or place.
+        /// The header holds, but belongs to another topic, partition or place.
         Foreign,
-        /// Of a version that this build does not know.
+        /// A version that this build does not know.
         Unknown,
     }
 }
@@ -92,17 +92,17 @@ pub const HEADER_TABLE: &[Row<HeaderFound, HeaderFound, (), HeaderAction>] = &[
     },
 ];
 
-/// What the headers of a segment and its commit log came to.
+/// Outcome of the headers of a segment and its commit log.
 pub struct Header {
     pub action: HeaderAction,
     /// `None`: nothing tells where the segment begins in counts and ids.
     pub meta: Option<SegmentMeta>,
     pub epoch: u64,
-    /// What the commit log's own header says, if it holds.
+    /// Place that the commit log's own header names, if it holds.
     pub spare: Option<SegmentMeta>,
     /// The segments before it that its two files name, as far as their tables hold.
     tables: [SegmentTable; 2],
-    /// Its header holds, its table does not.
+    /// File whose header holds and whose table does not.
     pub rotten_table: Option<FileId>,
 }
 

@@ -16,24 +16,24 @@ use crate::journal::limit;
 use crate::journal::replay::{self, Ring, Slots};
 
 finding! {
-    /// What node.meta says of a journal.
+    /// A journal in node.meta.
     Named {
-        /// It was begun under the node's generation.
+        /// The journal was begun under the node's generation.
         Begun,
-        /// It is not named: node.meta names none, or fewer.
+        /// The journal is not named: node.meta names none, or fewer.
         Unnamed,
     }
 }
 
 finding! {
-    /// What is there of a journal.
+    /// A journal on the disk.
     JournalFound {
         Missing,
         /// Neither a slot nor a write.
         Blank,
-        /// Its slots are of an older generation: a copy of it was put in its place.
+        /// The slots are of an older generation: a copy was put in the journal's place.
         Older,
-        /// It is of the node's generation, or damaged.
+        /// The journal is of the node's generation, or damaged.
         There,
     }
 }
@@ -41,7 +41,7 @@ finding! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum JournalAction {
     Take,
-    /// What it held is gone. Stop, unless this very loss was accepted.
+    /// The journal's content is gone. Stop, unless this very loss was accepted.
     Refuse,
 }
 

@@ -74,7 +74,7 @@ pub const NODE_TABLE: &[Row<NodeFound, DataPath, (), NodeAction>] = &[
 /// A generation leaps by so much when nothing certain is known of the last one.
 pub const GENERATION_LEAP: u64 = 1 << 16;
 
-/// Whose a data path is, by its node.meta.
+/// Owner of a data path, by its node.meta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identity {
     /// Nothing was stored there yet.
@@ -152,7 +152,7 @@ pub fn read_both(storage: &mut dyn Storage) -> Result<[Result<NodeMeta, Bad>; 2]
     Ok([read(0)?, read(1)?])
 }
 
-/// What counts of them.
+/// Copy that counts.
 pub fn newest(both: &[Result<NodeMeta, Bad>; 2]) -> Option<NodeMeta> {
     both.iter().flatten().max_by_key(|m| m.sequence).copied()
 }

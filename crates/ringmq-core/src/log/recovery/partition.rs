@@ -38,7 +38,7 @@ finding! {
 finding! {
     /// The record before the end that the snapshot gives, and those before it in its block.
     CommitEnd {
-        /// It is the last batch's, or the segment begins at the end.
+        /// The record is the last batch's, or the segment begins at the end.
         Agrees,
         /// One is missing, damaged, or another batch's.
         Differs,
@@ -83,7 +83,7 @@ pub const COMMIT_TABLE: &[Row<CommitHeader, CommitEnd, (), CommitAction>] = &[
     },
 ];
 
-/// What a whole recovery shares with each partition.
+/// State of a recovery that all partitions share.
 pub struct Context<'a> {
     pub storage: &'a mut dyn Storage,
     pub report: &'a mut Report,
@@ -91,7 +91,7 @@ pub struct Context<'a> {
     pub now_unix_ns: i64,
     /// Names what is set aside.
     pub label: &'a str,
-    /// That this start will have, or a lower one that no earlier start had.
+    /// Generation of this startup, or a lower one that no earlier startup had.
     pub generation: u64,
     /// Record and snapshot sequences begin here when those before are unknown: above any that was ever used.
     pub sequence_floor: u64,

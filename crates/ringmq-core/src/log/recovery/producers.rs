@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// So far before the committed end segments are gone through, for producers with many batches behind it.
 const LOOK_BACK: i64 = 16 * 1024 * 1024;
 
-/// What the batches before the log's end tell of idempotent producers, and when the last of them was appended.
+/// Idempotent producers as the batches before the log's end tell them, and when the last batch was appended.
 pub struct Counted {
     producers: Producers,
     /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
@@ -26,12 +26,12 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Of a log without batches.
+    /// State of a log without batches.
     pub fn new(limits: ProducerLimits) -> Counted {
         Counted { producers: Producers::new(limits), at_snapshot: Producers::new(limits), last_unix_ns: 0 }
     }
 
-    /// At the end of a snapshot.
+    /// State at the end of a snapshot.
     pub fn behind(limits: ProducerLimits, snapshot: &Snapshot) -> Counted {
         let producers = Producers::restore(limits, &snapshot.producers);
         Counted { at_snapshot: producers.clone(), producers, last_unix_ns: snapshot.unix_ns }

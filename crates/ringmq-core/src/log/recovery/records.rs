@@ -14,7 +14,7 @@ pub struct Records {
     is_unknown: bool,
     /// There is no snapshot, so the journals begin with the partition's first record, if it has any.
     expects_first: bool,
-    /// It has records, or what was there is lost.
+    /// The partition has records, or what was there is lost.
     needs_first: bool,
     /// One snapshot slot alone holds. It has all that there was when the journals have the record behind what it contains; else what
     /// another slot had may be lost.
@@ -27,7 +27,7 @@ pub struct Records {
     has_witness: bool,
 }
 
-/// What the next record of a journal tells of those before it.
+/// Records that are missing before the next one of a journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gap {
     None,
@@ -38,7 +38,7 @@ pub enum Gap {
 }
 
 impl Records {
-    /// Of a partition without a snapshot. `needs_first`: its files tell that there were records.
+    /// Records of a partition without a snapshot. `needs_first`: its files tell that there were records.
     pub fn fresh(floor: u64, needs_first: bool) -> Records {
         Records {
             last: 0,
@@ -54,12 +54,12 @@ impl Records {
         }
     }
 
-    /// Behind a snapshot that contains the records up to `contained`. `is_unproven`: it is the only slot that holds.
+    /// Records behind a snapshot that contains those up to `contained`. `is_unproven`: no other slot holds.
     pub fn behind(contained: u64, floor: u64, is_unproven: bool) -> Records {
         Records { last: contained, contained, expects_first: false, is_unproven, ..Records::fresh(floor, false) }
     }
 
-    /// Of a partition whose snapshots are lost.
+    /// Records of a partition whose snapshots are lost.
     pub fn unknown(floor: u64) -> Records {
         Records { last: floor, is_unknown: true, expects_first: false, ..Records::fresh(floor, false) }
     }

@@ -12,29 +12,29 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
-    /// What stands at a place of a segment.
+    /// Content of a place of a segment.
     BatchFound {
         /// A batch whose header and body hold and which continues the log.
         Whole,
-        /// Its header holds and continues the log, its body does not.
+        /// The header holds and continues the log, the body does not hold.
         BodyBad,
         /// A batch that holds but does not continue the log: another place, chain or a lower epoch.
         Breaks,
         Zeros,
         Garbage,
-        /// Of a version that this build does not know.
+        /// A version that this build does not know.
         Unknown,
     }
 }
 
 finding! {
-    /// What is known of the place.
+    /// Knowledge of the place.
     Place {
         /// Below an end that a snapshot, commit log or journal gave.
         Promised,
         /// The journal holds the header of a direct batch for it: the body was durable before.
         Direct,
-        /// Behind everything that is known.
+        /// A place behind everything that is known.
         Beyond,
     }
 }
@@ -150,7 +150,7 @@ impl Window {
         Ok(&self.bytes[from..(from + len).min(self.bytes.len())])
     }
 
-    /// What [`Window::get`] has just given.
+    /// The bytes that [`Window::get`] has just given.
     fn held(&self, at: u64, len: usize) -> &[u8] {
         let from = (at - self.at) as usize;
         &self.bytes[from..from + len]
@@ -169,7 +169,7 @@ impl<'a> Batches<'a> {
         Batches { dir, base, window: Window::new(FileId::Segment(dir.clone(), base)) }
     }
 
-    /// What stands at `offset`; the header when it holds. Of an empty chain only the place is compared.
+    /// Judges what stands at `offset`; returns the header when it holds. With an empty chain only the place is compared.
     pub fn judge(
         &mut self,
         storage: &mut dyn Storage,

@@ -27,7 +27,7 @@ finding! {
 }
 
 finding! {
-    /// What segments there are.
+    /// Segments of the partition.
     Data {
         /// None, or only the first one, of which no commit record says that a batch was durable.
         Nothing,
@@ -121,7 +121,7 @@ fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Re
     })
 }
 
-/// What a partition's slots hold.
+/// Content of a partition's slots.
 pub struct Slots {
     pub found: Found,
     pub newest: Option<Snapshot>,
@@ -184,7 +184,7 @@ impl Slots {
 pub struct Saved {
     /// Sequence of the slot that was written last; where it is unknown, a number above any that was ever used.
     sequence: u64,
-    /// What the newest slot says.
+    /// Snapshot in the newest slot.
     newest: Option<Snapshot>,
     /// Two slots say what `newest` says.
     is_twice: bool,
@@ -208,7 +208,7 @@ impl Saved {
         self.sequence
     }
 
-    /// What slots had is lost: the next one gets a sequence above `floor`.
+    /// Gives the next slot a sequence above `floor`, since what slots had is lost.
     pub fn raise(&mut self, floor: u64) {
         self.sequence = self.sequence.max(floor);
     }

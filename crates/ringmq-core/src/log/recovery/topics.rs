@@ -13,7 +13,7 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
-    /// What the two files of topic.meta say together.
+    /// The two files of topic.meta together.
     MetaFound {
         /// Both hold and say the same.
         Holds,
@@ -33,7 +33,7 @@ finding! {
 }
 
 finding! {
-    /// What the journals say of a topic of this name.
+    /// A topic of this name in the journals.
     Journaled { Created, Silent }
 }
 
@@ -165,7 +165,7 @@ pub fn read_both(storage: &mut dyn Storage, name: &TopicName) -> Result<[Result<
     Ok([read(&first)?, read(&second)?])
 }
 
-/// What two files say together, and the topic when they say one.
+/// Judges two files together. Returns the topic when they name one.
 fn judge(both: &[Result<TopicMeta, Bad>; 2], name: &TopicName, expected: Option<&TopicMeta>) -> (MetaFound, Option<TopicMeta>) {
     let is = |wanted: fn(&Bad) -> bool| both.iter().any(|s| s.as_ref().is_err_and(wanted));
     let [is_newer, is_blank] = [is(|bad| matches!(bad, Bad::Version(_))), is(|bad| *bad == Bad::Zero)];

@@ -23,7 +23,7 @@ impl Auth {
         self.granted.as_ref().is_some_and(|(grants, _)| !grants.authorizations.is_empty())
     }
 
-    /// Of who may do something.
+    /// Identity of a client that may do something.
     pub fn identity(&self) -> Option<Identity> {
         let (grants, _) = self.granted.as_ref().filter(|(grants, _)| !grants.authorizations.is_empty())?;
         Some(Identity { identity: grants.identity.clone(), identity_url: grants.identity_url.clone() })

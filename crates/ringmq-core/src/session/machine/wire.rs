@@ -95,7 +95,7 @@ impl Session {
         self.end(&[]);
     }
 
-    /// What the socket is to send.
+    /// Bytes that the socket is to send.
     pub(super) fn seal_output(&mut self) -> Vec<u8> {
         let (out, is_closing) = (mem::take(&mut self.out), self.is_closing());
         let Some(transport) = &mut self.transport else { return out };

@@ -27,7 +27,7 @@ pub struct NativeSubscribe {
     pub partition: PartitionId,
     pub channel: String,
     pub start: Start,
-    /// Within the node's bounds.
+    /// Message timeout within the node's bounds.
     pub message_timeout_ms: u64,
     /// The channel is to be ordered, if it is not yet.
     pub ordered: bool,
@@ -50,7 +50,7 @@ pub struct Failure {
     pub code: Code,
     pub retry: Retry,
     pub message: Cow<'static, str>,
-    /// With [`Code::WrongCore`].
+    /// The partition's core, with [`Code::WrongCore`].
     pub core: u16,
     /// The connection ends after it.
     pub fatal: bool,
@@ -70,7 +70,7 @@ impl Failure {
     }
 }
 
-/// What became of a request that is answered later.
+/// Outcome of a request that is answered later.
 #[derive(Debug)]
 pub enum NativeTaken {
     /// The session's `answer` follows, once, with the request's id.
@@ -80,14 +80,14 @@ pub enum NativeTaken {
     Refused(Failure),
 }
 
-/// What became of a Finish.
+/// Outcome of a Finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeFinished {
     /// So many messages of the ranges were in flight for the subscription.
     Done(u64),
-    /// On an ordered channel: [`NativeAnswer::Finished`] follows, if there is a request id, once it is final.
+    /// The Finish waits, on an ordered channel: [`NativeAnswer::Finished`] follows, if there is a request id, once it is final.
     Waits,
-    /// On an ordered channel: nothing is finished, and what was in flight stays there.
+    /// Nothing is finished, on an ordered channel, and what was in flight stays there.
     Refused(Failure),
     NoSubscription,
 }
@@ -121,7 +121,7 @@ pub enum NativeAnswer {
         created: bool,
         at: Position,
     },
-    /// With this one topic, and the other nodes that its places name.
+    /// The topic is there, with the other nodes that its places name.
     Created(TopicEntry, Vec<([u8; 16], Arc<str>)>),
     /// Also where a channel stands that was set.
     Found {

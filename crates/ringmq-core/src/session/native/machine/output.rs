@@ -7,10 +7,10 @@ use crate::codec::output::Output;
 use bytes::Bytes;
 use std::mem;
 
-/// What a frame with messages takes beside them, at most.
+/// Bytes that a frame takes beside its messages, at most.
 const MESSAGES_HEAD: usize = 256;
 
-/// What a connection's next output is expected to take at most, so that it grows once.
+/// Bytes that a connection's next output is expected to take at most, so that it grows once.
 const OUTPUT_HINT_MAX: usize = 256 * 1024;
 
 impl NativeSession {
