@@ -341,6 +341,28 @@ mod tests {
         }
     }
 
+    /// Grafana and Prometheus show nothing, and say nothing, where a metric has another name.
+    #[test]
+    fn the_dashboard_and_the_alert_rules_name_metrics_that_there_are() {
+        let mut shards = node(1, 1);
+        shards[0].partitions[0].replication = Some(Default::default());
+        let text = render(&shards, &ProcessFacts::default());
+        let families: BTreeSet<&str> = text.lines().filter_map(|l| l.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+        let files = [
+            include_str!("../../../../contrib/prometheus/ringmq.rules.yml"),
+            include_str!("../../../../contrib/grafana/ringmq.json"),
+        ];
+        for file in files {
+            let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let named: BTreeSet<&str> = words.filter(|w| w.starts_with("ringmq_") || w.starts_with("process_")).collect();
+            assert!(named.len() > 8, "{named:?}");
+            for name in named {
+                let parts = ["", "_bucket", "_sum", "_count"];
+                assert!(parts.iter().any(|end| name.strip_suffix(end).is_some_and(|base| families.contains(base))), "{name}");
+            }
+        }
+    }
+
     #[test]
     fn the_page_is_well_formed_and_sums_partitions() {
         let facts = ProcessFacts { version: "1.2", ..ProcessFacts::default() };
