@@ -11,6 +11,7 @@ use node::{Client, Message, Node, Ports, command_with_body};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn unix_ms() -> u64 {
@@ -54,9 +55,9 @@ fn subscribe(node: &Node, channel: &str) -> Client {
     client
 }
 
-/// Some wait while a client is there that has them put off already, some were never read: a kill changes nothing for either.
+/// Some wait while a client is there that has them put off already, some were never read: no restart changes anything for either.
 #[test]
-fn deferred_messages_come_when_they_are_due_over_kills() {
+fn deferred_messages_come_when_they_are_due_over_kills_and_stops() {
     let mut node = Node::start(&["--shards=2", "--partitions=3"]);
     let consumer = subscribe(&node, "read");
     let mut idle = Client::connect(node.tcp()).expect("it takes connections");
@@ -73,7 +74,9 @@ fn deferred_messages_come_when_they_are_due_over_kills() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     drop((publisher, consumer, idle));
     restart(&mut node);
-    restart(&mut node);
+    node.stop();
+    node.spawn();
+    node.wait_ready().expect("it starts again");
     for channel in ["read", "unread"] {
         let mut client = subscribe(&node, channel);
         read(&mut client, &mut (0..112).collect());
@@ -191,21 +194,51 @@ fn attempts_survive_a_clean_stop_as_with_nsqd() {
     assert_eq!(ours, wanted);
 
     let (ports, data) = (Ports::free(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder is writable"));
+    let mut nsqd = stock_nsqd(&ports, data.path(), &[]);
+    let theirs = around_a_stop(ports.at(0), || {
+        nsqd.stop();
+        nsqd = stock_nsqd(&ports, data.path(), &[]);
+    });
+    assert_eq!(theirs, wanted);
+}
+
+fn stock_nsqd(ports: &Ports, data: &Path, more: &[&str]) -> Process {
     let flags = [
         format!("--tcp-address={}", ports.at(0)),
         format!("--http-address={}", ports.at(1)),
-        format!("--data-path={}", data.path().display()),
+        format!("--data-path={}", data.display()),
         "--log-level=error".into(),
     ];
-    let start = || {
-        let mut process = Process::start(&stock("nsqd"), &flags);
-        process.wait_listening(ports.at(0));
-        process
-    };
-    let mut nsqd = start();
-    let theirs = around_a_stop(ports.at(0), || {
-        nsqd.stop();
-        nsqd = start();
-    });
-    assert_eq!(theirs, wanted);
+    let mut process = Process::start(&stock("nsqd"), flags.iter().map(String::as_str).chain(more.iter().copied()));
+    process.wait_listening(ports.at(0));
+    process
+}
+
+/// What comes of delays at and above `--max-req-timeout=1s`: two DPUBs and a REQ.
+fn bounded(tcp: SocketAddr) -> String {
+    let mut client = Client::connect(tcp).expect("it takes connections");
+    client.subscribe("t", "ch", 4).expect("subscribed");
+    let mut publisher = Client::connect(tcp).expect("it takes connections");
+    publisher.write(&command_with_body("DPUB t 1000", b"x")).expect("a socket");
+    publisher.ok().expect("no longer than it may be");
+    let first = client.message().expect("it comes");
+    let asked_ms = unix_ms();
+    requeue(&mut client, &first, 3_600_000);
+    let again = client.message().expect("it comes before an hour has passed");
+    assert!(unix_ms() >= asked_ms + 1_000, "it is early");
+    client.finish(&again.id).expect("a socket");
+    publisher.write(&command_with_body("DPUB t 1001", b"x")).expect("a socket");
+    let refused = publisher.read().expect("an answer");
+    format!("{} {refused:?}", again.attempts)
+}
+
+#[test]
+fn the_longest_delay_bounds_publishes_and_retries_as_with_nsqd() {
+    const FLAG: &str = "--max-req-timeout=1s";
+    let (ports, data) = (Ports::free(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder is writable"));
+    let _nsqd = stock_nsqd(&ports, data.path(), &[FLAG]);
+    let theirs = bounded(ports.at(0));
+    let node = Node::start(&["--shards=1", FLAG]);
+    assert_eq!(bounded(node.tcp()), theirs);
+    assert!(theirs.contains("E_INVALID DPUB timeout 1001 out of range 0-1000"), "{theirs}");
 }

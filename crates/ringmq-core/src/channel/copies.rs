@@ -8,9 +8,12 @@
 //! While no copy can be made (a full disk, no leadership) the message waits in memory, and the copy is tried again. A message that
 //! falls due before its copy is committed goes out from memory; the copy may come too. So it is after a crash between the two: at
 //! least once, as ever.
+//!
+//! What stands far in front of all that is not finished is copied, too: `forward`.
 
 use super::Source;
 use super::deliver::find;
+use super::forward::Forward;
 use super::machine::Channel;
 use super::open::State;
 use crate::base::{LogId, Ticks};
@@ -40,14 +43,14 @@ pub(super) struct Copies {
     wanted: BTreeSet<LogId>,
     /// Own ids of copies that went out, by the id that clients know. Pruned now and then.
     shown: BTreeMap<LogId, LogId>,
+    pub(super) forward: Forward,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Copying {
     key: u32,
+    /// Of a message that clients had; one that nobody had says itself when it is due.
     due: Ticks,
-    /// Where the entry stands among the deferred ones.
-    due_ms: u64,
     /// Name of the copy that is under way.
     number: u64,
 }
@@ -56,8 +59,9 @@ struct Copying {
 const SHOWN_KEPT: usize = 1024;
 
 impl Copies {
-    pub(super) fn want(&mut self, id: LogId, key: u32, due: Ticks, due_ms: u64) {
-        self.by_id.insert(id, Copying { key, due, due_ms, number: 0 });
+    /// The entry is deferred; `due` tells when clients that had it get it again.
+    pub(super) fn want(&mut self, id: LogId, key: u32, due: Ticks) {
+        self.by_id.insert(id, Copying { key, due, number: 0 });
         self.wanted.insert(id);
     }
 
@@ -101,12 +105,15 @@ impl Channel {
                 continue;
             };
             copying.number = number;
-            let wait_ns = copying.due.0.saturating_sub(now.0);
+            let due_unix_ns = found.message.due_unix_ns.filter(|_| open.attempts == 0).unwrap_or_else(|| {
+                let wait_ns = copying.due.0.saturating_sub(now.0);
+                source.unix_ns().saturating_add_unsigned(wait_ns)
+            });
             self.copies.wanted.remove(&id);
             let (message, attempts) = known_as(&found.message, open.attempts);
             return Some(Copy {
                 log_id: id,
-                due_unix_ns: source.unix_ns().saturating_add_unsigned(wait_ns),
+                due_unix_ns,
                 first_id: message.log_id,
                 unix_ns: message.unix_ns,
                 attempts,
@@ -119,14 +126,14 @@ impl Channel {
     /// Outcome of a copy. Once it is committed the original is confirmed; otherwise the copy is wanted still.
     pub fn copied(&mut self, id: LogId, number: u64, is_committed: bool) {
         let is_it = |c: &&Copying| c.number == number;
-        let Some(&Copying { key, due_ms, .. }) = self.copies.by_id.get(&id).filter(is_it) else { return };
+        let Some(&Copying { key, .. }) = self.copies.by_id.get(&id).filter(is_it) else { return };
         if !is_committed {
             self.copies.wanted.insert(id);
             return;
         }
         self.copies.by_id.remove(&id);
         assert!(self.open.get(key).state == State::Deferred, "what falls due is forgotten here");
-        self.deferred.remove(&mut self.open, due_ms, key);
+        self.deferred.remove(&mut self.open, key);
         self.deferred_count -= self.open.get(key).num as u64;
         let interval = self.open.remove(key).interval();
         self.confirm(interval);

@@ -194,7 +194,7 @@ impl Channel {
         (open.num, open.last_of) = (num as u16, bytes as u32);
         self.deferred_count += stretch.num as u64;
         if Deferred::place(now, due) < due_ms {
-            self.deferred.remove(&mut self.open, due_ms, key);
+            self.deferred.remove(&mut self.open, key);
             let due_ms = self.deferred.insert(&mut self.open, now, due, key);
             self.last_put_off = LastPutOff::new(key, due_ms);
         }

@@ -58,12 +58,15 @@ pub(super) struct Turn {
     has_begun: bool,
     /// Messages of the log wait now, which go before what the log has behind them.
     pub(super) has_taken_up: bool,
+    /// Of the messages that were handed out.
+    pub(super) handed_bytes: usize,
 }
 
 impl Turn {
     pub(super) fn new(now: Ticks, messages: usize, bytes: usize) -> Turn {
-        let (is_fresh, has_begun, has_taken_up) = (true, false, false);
-        Turn { now, unix_ns: 0, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh, has_begun, has_taken_up }
+        let (is_fresh, has_begun, has_taken_up, handed_bytes) = (true, false, false, 0);
+        let (messages_max, bytes_max) = (messages, bytes);
+        Turn { now, unix_ns: 0, messages, bytes, messages_max, bytes_max, is_fresh, has_begun, has_taken_up, handed_bytes }
     }
 
     fn is_spent(&self) -> bool {
@@ -75,6 +78,7 @@ impl Turn {
         (self.is_fresh, self.has_begun) = (false, true);
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.handed_bytes += bytes;
     }
 
     /// Something was done that is no delivery.
@@ -91,6 +95,7 @@ impl Turn {
         (self.is_fresh, self.has_begun) = (false, true);
         self.messages = self.messages.saturating_sub(num as usize);
         self.bytes = self.bytes.saturating_sub(bytes);
+        self.handed_bytes += bytes;
     }
 
     pub(super) fn has_room(&self, num: usize, bytes: usize) -> bool {
@@ -144,6 +149,7 @@ impl Channel {
         let more = self.deliver_all(&mut turn, source, sink);
         // Whoever was lent credit has used some of it: a recall need not wait for the next read too.
         self.awaits_read &= turn.is_fresh;
+        self.copies.forward.earn(turn.handed_bytes);
         more
     }
 
@@ -523,8 +529,8 @@ impl Channel {
 /// A message in the bytes of its batch.
 pub(super) struct Found<'a> {
     pub(super) message: Message<'a>,
-    at: usize,
-    behind: usize,
+    pub(super) at: usize,
+    pub(super) behind: usize,
 }
 
 /// The first message of an entry in its batch. `None` when this is another batch, or one that was lost.

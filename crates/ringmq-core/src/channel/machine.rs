@@ -297,9 +297,9 @@ impl Channel {
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
-            let due_ms = self.defer(key, now + delay, now);
+            self.defer(key, now + delay, now);
             if is_long && !self.ordered && !self.name.is_ephemeral() {
-                self.copies.want(id, key, now + delay, due_ms);
+                self.copies.want(id, key, now + delay);
             }
         }
     }

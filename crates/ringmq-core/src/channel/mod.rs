@@ -35,6 +35,9 @@ mod delayed_tests;
 mod deliver;
 mod finished;
 mod flights;
+mod forward;
+#[cfg(test)]
+mod forward_tests;
 mod handed;
 #[cfg(test)]
 mod handed_tests;
@@ -53,6 +56,7 @@ mod runs;
 mod tests;
 
 pub use copies::Copy;
+pub use forward::ForwardPolicy;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
 use crate::base::{LogId, SubId};

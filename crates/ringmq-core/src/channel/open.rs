@@ -90,6 +90,11 @@ impl Open {
         Interval { start: self.id, end }
     }
 
+    /// Its first message alone, for a look at it.
+    pub fn first(&self) -> Open {
+        Open { num: 1, ..*self }
+    }
+
     /// Takes the first `num` messages off, which are not all of it.
     pub fn split_front(&mut self, num: u16) -> Open {
         assert!(0 < num && num < self.num, "a run is split into two that are not empty");
@@ -146,7 +151,17 @@ impl OpenSet {
 
     /// The entry of the lowest id.
     pub fn lowest(&self) -> Option<&Open> {
-        (self.lowest != NONE).then(|| self.arena.get(self.lowest))
+        self.lowest_key().map(|key| self.arena.get(key))
+    }
+
+    pub fn lowest_key(&self) -> Option<u32> {
+        (self.lowest != NONE).then_some(self.lowest)
+    }
+
+    /// The entry that follows by id.
+    pub fn higher(&self, key: u32) -> Option<u32> {
+        let higher = self.arena.get(key).higher;
+        (higher != NONE).then_some(higher)
     }
 
     /// All entries, by id.
@@ -250,11 +265,16 @@ impl OpenSet {
 }
 
 /// Entries that are deferred, by the millisecond in which they are due: nobody asks for one of them before.
+///
+/// Where the first and the last entry of a list would name a neighbour, they say about when the list is due. So an entry is taken out
+/// early without a search, and has no field for its time.
 #[derive(Debug, Default)]
 pub struct Deferred {
     by_ms: BTreeMap<u64, List>,
 }
 
+/// What stands in place of a neighbour has this bit, and the time of its list in units of [`COARSE_MS`], modulo 2^31: that is four years.
+const END: u32 = 1 << 31;
 const NS_PER_MS: u64 = 1_000_000;
 /// Delays of a minute and more end at a multiple of so many milliseconds, so that a million of them share lists.
 const COARSE_MS: u64 = 64;
@@ -270,39 +290,64 @@ impl Deferred {
         if is_far { due_ms.next_multiple_of(COARSE_MS) } else { due_ms }
     }
 
-    /// Returns where it stands, for [`Deferred::remove`].
+    /// Returns where it stands: [`Deferred::place`].
     pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) -> u64 {
+        assert!(key & END == 0, "a channel has fewer than 2^31 open messages");
         let due_ms = Self::place(now, due);
-        open.push_back(self.by_ms.entry(due_ms).or_insert(List::EMPTY), key);
+        let list = self.by_ms.entry(due_ms).or_insert(List::EMPTY);
+        let (last, end) = (list.tail, END | (due_ms / COARSE_MS) as u32);
+        let entry = open.get_mut(key);
+        (entry.prev, entry.next, list.tail) = (last, end, key);
+        match last {
+            NONE => (entry.prev, list.head) = (end, key),
+            last => open.get_mut(last).next = key,
+        }
         due_ms
     }
 
-    /// Takes one out before it is due.
-    pub fn remove(&mut self, open: &mut OpenSet, due_ms: u64, key: u32) {
-        let list = self.by_ms.get_mut(&due_ms).expect("it stands there");
-        open.unlink(list, key);
-        if *list == List::EMPTY {
-            self.by_ms.remove(&due_ms);
+    /// Takes one out, whenever it is due.
+    pub fn remove(&mut self, open: &mut OpenSet, key: u32) {
+        let &Open { prev, next, .. } = open.get(key);
+        let (is_first, is_last) = (prev & END != 0, next & END != 0);
+        if !is_first {
+            open.get_mut(prev).next = next;
         }
+        if !is_last {
+            open.get_mut(next).prev = prev;
+        }
+        if is_first || is_last {
+            let (due_ms, list) = self.list_that_ends(if is_first { prev } else { next }, key);
+            match (is_first, is_last) {
+                (true, true) => _ = self.by_ms.remove(&due_ms),
+                (true, false) => list.head = next,
+                (false, _) => list.tail = prev,
+            }
+        }
+    }
+
+    /// The list whose first or last entry is `key`, where `end` stands.
+    fn list_that_ends(&mut self, end: u32, key: u32) -> (u64, &mut List) {
+        let nearest = self.by_ms.first_key_value().expect("an entry is in a list").0 / COARSE_MS;
+        let ahead = end.wrapping_sub(nearest as u32) & !END;
+        let from = (nearest + ahead as u64) * COARSE_MS;
+        let mut lists = self.by_ms.range_mut(from..from + COARSE_MS);
+        let (due_ms, list) = lists.find(|(_, list)| list.head == key || list.tail == key).expect("an entry is in a list");
+        (*due_ms, list)
     }
 
     /// All of them, and when each is due.
     pub fn iter(&self, open: &OpenSet) -> impl Iterator<Item = (u32, Ticks)> {
-        self.by_ms.iter().flat_map(|(&ms, list)| {
-            let keys = std::iter::successors(list.first(), |&key| open.after(key));
+        self.by_ms.iter().flat_map(move |(&ms, list)| {
+            let keys = std::iter::successors(list.first(), move |&key| Some(open.get(key).next).filter(|next| next & END == 0));
             keys.map(move |key| (key, Ticks(ms.saturating_mul(NS_PER_MS))))
         })
     }
 
     /// Takes out one that is due.
     pub fn pop_due(&mut self, open: &mut OpenSet, now: Ticks) -> Option<u32> {
-        let mut first = self.by_ms.first_entry().filter(|e| *e.key() <= now.0 / NS_PER_MS)?;
-        let list = first.get_mut();
+        let (_, list) = self.by_ms.first_key_value().filter(|(ms, _)| **ms <= now.0 / NS_PER_MS)?;
         let key = list.first().expect("a list goes with its last entry");
-        open.unlink(list, key);
-        if *list == List::EMPTY {
-            first.remove();
-        }
+        self.remove(open, key);
         Some(key)
     }
 
@@ -384,5 +429,26 @@ mod tests {
         assert_eq!((due(ms(60_010)), due(ms(60_031))), (vec![], vec![]));
         assert_eq!(due(ms(60_032)), [keys[3], keys[4]]);
         assert_eq!((deferred.deadline(), deferred.allocated_bytes()), (None, 0));
+    }
+
+    #[test]
+    fn one_is_taken_out_before_it_is_due_wherever_it_stands() {
+        let ms = |ms: u64| Ticks(ms * NS_PER_MS);
+        let due_ms = [7, 7, 7, 8, 70, 130_000, 130_000];
+        // Also where the numbers of the lists begin anew.
+        for start in [0, (1u64 << 31) * COARSE_MS - 32] {
+            for taken in 0..due_ms.len() {
+                let (mut set, mut deferred) = (OpenSet::default(), Deferred::default());
+                let keys: Vec<u32> = (1..=due_ms.len() as u64).map(|id| set.push(open(id))).collect();
+                for (&key, due) in keys.iter().zip(due_ms) {
+                    deferred.insert(&mut set, ms(start), ms(start + due), key);
+                }
+                deferred.remove(&mut set, keys[taken]);
+                let left: Vec<u32> = keys.iter().copied().filter(|&key| key != keys[taken]).collect();
+                assert_eq!(deferred.iter(&set).map(|(key, _)| key).collect::<Vec<_>>(), left);
+                let due = std::iter::from_fn(|| deferred.pop_due(&mut set, ms(start + 130_063))).collect::<Vec<_>>();
+                assert_eq!((due, deferred.deadline(), deferred.allocated_bytes()), (left, None, 0));
+            }
+        }
     }
 }

@@ -226,6 +226,9 @@ settings! {
             "Bytes of a partition that are gathered for one write to its segment";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
             "A FIN is durable after this time at the latest. After a crash, messages finished later than that may come again";
+        forward_deferred_after_ms: u64 = MINUTE, Unit::Millis, SECOND, 30 * DAY, "forward-deferred-after",
+            "A deferred message that is due later than this is copied to the end of the log when more than max-bytes-per-file \
+             behind it is finished, so that it keeps no segment on the disk";
         retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
             "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",

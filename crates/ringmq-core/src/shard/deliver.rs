@@ -201,7 +201,7 @@ impl Shard {
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
-        let copies = e.copies.wanted(c, now, &mut source);
+        let copies = e.copies.wanted(c, now, end, &mut source);
         let deadline = c.machine.deadline();
         let mut hungry = e.agenda.take_hungry();
         if multi {

@@ -83,6 +83,7 @@ impl Engine {
         Engine {
             catalog: Catalog::new(core, cores),
             counters: Counters::default(),
+            copies: Copies::new(&settings),
             core,
             cores,
             settings,
@@ -109,7 +110,6 @@ impl Engine {
             bundles: Bundles::default(),
             questions: Questions::default(),
             open_memory: OpenMemory::default(),
-            copies: Copies::default(),
         }
     }
 

@@ -87,3 +87,47 @@ fn a_copy_that_the_disk_does_not_take_is_tried_again_and_the_message_waits_meanw
     n.pass_time(Duration::from_secs(2));
     assert!(confirmed(&n, "ch") > 1, "the copy is made");
 }
+
+/// A month of traffic does not stand behind one message that is due in a month.
+#[test]
+fn a_publish_deferred_for_a_month_keeps_no_segment_of_the_traffic_behind_it() {
+    let month_ms: u64 = 30 * 24 * 3_600_000;
+    let settings = Settings { partitions: 1, max_bytes_per_file: 64 << 10, delete_bytes_per_second: 0, ..Settings::default() };
+    let mut n = Node::with(1, settings);
+    let p = n.connect(0);
+    let consumers = ["ch", "other"].map(|channel| {
+        let c = n.connect(0);
+        n.send(c, format!("SUB t {channel}\nRDY 2\n").as_bytes());
+        c
+    });
+    n.send(p, &[format!("DPUB t {month_ms}\n").as_bytes(), &5u32.to_be_bytes(), b"later"].concat());
+    let id = n.id("t", 0, 1);
+    let messages = |n: &mut Node, c| n.take(c).into_iter().filter(|f| f != "OK" && f != "_heartbeat_").collect::<Vec<_>>();
+    for round in 0..60 {
+        (0..5).for_each(|_| n.publish(p, "t", &"x".repeat(2_000)));
+        for _ in 0..6 {
+            for c in consumers {
+                for message in messages(&mut n, c) {
+                    assert!(message.ends_with('x'), "round {round}: {message} is early");
+                    n.send(c, format!("FIN {}\n", id_of(&message)).as_bytes());
+                }
+            }
+        }
+        n.pass_time(Duration::from_millis(200));
+    }
+    n.pass_time(Duration::from_secs(60));
+    let engine = &n.shards[0].engine;
+    let (idx, partition) = engine.partitions.iter().next().expect("one");
+    let (start, end) = (engine.store.start(idx), partition.committed());
+    assert!(end.offset > 600_000 && end.offset - start.offset < 200_000, "{start:?} to {end:?} is kept");
+    // Each channel gets it once, in a month, as the message that was published.
+    for (channel, _) in ["ch", "other"].into_iter().zip(consumers) {
+        assert!(confirmed(&n, channel) > 300);
+    }
+    n.pass_time(Duration::from_millis(month_ms));
+    for channel in ["ch", "other"] {
+        let c = n.connect(0);
+        n.send(c, format!("SUB t {channel}\nRDY 2\n").as_bytes());
+        assert_eq!(messages(&mut n, c), [format!("{id} 1 later")]);
+    }
+}

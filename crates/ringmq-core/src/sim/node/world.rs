@@ -30,6 +30,8 @@ const READ_CACHE_BYTES: u64 = 1 << 20;
 /// Read memory, the scrubber's reads included.
 const READ_BYTES: usize = READ_CACHE_BYTES as usize + 256 * 1024;
 pub const MSG_TIMEOUT_MS: u64 = 5_000;
+/// Deferred messages that are due later are copied forward, where they hold back much.
+pub const FORWARD_AFTER_MS: u64 = 1_000;
 const CLIENTS_MAX: usize = 8;
 
 enum Mail {
@@ -121,6 +123,7 @@ impl<'a> World<'a> {
             partitions: 1 + rng.below(plan.partitions_max) as u16,
             journal_bytes: recovered.journals[0].file_len,
             max_bytes_per_file: SEGMENT_BYTES,
+            forward_deferred_after_ms: FORWARD_AFTER_MS,
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],

@@ -1,0 +1,122 @@
+//! Deferred messages that hold back what is finished, copied forward.
+//!
+//! A deferred message keeps its segment on the disk, and every segment behind it: the log is freed from its front. So a message that is
+//! due in a month would keep a month of traffic. Where what the channel has read behind such a message is longer than a segment, the
+//! message is copied to the end of the log, like a far-off retry (`copies`), and confirmed once the copy is committed.
+//!
+//! The copies are paid for by what the channel hands out: a byte of copies for [`COST`] bytes. So where little but deferred messages
+//! is in the log, and a copy would free next to nothing, little is copied; and the log that a channel keeps is some [`COST`] times its
+//! deferred messages, and a segment.
+
+use super::Source;
+use super::deliver::{Found, find};
+use super::machine::Channel;
+use super::open::State;
+use crate::base::{LogId, Position, Ticks};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch};
+use crate::log::fetch::Fetch;
+use std::time::Duration;
+
+/// What is worth a copy.
+#[derive(Clone, Copy, Debug)]
+pub struct ForwardPolicy {
+    /// Bytes of the log that a message holds back at least.
+    pub held_bytes: u64,
+    /// How long it is not due yet at least: what it holds back is freed then anyway, without a copy.
+    pub after: Duration,
+}
+
+/// Bytes that clients get for each byte of copies.
+const COST: i64 = 4;
+/// Bytes of copies that a channel may make before it has handed out any, and most that it may save up.
+const START: i64 = 1 << 20;
+const SAVED_MAX: i64 = 64 << 20;
+/// Messages that are copied at once. The next ones follow when all of these are confirmed.
+const ROUND: usize = 128;
+
+#[derive(Debug)]
+pub(super) struct Forward {
+    /// Bytes of copies that may be made. The last copy may take it below zero.
+    allowance: i64,
+    /// The last message that was looked at. While it is open no other one is: its copy is under way, or it is due too soon for one.
+    until: LogId,
+}
+
+impl Default for Forward {
+    fn default() -> Self {
+        Forward { allowance: START, until: LogId(0) }
+    }
+}
+
+impl Forward {
+    /// Clients got so many bytes.
+    pub(super) fn earn(&mut self, bytes: usize) {
+        self.allowance = SAVED_MAX.min(self.allowance + bytes as i64 / COST);
+    }
+}
+
+impl Channel {
+    /// Wants copies of the first open messages, if they are deferred and hold back enough. `end`: of the log. A channel that is far
+    /// behind the end would meet a copy too late.
+    pub fn look_forward(&mut self, now: Ticks, end: Position, policy: ForwardPolicy, source: &mut impl Source) {
+        let is_behind = end.offset - self.next.offset > policy.held_bytes as i64;
+        if is_behind || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
+            return;
+        }
+        let mut next = self.open.lowest_key().filter(|&key| self.open.get(key).id > self.copies.forward.until);
+        for _ in 0..ROUND {
+            let Some(key) = next.filter(|&key| self.is_worth_a_copy(key, policy)) else { return };
+            // The entry may go on in other batches.
+            let first = self.open.get(key).first();
+            let batch = match source.fetch(first.offset) {
+                Fetch::Batch(batch) => batch,
+                Fetch::Pending | Fetch::Held | Fetch::End => return,
+                // Found again, and reported, when it is due.
+                Fetch::Lost { .. } | Fetch::Below { .. } => return self.copies.forward.until = first.id,
+            };
+            self.copies.forward.until = first.id;
+            let Some(found) = find(&batch, &first) else { return };
+            let wait_ns = found.message.due_unix_ns.map_or(0, |due| due.saturating_sub(source.unix_ns()).max(0));
+            let wait = Duration::from_nanos(wait_ns.unsigned_abs());
+            if wait <= policy.after {
+                return;
+            }
+            let taken = self.take_deferred_message(key, &batch, &found, (now, now + wait));
+            self.copies.want(first.id, taken, now + wait);
+            self.copies.forward.allowance -= (found.behind - found.at) as i64;
+            next = self.open.higher(taken);
+        }
+    }
+
+    /// An entry that nobody has had, is deferred, and has so much read behind it.
+    fn is_worth_a_copy(&self, key: u32, policy: ForwardPolicy) -> bool {
+        let open = self.open.get(key);
+        let held_bytes = (self.next.offset - open.offset) as u64;
+        let is_unread = open.state == State::Deferred && open.attempts == 0;
+        is_unread && held_bytes > policy.held_bytes && self.copies.forward.allowance > 0
+    }
+
+    /// Takes the first message of a deferred entry out of it, as an entry that is deferred, too: the entry itself when it is all of it.
+    fn take_deferred_message(&mut self, key: u32, batch: &Batch, found: &Found<'_>, (now, due): (Ticks, Ticks)) -> u32 {
+        let open = self.open.get_mut(key);
+        if open.num == 1 {
+            (open.at, open.skip) = (found.at as u32, 0);
+            // What is read next does not become a part of what is confirmed with the copy.
+            self.last_put_off = self.last_put_off.filter(|last| last.key != key);
+            return key;
+        }
+        let mut front = open.split_front(1);
+        let end = batch.header.end();
+        if open.id == end.log_id {
+            let len = (end.offset - open.offset) as u32;
+            front.last_of = len;
+            (open.offset, open.at, open.skip, open.last_of) = (end.offset, BATCH_HEADER_LEN as u32, 0, open.last_of - len);
+        } else {
+            (open.at, open.skip) = (found.behind as u32, 0);
+        }
+        (front.at, front.skip) = (found.at as u32, 0);
+        let front = self.open.insert_before(key, front);
+        self.deferred.insert(&mut self.open, now, due, front);
+        front
+    }
+}
