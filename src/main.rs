@@ -11,12 +11,14 @@ use clap::{Arg, ArgMatches, Command};
 use reread::LogLevel;
 use ringmq::config::{self, Asked, Surroundings};
 use ringmq::inspect::{Format, InspectOptions};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
+const HELP_COLUMNS_MAX: usize = 140;
 
 fn main() -> ExitCode {
     let args = config::flags::normalise(as_named(std::env::args().collect()));
@@ -236,6 +238,7 @@ fn command() -> Command {
         .about("A message queue node: durable, partitioned topics for NSQ clients")
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true)
+        .term_width(help_width())
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(config::flags::add_flags(serve))
@@ -248,6 +251,18 @@ fn command() -> Command {
         .subcommand(ringmq_lookupd::options::command("lookupd"))
         .subcommands(ringmq_tools::shell::commands())
         .subcommand(Command::new("version").about("Print the version"))
+}
+
+/// Columns that a help text has, 0 for no limit: a terminal's, but no more than are easy to read. In a pipe a sentence is a line.
+fn help_width() -> usize {
+    if !std::io::stdout().is_terminal() {
+        return 0;
+    }
+    // SAFETY: an all-zero `winsize` is valid, and the kernel writes into it no more than its size.
+    let mut size: libc::winsize = unsafe { std::mem::zeroed() };
+    // SAFETY: `size` lives during the call.
+    let is_known = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) } == 0 && size.ws_col > 0;
+    if is_known { HELP_COLUMNS_MAX.min(size.ws_col.into()) } else { 0 }
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {

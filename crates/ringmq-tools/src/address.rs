@@ -1,8 +1,10 @@
 //! Addresses of nodes and nsqlookupds, by the flags of nsq_tail, nsq_stat and to_nsq.
 
-use crate::http::{Http, HttpError, escaped};
+use crate::http::{Http, HttpError, Limits, escaped};
+use crate::secure::Terms;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::Value;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub const TCP: &str = "nsqd-tcp-address";
@@ -16,16 +18,48 @@ pub fn arg(name: &'static str, help: &'static str) -> Arg {
         .value_name("host:port")
         .action(ArgAction::Append)
         .value_delimiter(',')
-        .value_parser(parse)
+        .value_parser(move |text: &str| parse(text, name != TCP))
         .help(help)
 }
 
-fn parse(text: &str) -> Result<String, String> {
+/// The flags of nsqadmin for HTTPS: with an address that begins with `https://`, and where a node wants TLS.
+pub fn tls_args() -> [Arg; 4] {
+    let file = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("file").value_parser(clap::value_parser!(PathBuf)).help(help)
+    };
+    [
+        file(ROOT_CA, "CAs (PEM) that may have signed the certificate of a node's --https-address [default: the system's]"),
+        file(CERT, "Certificate (PEM) to show to a node that asks for one"),
+        file(KEY, "Private key (PEM) of that certificate"),
+        Arg::new(INSECURE).long(INSECURE).action(ArgAction::SetTrue).help("Do not verify the node's certificate"),
+    ]
+}
+
+const ROOT_CA: &str = "http-client-tls-root-ca-file";
+const CERT: &str = "http-client-tls-cert";
+const KEY: &str = "http-client-tls-key";
+const INSECURE: &str = "http-client-tls-insecure-skip-verify";
+
+fn terms(matches: &ArgMatches) -> Terms {
+    let file = |name| matches.try_get_one::<PathBuf>(name).ok().flatten().cloned();
+    let is_insecure = matches.try_get_one::<bool>(INSECURE).ok().flatten().copied().unwrap_or(false);
+    Terms { ca: file(ROOT_CA), certificate: file(CERT), key: file(KEY), is_insecure, is_newest: false }
+}
+
+/// `is_http`: the address may have a scheme.
+fn parse(text: &str, is_http: bool) -> Result<String, String> {
     let wanted = || "host:port is expected, such as 127.0.0.1:4151".to_owned();
-    let bare = text.strip_prefix("http://").unwrap_or(text).trim_end_matches('/');
+    let (scheme, bare) = match text.split_once("://") {
+        None => ("", text),
+        Some(("http", rest)) => ("", rest),
+        Some(("https", rest)) if is_http => ("https://", rest),
+        Some(_) => return Err(wanted()),
+    };
+    let bare = bare.trim_end_matches('/');
     let (host, port) = bare.rsplit_once(':').ok_or_else(wanted)?;
     port.parse::<u16>().map_err(|_| wanted())?;
-    Ok(if host.is_empty() { format!("127.0.0.1:{port}") } else { bare.to_owned() })
+    let host = if host.is_empty() { "127.0.0.1" } else { host };
+    Ok(format!("{scheme}{host}:{port}"))
 }
 
 pub fn given(matches: &ArgMatches, name: &str) -> Vec<String> {
@@ -47,8 +81,8 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 pub struct Nodes {
     named: Vec<String>,
     lookupds: Vec<String>,
-    connect_limit: Duration,
-    limit: Duration,
+    limits: Limits,
+    terms: Terms,
 }
 
 impl Nodes {
@@ -63,8 +97,12 @@ impl Nodes {
         let limit = |name: &str, default| {
             matches.try_get_one::<Duration>(name).ok().flatten().copied().unwrap_or(Duration::from_secs(default))
         };
-        let (connect_limit, limit) = (limit("http-client-connect-timeout", 2), limit("http-client-request-timeout", 5));
-        Ok(Nodes { named, lookupds, connect_limit, limit })
+        let (connect, answer) = (limit("http-client-connect-timeout", 2), limit("http-client-request-timeout", 5));
+        let terms = terms(matches);
+        if terms.certificate.is_some() != terms.key.is_some() {
+            return Err(format!("give --{CERT} and --{KEY} together"));
+        }
+        Ok(Nodes { named, lookupds, limits: Limits { connect, answer }, terms })
     }
 
     pub fn is_looked_up(&self) -> bool {
@@ -72,7 +110,7 @@ impl Nodes {
     }
 
     pub fn http(&self, address: &str) -> Http {
-        Http::with_limits(address, self.connect_limit, self.limit)
+        Http::with(address, self.limits, self.terms.clone())
     }
 
     /// NSQ addresses of those that have the topic.
@@ -121,10 +159,11 @@ mod tests {
 
     #[test]
     fn an_address_has_a_port() {
-        assert_eq!(parse("h:1").as_deref(), Ok("h:1"));
-        assert_eq!(parse(":1").as_deref(), Ok("127.0.0.1:1"));
-        assert_eq!(parse("http://h:1/").as_deref(), Ok("h:1"));
-        assert!(parse("h").is_err() && parse("h:x").is_err());
+        for (text, address) in [("h:1", "h:1"), (":1", "127.0.0.1:1"), ("http://h:1/", "h:1"), ("https://h:1", "https://h:1")] {
+            assert_eq!(parse(text, true).as_deref(), Ok(address));
+        }
+        assert!(parse("h", true).is_err() && parse("h:x", true).is_err() && parse("ftp://h:1", true).is_err());
+        assert!(parse("https://h:1", false).is_err(), "the NSQ protocol has its own TLS");
     }
 
     #[test]

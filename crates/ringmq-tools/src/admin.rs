@@ -1,6 +1,6 @@
 //! `ringmq topic` and `ringmq channel`: what an operator does to topics and channels over HTTP.
 
-use crate::address::{HTTP, LOOKUPD, Nodes, arg, given};
+use crate::address::{HTTP, LOOKUPD, Nodes, arg, given, tls_args};
 use crate::http::escaped;
 use crate::stats::{Counts, Look};
 use crate::text::{Table, bytes, grouped};
@@ -28,6 +28,7 @@ fn common(command: Command) -> Command {
     command
         .arg(arg(HTTP, "HTTP address of a node; each of several is asked [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
+        .args(tls_args())
 }
 
 fn yes() -> Arg {

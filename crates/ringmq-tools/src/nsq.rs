@@ -1,5 +1,7 @@
 //! A connection to a node in the NSQ protocol.
 
+use crate::options::Identity;
+use crate::secure::Stream;
 use ringmq_protocol::codec::nsq::frame::{self, Frame};
 use ringmq_protocol::codec::nsq::{HEARTBEAT, MAGIC, OK, request};
 use std::time::Duration;
@@ -18,6 +20,8 @@ pub enum NsqError {
     Lost { address: String, source: std::io::Error },
     #[error("{address}: {what}: {message}")]
     Refused { address: String, what: &'static str, message: String },
+    #[error("{address}: no TLS: {source}; tls_root_ca_file names the CAs to trust, tls_cert and tls_key what a node may ask for")]
+    Insecure { address: String, source: std::io::Error },
     #[error("{address} does not speak the NSQ protocol ({why}); is it the HTTP port?")]
     Protocol { address: String, why: String },
 }
@@ -27,6 +31,8 @@ pub enum NsqError {
 pub enum Received {
     Ok,
     Error(String),
+    /// Answer to IDENTIFY and AUTH.
+    Json(serde_json::Value),
     Message(Message),
 }
 
@@ -40,29 +46,61 @@ pub struct Message {
 
 pub struct Connection {
     address: String,
-    stream: TcpStream,
+    stream: Stream,
     input: Vec<u8>,
     /// Requests that [`Connection::flush`] sends.
     pub out: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects and identifies.
-    pub async fn connect(address: &str, tool: &str) -> Result<Connection, NsqError> {
+    /// Connects, identifies, and does what the node asks for then: TLS, AUTH.
+    pub async fn connect(address: &str, identity: &Identity) -> Result<Connection, NsqError> {
         let failed = |source| NsqError::Connect { address: address.into(), source };
         let stream = match timeout(LIMIT, TcpStream::connect(address)).await {
             Ok(stream) => stream.map_err(failed)?,
             Err(_) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
         };
         let _ = stream.set_nodelay(true);
-        let mut connection = Connection { address: address.into(), stream, input: vec![], out: MAGIC.to_vec() };
-        let agent = format!("ringmq-{tool}/{}", env!("CARGO_PKG_VERSION"));
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        // Without `feature_negotiation` the answer is a plain OK.
-        let identity = serde_json::json!({ "client_id": host.trim(), "hostname": host.trim(), "user_agent": agent });
-        request::identify(&mut connection.out, identity.to_string().as_bytes());
-        connection.expect_ok("IDENTIFY").await?;
+        let mut connection = Connection { address: address.into(), stream: Box::new(stream), input: vec![], out: MAGIC.to_vec() };
+        request::identify(&mut connection.out, identity.body().as_bytes());
+        let facts = match connection.expect_answer("IDENTIFY").await? {
+            Received::Json(facts) => facts,
+            _ => serde_json::Value::Null,
+        };
+        if identity.secure.is_some() {
+            if facts["tls_v1"] != true {
+                return Err(connection.refused("IDENTIFY", "the node has no TLS (--tls-cert, --tls-key)".into()));
+            }
+            connection = connection.secure(identity).await?;
+        }
+        if facts["auth_required"] == true {
+            connection.authorize(identity).await?;
+        }
         Ok(connection)
+    }
+
+    async fn secure(self, identity: &Identity) -> Result<Connection, NsqError> {
+        let Connection { address, stream, input, out } = self;
+        let failed = |source| NsqError::Insecure { address: address.clone(), source };
+        let secure = identity.secure.as_ref().expect("the caller has looked");
+        let stream = match timeout(LIMIT, secure.connect(&address, stream)).await {
+            Ok(stream) => stream.map_err(failed)?,
+            Err(_) => return Err(failed(std::io::ErrorKind::TimedOut.into())),
+        };
+        let mut connection = Connection { address, stream, input, out };
+        // In TLS 1.3 a node refuses the client's certificate after the handshake.
+        match connection.expect_ok("TLS").await {
+            Err(NsqError::Lost { address, source }) => Err(NsqError::Insecure { address, source }),
+            done => done.map(|()| connection),
+        }
+    }
+
+    async fn authorize(&mut self, identity: &Identity) -> Result<(), NsqError> {
+        let Some(secret) = &identity.auth_secret else {
+            return Err(self.refused("AUTH", "the node wants a secret: the option auth_secret".into()));
+        };
+        request::auth(&mut self.out, secret.as_bytes());
+        self.expect_answer("AUTH").await.map(drop)
     }
 
     pub async fn subscribe(&mut self, topic: &str, channel: &str, ready: u32) -> Result<(), NsqError> {
@@ -73,9 +111,17 @@ impl Connection {
     }
 
     async fn expect_ok(&mut self, what: &'static str) -> Result<(), NsqError> {
+        match self.expect_answer(what).await? {
+            Received::Ok => Ok(()),
+            other => Err(self.refused(what, format!("answered by {other:?}"))),
+        }
+    }
+
+    /// An OK or JSON.
+    async fn expect_answer(&mut self, what: &'static str) -> Result<Received, NsqError> {
         self.flush().await?;
         let message = match timeout(LIMIT, self.receive()).await {
-            Ok(Ok(Received::Ok)) => return Ok(()),
+            Ok(Ok(answer @ (Received::Ok | Received::Json(_)))) => return Ok(answer),
             Ok(Ok(Received::Error(message))) => message,
             Ok(Ok(Received::Message(_))) => "answered by a message".into(),
             Ok(Err(error)) => return Err(error),
@@ -85,8 +131,12 @@ impl Connection {
     }
 
     pub async fn flush(&mut self) -> Result<(), NsqError> {
-        let result = self.stream.write_all(&self.out).await;
+        let mut result = self.stream.write_all(&self.out).await;
         self.out.clear();
+        if result.is_ok() {
+            // TLS keeps what it has not sent.
+            result = self.stream.flush().await;
+        }
         result.map_err(|source| self.lost(source))
     }
 
@@ -123,7 +173,10 @@ impl Connection {
                     None
                 }
                 Frame::Response(OK) => Some(Received::Ok),
-                Frame::Response(other) => return Err(broken(String::from_utf8_lossy(other).into_owned())),
+                Frame::Response(other) => match serde_json::from_slice(other) {
+                    Ok(json) => Some(Received::Json(json)),
+                    Err(_) => return Err(broken(String::from_utf8_lossy(other).into_owned())),
+                },
                 Frame::Error(text) => Some(Received::Error(String::from_utf8_lossy(text).into_owned())),
                 Frame::Message(m) => {
                     Some(Received::Message(Message { unix_ns: m.unix_ns, attempts: m.attempts, id: m.id, body: m.body.to_vec() }))

@@ -2,8 +2,9 @@
 
 use crate::address::{TCP, arg, given, positive_duration};
 use crate::nsq::{Connection, NsqError, Received};
+use crate::options::Identity;
 use crate::text::grouped;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use ringmq_protocol::codec::nsq::request;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -46,14 +47,7 @@ pub fn command() -> Command {
                 .value_parser(positive_duration)
                 .help("Time that each message waits in the node before it is delivered, such as 10s"),
         )
-        .arg(
-            Arg::new("producer-opt")
-                .long("producer-opt")
-                .value_name("option,value")
-                .action(ArgAction::Append)
-                .hide(true)
-                .help("Of to_nsq; has no effect"),
-        )
+        .arg(crate::options::arg("producer-opt"))
         .after_help(
             "Every message that was counted is on the disk of the node.\n\
              Exit codes: 0 all are published, 1 failed (it says how many are published), 2 a wrong call.",
@@ -135,8 +129,8 @@ impl Lane {
                 Ok(())
             }
             Received::Error(text) => Err(self.connection.refused("PUB", text)),
-            Received::Message(_) => {
-                Err(self.connection.refused("PUB", "a message on a connection without a subscription".into()))
+            Received::Message(_) | Received::Json(_) => {
+                Err(self.connection.refused("PUB", "an answer that is none to a publish".into()))
             }
         }
     }
@@ -149,16 +143,17 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     if addresses.is_empty() {
         addresses.push("127.0.0.1:4150".into());
     }
-    if !given(matches, "producer-opt").is_empty() {
-        eprintln!("ringmq: producer-opt, a flag of to_nsq, has no effect here");
-    }
+    let identity = match Identity::of(matches, "producer-opt", "pub") {
+        Ok(identity) => identity,
+        Err(error) => return crate::misused(&error),
+    };
     let rate = *matches.get_one::<u64>("rate").expect("it has a default");
     let delimiter = *matches.get_one::<u8>("delimiter").expect("it has a default");
     let defer_ms = matches.get_one::<Duration>("defer").map(|d| d.as_millis() as u64);
     crate::block_on(async {
         let mut publisher = Publisher { topic, defer_ms, connections: vec![] };
         for address in &addresses {
-            match Connection::connect(address, "pub").await {
+            match Connection::connect(address, &identity).await {
                 Ok(connection) => publisher.connections.push(Lane { connection, owed: 0, published: 0 }),
                 Err(error) => return crate::failed(&error),
             }

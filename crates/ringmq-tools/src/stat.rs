@@ -1,6 +1,6 @@
 //! `ringmq stat`: the figures of a channel every two seconds, as nsq_stat prints them; without names a table of everything.
 
-use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration};
+use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration, tls_args};
 use crate::stats::{Counts, Look, rates};
 use crate::text::{Table, short};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -25,6 +25,7 @@ pub fn command() -> Command {
         .arg(Arg::new("channel").long("channel").value_name("name").requires("topic").help("Channel of the topic"))
         .arg(arg(HTTP, "HTTP address of a node; those of several add up [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
+        .args(tls_args())
         .arg(limit("interval", "2s", "Time between two reports"))
         .arg(limit("http-client-connect-timeout", "2s", "Time for a connection"))
         .arg(limit("http-client-request-timeout", "5s", "Time for an answer"))

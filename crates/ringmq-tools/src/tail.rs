@@ -1,7 +1,8 @@
 //! `ringmq tail`: prints the messages of topics as they come, as nsq_tail does.
 
-use crate::address::{LOOKUPD, Nodes, TCP, arg, given};
+use crate::address::{LOOKUPD, Nodes, TCP, arg, given, tls_args};
 use crate::nsq::{Connection, Message, NsqError, Received};
+use crate::options::Identity;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ringmq_protocol::codec::nsq::request;
 use std::collections::HashSet;
@@ -25,6 +26,7 @@ pub fn command() -> Command {
         .arg(Arg::new("channel").long("channel").value_name("name").help("Channel [default: tail######%23ephemeral, of its own]"))
         .arg(arg(TCP, "NSQ address of a node; may be repeated [default: 127.0.0.1:4150]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
+        .args(tls_args())
         .arg(
             Arg::new("max-in-flight")
                 .long("max-in-flight")
@@ -52,14 +54,7 @@ pub fn command() -> Command {
                 .help("Print the topic before each message"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print an object of JSON for each message"))
-        .arg(
-            Arg::new("consumer-opt")
-                .long("consumer-opt")
-                .value_name("option,value")
-                .action(ArgAction::Append)
-                .hide(true)
-                .help("Of nsq_tail; has no effect"),
-        )
+        .arg(crate::options::arg("consumer-opt"))
         .mut_arg("channel", |arg| arg.help("Channel [default: an ephemeral one of its own]"))
         .after_help("SIGINT ends it. Exit codes: 0 ended, 1 failed, 2 a wrong call.")
 }
@@ -67,9 +62,12 @@ pub fn command() -> Command {
 /// A message, and who hears that it was printed.
 type Item = (String, Message, oneshot::Sender<()>);
 
+#[derive(Clone)]
 struct Wanted {
+    topic: String,
     channel: String,
     ready: u32,
+    identity: Identity,
 }
 
 pub fn execute(matches: &ArgMatches) -> ExitCode {
@@ -82,9 +80,10 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
         Ok(nodes) => nodes,
         Err(error) => return crate::misused(&error),
     };
-    if matches.contains_id("consumer-opt") && !given(matches, "consumer-opt").is_empty() {
-        eprintln!("ringmq: consumer-opt, a flag of nsq_tail, has no effect here");
-    }
+    let identity = match Identity::of(matches, "consumer-opt", "tail") {
+        Ok(identity) => identity,
+        Err(error) => return crate::misused(&error),
+    };
     let total = *matches.get_one::<u64>("n").expect("it has a default");
     let ahead = *matches.get_one::<u32>("max-in-flight").expect("it has a default");
     let ready = if total > 0 { ahead.min(u32::try_from(total).unwrap_or(u32::MAX)) } else { ahead };
@@ -98,7 +97,8 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     crate::block_on(async {
         let (tx, rx) = mpsc::channel(ready as usize);
         for topic in topics {
-            tokio::spawn(follow(nodes.clone(), topic, Wanted { channel: channel.clone(), ready }, tx.clone()));
+            let wanted = Wanted { topic, channel: channel.clone(), ready, identity: identity.clone() };
+            tokio::spawn(follow(nodes.clone(), wanted, tx.clone()));
         }
         drop(tx);
         tokio::select! {
@@ -113,14 +113,13 @@ fn misused_topic() -> ExitCode {
 }
 
 /// Keeps a connection to each node that has the topic. The first one that fails where the node was named ends the tool.
-async fn follow(nodes: Nodes, topic: String, wanted: Wanted, tx: mpsc::Sender<Result<Item, String>>) {
+async fn follow(nodes: Nodes, wanted: Wanted, tx: mpsc::Sender<Result<Item, String>>) {
     let mut known = HashSet::new();
     loop {
-        match nodes.tcp(&topic).await {
+        match nodes.tcp(&wanted.topic).await {
             Ok(addresses) => {
                 for address in addresses.into_iter().filter(|address| known.insert(address.clone())) {
-                    let (topic, channel, tx) = (topic.clone(), wanted.channel.clone(), tx.clone());
-                    tokio::spawn(keep(address, topic, channel, wanted.ready, nodes.is_looked_up(), tx));
+                    tokio::spawn(keep(address, wanted.clone(), nodes.is_looked_up(), tx.clone()));
                 }
             }
             Err(error) if known.is_empty() => {
@@ -137,16 +136,9 @@ async fn follow(nodes: Nodes, topic: String, wanted: Wanted, tx: mpsc::Sender<Re
 }
 
 /// One node: connected again when the connection is lost.
-async fn keep(
-    address: String,
-    topic: String,
-    channel: String,
-    ready: u32,
-    mut is_patient: bool,
-    tx: mpsc::Sender<Result<Item, String>>,
-) {
+async fn keep(address: String, wanted: Wanted, mut is_patient: bool, tx: mpsc::Sender<Result<Item, String>>) {
     loop {
-        let error = match consume(&address, &topic, &channel, ready, &mut is_patient, &tx).await {
+        let error = match consume(&address, &wanted, &mut is_patient, &tx).await {
             Ok(()) => return,
             Err(error) => error,
         };
@@ -162,21 +154,20 @@ async fn keep(
 /// Until nobody takes messages any more, or the connection fails. `is_connected` is set once it stood.
 async fn consume(
     address: &str,
-    topic: &str,
-    channel: &str,
-    ready: u32,
+    wanted: &Wanted,
     is_connected: &mut bool,
     tx: &mpsc::Sender<Result<Item, String>>,
 ) -> Result<(), NsqError> {
-    let mut connection = Connection::connect(address, "tail").await?;
-    connection.subscribe(topic, channel, ready).await?;
+    let Wanted { topic, channel, ready, identity } = wanted;
+    let mut connection = Connection::connect(address, identity).await?;
+    connection.subscribe(topic, channel, *ready).await?;
     *is_connected = true;
     loop {
         match connection.receive().await? {
             Received::Message(message) => {
                 let id = message.id;
                 let (done, printed) = oneshot::channel();
-                if tx.send(Ok((topic.to_owned(), message, done))).await.is_err() || printed.await.is_err() {
+                if tx.send(Ok((topic.clone(), message, done))).await.is_err() || printed.await.is_err() {
                     return Ok(());
                 }
                 request::finish(&mut connection.out, &id);
@@ -187,7 +178,7 @@ async fn consume(
             }
             Received::Error(text) if text.starts_with("E_FIN_FAILED") => {}
             Received::Error(text) => return Err(connection.refused("SUB", text)),
-            Received::Ok => {}
+            Received::Ok | Received::Json(_) => {}
         }
     }
 }

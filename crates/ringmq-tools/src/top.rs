@@ -2,7 +2,7 @@
 //!
 //! [`View`] holds what is shown and what keys do to it; drawing is a function of it. The loop asks the nodes and the keyboard.
 
-use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration};
+use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration, tls_args};
 use crate::http::HttpError;
 use crate::stats::{Counts, Look, rates};
 use crate::text::{bytes, grouped, short};
@@ -28,6 +28,7 @@ pub fn command() -> Command {
         .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic"))
         .arg(arg(HTTP, "HTTP address of a node; those of several add up [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
+        .args(tls_args())
         .arg(
             Arg::new("interval")
                 .long("interval")
@@ -164,10 +165,11 @@ impl View {
                 .split(frame.area());
         frame.render_widget(Paragraph::new(self.head()), areas[0]);
         let rows = self.rows();
-        let head = ["TOPIC / CHANNEL", "DEPTH", "IN FLIGHT", "DEFERRED", "IN/S", "OUT/S", "REQUEUED", "TIMED OUT", "CLIENTS", ""];
+        // The words of nsq_stat: all columns fit a terminal of 80.
+        let head = ["TOPIC / CHANNEL", "DEPTH", "INFLT", "DEF", "IN/S", "OUT/S", "REQ", "T-O", "CLIENTS", ""];
         let right = |text: String| Cell::from(Line::from(text).right_aligned());
         let head = head.iter().enumerate().map(|(i, text)| if i == 0 { Cell::from(*text) } else { right(text.to_string()) });
-        let widths = [Constraint::Min(16)].into_iter().chain([10, 10, 9, 8, 8, 9, 10, 8, 7].map(Constraint::Length));
+        let widths = [Constraint::Min(16)].into_iter().chain([6, 6, 6, 6, 6, 6, 6, 7, 6].map(Constraint::Length));
         let table = Table::new(rows.iter().map(row), widths)
             .header(Row::new(head).style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -361,7 +363,13 @@ mod tests {
     #[test]
     fn a_node_that_is_gone_is_named_and_the_last_look_stays() {
         let mut view = view();
-        let gone = HttpError::Refused { address: "h:1".into(), path: "/stats".into(), status: 503, message: "gone".into() };
+        let gone = HttpError::Refused {
+            address: "h:1".into(),
+            path: "/stats".into(),
+            status: 503,
+            message: "gone".into(),
+            https_port: None,
+        };
         view.looked(Err(gone));
         let text = screen(&mut view);
         assert!(text.contains("gone") && text.contains("9000"), "{text}");

@@ -24,6 +24,11 @@ pub fn identify(out: &mut Vec<u8>, json: &[u8]) {
     sized(out, json);
 }
 
+pub fn auth(out: &mut Vec<u8>, secret: &[u8]) {
+    line(out, &[b"AUTH"]);
+    sized(out, secret);
+}
+
 /// The command and what follows it, and the partition if there is one.
 fn line_to(out: &mut Vec<u8>, parts: &[&[u8]], partition: Option<PartitionId>) {
     line(out, parts);
