@@ -115,7 +115,7 @@ fn channels_that_may_be_lost_are_told_of_until_that_is_accepted() {
     let paths: Vec<String> = disk.paths().filter(|path| path.contains("/state.")).map(String::from).collect();
     paths.iter().for_each(|path| disk.scribble(path, 0, &[0; BLOCK]));
     let options = recover_options(16 * 1024);
-    let lost = recover(&mut disk, &options).expect("it goes on").partitions[0].channels_lost;
+    let lost = recover(&mut disk, &options).expect("it goes on").partitions[0].damage.channels_lost();
     assert!(lost > 0);
     for (upto, is_told) in [(lost - 1, true), (lost, false)] {
         let recovered = recover(&mut disk, &options).expect("it goes on");
@@ -192,12 +192,12 @@ fn node_with_tables(change: fn(&mut SegmentMeta)) -> (SimDisk, String) {
     let mut disk = node_with_segments(8 * 1024);
     let found = recover(&mut disk, &recover_options(8 * 1024)).expect("it is whole");
     let p = &found.partitions[0];
-    assert!(p.segments.len() > 3, "{:?}", p.segments);
+    assert!(p.files.segments.len() > 3, "{:?}", p.files.segments);
     let file = |m: &SegmentMeta| FileId::Segment(p.dir.clone(), m.base.offset).to_string();
-    let last = &p.segments[p.segments.len() - 1];
+    let last = &p.files.segments[p.files.segments.len() - 1];
     assert!(last.base.offset < p.end.offset, "it has batches");
-    for (i, m) in p.segments.iter().enumerate() {
-        let (path, mut before) = (file(m), p.segments[..i].to_vec());
+    for (i, m) in p.files.segments.iter().enumerate() {
+        let (path, mut before) = (file(m), p.files.segments[..i].to_vec());
         before.last_mut().into_iter().filter(|_| m == last).for_each(change);
         let (id, partition) = (p.dir.topic_id, p.dir.partition);
         let header = FileHeader::parse(disk.contents_of(&path), SEGMENT_MAGIC, id, partition, m.base.offset).expect("it holds");
