@@ -26,7 +26,7 @@ use super::truncate::Cut;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
 use crate::format::batch::COPIED_MAX;
-use crate::format::batch::{Batch, BatchHeader, Stamp};
+use crate::format::batch::{Batch, Stamp};
 use crate::format::epochs::Epochs;
 use crate::format::files::SegmentMeta;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
