@@ -105,6 +105,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.native_claims += c.native_claims;
         t.deferred += c.deferred;
         t.put_off += c.put_off;
+        t.forwarded += c.forwarded;
         t.copies += c.copies;
         total.crashes += o.crashes;
         total.stops += o.stops;
@@ -141,6 +142,7 @@ fn the_promise_holds_over_crashes() {
         assert!(c.acknowledged > 50_000 && c.survived > 50_000 && c.gone > 20_000 && c.deleted > 20_000, "{o:?}");
         assert!(c.settled > 1000 && o.moves > 500 && o.recovery_crashes > 200 && o.torn_sectors > 10_000, "{o:?}");
         assert!(o.beside > 100 && c.deferred > 1_000 && c.put_off > 150 && c.copies > 100, "{o:?}");
+        assert!(c.forwarded > 50, "copies forward: {o:?}");
         assert!(o.reused > 40, "segments begin on the space of others: {o:?}");
     }
 }

@@ -459,6 +459,7 @@ impl Book {
         self.homes.clear();
         let found = self.look(disk, r);
         self.counts.copies += found.copies.len() as u64;
+        self.counts.forwarded += found.forwarded;
         self.mpub_is_all_or_nothing(&found);
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);

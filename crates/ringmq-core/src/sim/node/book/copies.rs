@@ -10,6 +10,7 @@ impl Book {
     /// A copy that stands at this id has the body of the message whose id it says.
     pub fn a_copy_names_its_message(&self, found: &mut Found, at: (usize, MessagePlace), n: usize, copy_of: CopyOf<'_>) {
         let (topic, id) = at;
+        found.forwarded += (copy_of.attempts == 0) as u64;
         found.copies.entry(n).or_default().push(((topic, copy_of.channel.to_owned()), id));
         let first = MessagePlace::new(id.partition, copy_of.log_id);
         let named = self.ids.get(&(topic, first));

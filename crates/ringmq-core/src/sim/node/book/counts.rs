@@ -33,6 +33,8 @@ pub struct Counts {
     pub put_off: u64,
     /// Copies that stood in a log after a start.
     pub copies: u64,
+    /// Copies of deferred publishes that nobody had had, as a startup found them.
+    pub forwarded: u64,
 }
 
 impl Counts {
@@ -56,5 +58,6 @@ impl Counts {
         self.deferred += c.deferred;
         self.put_off += c.put_off;
         self.copies += c.copies;
+        self.forwarded += c.forwarded;
     }
 }

@@ -16,6 +16,8 @@ pub struct Found {
     pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
     /// Copies of each message that was put off for long: channel and id.
     pub copies: BTreeMap<usize, Vec<(ChannelKey, MessagePlace)>>,
+    /// Copies of what nobody has had.
+    pub forwarded: u64,
     /// The sentence that is broken when something acknowledged is not there.
     pub name: &'static str,
 }
