@@ -1,6 +1,6 @@
 //! What a publish waits for: bytes that are on their way, the part of the ring that they will take, and who was refused for what.
 
-/// What a publish was refused for the lack of.
+/// Resource whose lack refused a publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lack {
     /// Allocated space, which is on its way.
@@ -39,7 +39,7 @@ pub(super) struct Admission {
     waiting_bytes: u64,
     /// Bytes of the ring that admitted batches will take.
     unpacked: u64,
-    /// What appends were refused for, and what has changed since.
+    /// Lacks that refused appends, and what has changed since.
     refused: Lacks,
     changed: Lacks,
 }

@@ -80,7 +80,7 @@ pub struct ReadCache {
 /// A cached batch.
 pub struct Hit {
     pub batch: Batch,
-    /// It is time to read what follows its run.
+    /// The bytes behind the batch's run are to be read now.
     pub is_unfollowed: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::base::Position;
 use crate::format::batch::BatchHeader;
 use crate::format::files::Bad;
 
-/// What the next batch of a log has to continue, as far as that is known.
+/// End of a log that its next batch has to continue, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chain {
     /// Where it begins.
@@ -20,7 +20,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// What comes behind this batch.
+    /// The chain behind this batch.
     pub fn behind(h: &BatchHeader) -> Chain {
         match h.is_lost() {
             true => Chain { at: Some(h.end()), ..Chain::default() },

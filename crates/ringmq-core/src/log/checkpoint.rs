@@ -28,7 +28,7 @@ impl Running {
 /// Why a slot of the journal is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotReason {
-    /// What is before it may be written over.
+    /// A checkpoint: the part of the ring before it may be written over.
     Checkpoint,
     /// Writes may go further, or, at a stop, no further.
     Limit,

@@ -12,7 +12,7 @@ use crate::base::{DiskOp, FileId, Now, Ticks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What waits takes about so long, at most.
+/// Longest time, about, that segments wait for their removal.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The files of one segment.
@@ -37,7 +37,7 @@ impl Deletes {
         self.waiting.push_back(old);
     }
 
-    /// Of segments that wait.
+    /// Bytes of segments that wait.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

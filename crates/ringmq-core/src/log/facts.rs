@@ -64,7 +64,7 @@ impl Store {
         self.fact(p, RecordKind::ChannelsLost, generation.to_le_bytes().to_vec())
     }
 
-    /// What is lost of channels is accepted: new ones begin where they usually do, and retention goes on.
+    /// Accepts the loss of channels: new ones begin where they usually do, and retention goes on.
     pub fn accept_channels_lost(&mut self, p: PartitionIdx) -> RecordTicket {
         let upto = self.part_mut(p).damage.accept_channels_lost();
         self.fact(p, RecordKind::LossAccepted, upto.to_le_bytes().to_vec())
@@ -91,7 +91,7 @@ impl Store {
         some.last()
     }
 
-    /// What [`Store::log_producers`] of a follower has to be told.
+    /// Producers that [`Store::log_producers`] of a follower has to be told.
     pub fn producers_before_start(&self, p: PartitionIdx, max: usize) -> Vec<Producer> {
         let part = self.part(p);
         part.producers.sealed().told_before(part.start().offset, max)

@@ -15,7 +15,7 @@ use super::store::Store;
 use crate::base::DiskError;
 use crate::log::AppendError;
 
-/// What failed on a core, until a restart.
+/// Failures of a core, until a restart.
 #[derive(Default)]
 pub(super) struct Failures {
     /// Why no publish is taken, if a file of the core failed.
@@ -40,7 +40,7 @@ impl Failures {
 }
 
 impl Store {
-    /// What an operator has to hear of, a sentence each; nothing when all is well.
+    /// Sentences that an operator has to hear; empty when all is well.
     pub fn health(&self) -> Vec<String> {
         let mut sick: Vec<String> =
             self.failures.core.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();

@@ -8,7 +8,7 @@ use crate::format::batch::Batch;
 pub enum Fetch {
     /// The batch that stands there, verified.
     Batch(Batch),
-    /// It has to be read first: ask again when the partition is readable.
+    /// The batch has to be read first: ask again when the partition is readable.
     Pending,
     /// It cannot be read now: the device refuses. That is no damage, so nothing is skipped: the store tries again with
     /// growing pauses and says when the partition is readable. What was lent for it may be used elsewhere meanwhile.
@@ -16,7 +16,7 @@ pub enum Fetch {
     Held,
     /// Nothing is there yet: the durable log ends here.
     End,
-    /// What stood there is lost to damage; the log goes on at `to`.
+    /// The batches there are lost to damage; the log goes on at `to`.
     Lost { from: Position, to: Position },
     /// Retention removed what was asked for: go on at `start`.
     Below { start: Position },

@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 pub(super) const SETTLED_DIRECT_LEN: usize = 16 * 1024;
 
 impl Store {
-    /// What the replica's machine sees of the log; everything in it is in memory.
+    /// The log as the replica's machine sees it; everything in it is in memory.
     pub fn log_view(&self, p: PartitionIdx) -> View<'_> {
         View::new(self.part(p))
     }
@@ -34,7 +34,7 @@ impl Store {
         part.epoch = epoch;
     }
 
-    /// What is appended and open becomes a batch: the log's end says all that there is.
+    /// Seals the open batch: the log's end says all that there is.
     pub fn seal_open(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         if !part.open.is_empty() {
@@ -126,7 +126,7 @@ impl Store {
         }
     }
 
-    /// At a turn's end: how far partitions are committed goes along with what is queued.
+    /// Queues how far partitions are committed, at a turn's end, beside what is queued.
     pub(super) fn record_commits(&mut self) {
         if !self.turn.has_commits() || self.ring.is_queue_empty() || !self.takes_facts() {
             return;

@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const TRIES_SAID: u32 = 3;
 /// Tries of a core under way: a device that takes long to refuse must not take all the reads there may be.
 const PROBES_MAX: usize = 8;
-/// Of the read cache, kept for them.
+/// Bytes of the read cache that are kept for them.
 pub(super) const PROBE_ROOM: usize = PROBES_MAX * BLOCK;
 
 struct Hold {
@@ -71,7 +71,7 @@ impl Holds {
     }
 }
 
-/// After so many tries.
+/// Pause after this many tries.
 fn pause(tries: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << (tries.max(1) - 1).min(16)).min(PAUSE_MAX)
 }
@@ -138,7 +138,7 @@ impl Store {
         self.reader.holds.due.first().map(|d| d.0).filter(|_| !self.is_stopping())
     }
 
-    /// For /stats: where the partition cannot be read, if so.
+    /// Place where the partition cannot be read, if there is one, for /stats.
     pub fn held(&self, p: PartitionIdx) -> Option<String> {
         if let Some((from, to)) = self.log_view(p).awaited() {
             let (from, to) = (from.offset, to.offset);

@@ -19,15 +19,15 @@ pub struct Lender {
     books: Arc<Books>,
     /// The read cache's bound.
     bytes_max: usize,
-    /// Of the memory that a short piece may keep.
+    /// Bytes of the memory that a short piece may keep.
     run_bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Books {
-    /// What all that was lent may keep.
+    /// Bytes that all that was lent may keep.
     kept: AtomicUsize,
-    /// What else can not be dropped: reads under way, and what they brought in this turn.
+    /// Bytes that cannot be dropped beside that: reads under way, and what they brought in this turn.
     taken: AtomicUsize,
 }
 

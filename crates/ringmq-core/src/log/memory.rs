@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
 const PIECE_LEN: usize = 8 * COPIED_MAX;
-/// What pieces may take beside twice what batches do.
+/// Bytes that pieces may take beside twice what batches do.
 pub(super) const SLACK: usize = 64 * PIECE_LEN;
 
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl BatchMemory {
         }
     }
 
-    /// What the pieces take, at most, beside the one that is being filled.
+    /// Bytes that the pieces take, at most, beside the one that is being filled.
     pub fn bytes(&self) -> usize {
         self.pieces.len().saturating_sub(1) * PIECE_LEN
     }
@@ -60,7 +60,7 @@ impl Store {
         (self.admission.waiting_bytes() + self.eviction.unflushed_bytes()) as usize + self.eviction.line_bytes()
     }
 
-    /// At a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.
+    /// Frees memory at a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.
     pub(super) fn free_pieces(&mut self) {
         let bytes_max = 2 * self.batch_bytes() + SLACK;
         while self.batch_memory.pieces.len() > 1 {

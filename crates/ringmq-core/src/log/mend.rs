@@ -104,7 +104,7 @@ impl Store {
         self.drive_mend(p, io);
     }
 
-    /// What is lost and ends up to `upto` is passed by readers, as on a partition that has no other replica.
+    /// Lets readers pass lost ranges that end up to `upto`, as on a partition that has no other replica.
     pub fn give_up_lost(&mut self, p: PartitionIdx, upto: i64) {
         if self.part_mut(p).shared.as_mut().is_some_and(|shared| shared.give_up(upto)) {
             self.notices.push(Notice::Readable { p });

@@ -13,7 +13,7 @@ const MESSAGE_DUE: u16 = 1;
 const MESSAGE_TRACE: u16 = 2;
 const MESSAGE_EXT: u16 = 4;
 
-/// What is asked of a body, and of each message in it.
+/// Bounds of a body, and of each message in it.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
     /// Bytes of a message: its body and its ext.
@@ -22,10 +22,10 @@ pub struct BodyLimits {
     pub body_bytes_max: usize,
 }
 
-/// What a body that holds tells.
+/// Facts of a body that holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyInfo {
-    /// Of its last message, which is its largest.
+    /// Delta of its last message, which is its largest.
     pub last_delta_us: u32,
     /// Bytes of the messages' own bodies.
     pub message_bytes: usize,

@@ -98,7 +98,7 @@ impl StoreOptions {
 /// Why an append was not taken. Nothing of it was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It only has to wait: [`Notice::Room`] says when to try again.
+    /// The append only has to wait: [`Notice::Room`] says when to try again.
     #[error("the append has to wait for space, the journal or the disk")]
     Busy,
     /// Tried again each second; [`Notice::Room`] says when it worked.
@@ -160,7 +160,7 @@ pub enum Notice {
     RecordDurable { upto: RecordTicket },
     /// A read that `fetch` started has come in, or failed: fetch again.
     Readable { p: PartitionIdx },
-    /// What was refused as busy, or for a full disk, may be tried again.
+    /// Appends that were refused as busy, or for a full disk, may be tried again.
     Room,
     /// The answer to a search. `None`: no batch fits (only by time).
     Found { token: u64, result: Result<Option<Position>, DiskError> },

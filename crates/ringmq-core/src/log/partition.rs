@@ -87,7 +87,7 @@ pub struct Writers {
 pub enum Closed {
     /// A write failed, as the text says.
     Failed(String),
-    /// Its topic is being removed.
+    /// The partition's topic is being removed.
     Leaving,
 }
 
@@ -379,7 +379,7 @@ impl PartitionLog {
         self.producers.recount(self.batches.from(self.progress.committed().number));
     }
 
-    /// What becomes durable goes on counting as waiting, until it is committed.
+    /// Durable bytes go on counting as waiting, until they are committed.
     pub fn is_held(&self) -> bool {
         self.shared.as_ref().is_some_and(|s| s.is_held())
     }

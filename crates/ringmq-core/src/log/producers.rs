@@ -61,7 +61,7 @@ pub struct Producers {
     limits: ProducerLimits,
     /// Ordered, as clients choose the ids: a hash could be attacked.
     by_id: BTreeMap<ProducerId, Producer>,
-    /// By the offset of its last batch: the least recently used first.
+    /// Producers by the offset of their last batch: the least recently used first.
     by_use: BTreeMap<i64, ProducerId>,
 }
 
@@ -96,7 +96,7 @@ impl Producers {
         self.by_use.values().filter_map(|id| self.by_id.get(id))
     }
 
-    /// What a batch of `num` messages would be. Changes nothing.
+    /// Judges a batch of `num` messages. Changes nothing.
     pub fn judge(&self, sequence: Sequence, num: u32) -> Result<Judged, SequenceError> {
         let end = sequence.first.checked_add(num as u64).ok_or(SequenceError::TooHigh)?;
         let Some(producer) = self.by_id.get(&sequence.producer) else {
@@ -141,7 +141,7 @@ impl Producers {
         self.forget_some();
     }
 
-    /// What counting this batch is going to change; `None`: nothing.
+    /// State that counting this batch is going to change; `None`: none.
     pub fn before(&self, h: &BatchHeader) -> Option<Before> {
         let id = ProducerId::new(h.producer_id.get()).filter(|_| !h.is_lost())?;
         let offset = h.offset.get();

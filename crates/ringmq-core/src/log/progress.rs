@@ -143,7 +143,7 @@ impl Progress {
         before..self.released
     }
 
-    /// What stands before `number` may go to the journal. What stands behind it, and was not given to it, does not.
+    /// Lets batches before `number` go to the journal. Those behind it that were not given to it stay.
     pub fn release_before(&mut self, number: u64) {
         self.released = number.max(self.enqueued);
         assert!(self.released <= self.end.number, "what is released was sealed");

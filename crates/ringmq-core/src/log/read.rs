@@ -74,7 +74,7 @@ pub(super) struct Read {
     pub is_parked: bool,
     /// Where in the file its first batch begins, or is expected to.
     pub first_at: u64,
-    /// What the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
+    /// Bytes that the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
     pub head: Vec<u8>,
     /// The end of this read says where its first batch begins.
     pub follows: Option<u32>,
@@ -174,7 +174,7 @@ impl Reader {
 
 /// Outcome of the bytes that were read.
 enum Parsed {
-    /// At least one batch.
+    /// The bytes hold at least one batch.
     Run(Vec<Cached>),
     /// The first batch goes on up to this file position.
     More(u64),

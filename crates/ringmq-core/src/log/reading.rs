@@ -5,7 +5,7 @@
 pub struct Reading {
     /// Offsets at which the reads in flight began.
     under_way: Vec<i64>,
-    /// It stands in the reader's line for memory.
+    /// The partition stands in the reader's line for memory.
     is_waiting: bool,
     /// Below this offset a read failed: batches are read one by one.
     careful_until: i64,
@@ -31,12 +31,12 @@ impl Reading {
         self.under_way.len()
     }
 
-    /// It goes to the reader's line, unless it stands there. Whether it has to be added.
+    /// Puts the partition into the reader's line, unless it stands there. Returns whether it has to be added.
     pub fn wait(&mut self) -> bool {
         !std::mem::replace(&mut self.is_waiting, true)
     }
 
-    /// It left the line.
+    /// The partition left the line.
     pub fn leave_line(&mut self) {
         self.is_waiting = false;
     }

@@ -71,7 +71,7 @@ impl Store {
         }
     }
 
-    /// It may ask for an agreement again: [`Notice::Removable`].
+    /// The partition may ask for an agreement again: [`Notice::Removable`].
     pub fn look_at_retention(&mut self, p: PartitionIdx) {
         self.retention.look_at(p);
     }

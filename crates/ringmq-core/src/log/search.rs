@@ -24,7 +24,7 @@ use zerocopy::FromBytes;
 /// Why the end of a batch is looked for.
 #[derive(Clone, Debug)]
 pub(super) enum Finding {
-    /// It was read and does not hold.
+    /// The batch was read and does not hold.
     Damaged(String),
     /// The scrubber could not read it, and goes on behind it.
     Unreadable(String),
@@ -122,12 +122,12 @@ struct Forward {
 
 /// As often a search tries its reads; then it does without the commit log.
 const TRIES_MAX: u32 = 3;
-/// What is looked through at a time.
+/// Bytes that are looked through at a time.
 const FORWARD_LEN: u64 = 256 * 1024;
 /// So many blocks that cannot be read are stepped over.
 const FORWARD_FAILURES_MAX: u32 = 64;
 
-/// What stands in one block of a commit log.
+/// Records of one block of a commit log.
 struct Block {
     records: Vec<CommitRecord>,
     is_behind: bool,

@@ -51,12 +51,12 @@ impl Shared {
         self.committed
     }
 
-    /// What becomes durable goes on counting as waiting, until it is committed.
+    /// Durable bytes go on counting as waiting, until they are committed.
     pub fn is_held(&self) -> bool {
         self.held_from.is_some()
     }
 
-    /// What becomes durable behind `durable` is held from now on.
+    /// Holds what becomes durable behind `durable` from now on.
     pub fn hold(&mut self, durable: i64) {
         self.held_from.get_or_insert(durable);
     }

@@ -45,7 +45,7 @@ pub struct RecoveredPartition {
     pub channels: Vec<CursorImage>,
     /// As the log before `end` tells them.
     pub producers: Producers,
-    /// What the table was before each batch behind `committed`; without other replicas empty.
+    /// The table of producers before each batch behind `committed`; without other replicas empty.
     pub counted: VecDeque<Before>,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub last_unix_ns: i64,

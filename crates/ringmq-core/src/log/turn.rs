@@ -40,7 +40,7 @@ impl Turn {
         std::mem::take(&mut self.unsealed)
     }
 
-    /// These have an open batch that stays so.
+    /// Keeps partitions whose open batch stays open.
     pub fn keep(&mut self, unsealed: Vec<PartitionIdx>) {
         self.unsealed = unsealed;
     }

@@ -100,7 +100,7 @@ impl Read {
         block_up(segment_at(self.base, want.from.offset) + want.bytes_max as u64)
     }
 
-    /// What of that was not asked for, and is there.
+    /// Bytes of that which were not asked for, and are there.
     fn missing(&self, want: &Want) -> usize {
         let until = self.wanted(want).min(block_up(segment_at(self.base, self.limit)));
         until.saturating_sub(self.asked_until()) as usize

@@ -44,12 +44,12 @@ impl<'a> View<'a> {
         (self.part.start(), crc)
     }
 
-    /// After all that was appended and sealed.
+    /// End of all that was appended and sealed.
     pub fn end(&self) -> Tail {
         self.part.cut.as_ref().map_or(self.part.progress.end().tail(), |cut| cut.tail)
     }
 
-    /// At most the end.
+    /// Durable end, at most the log's end.
     pub fn durable(&self) -> Tail {
         let durable = self.part.progress.durable().tail();
         let cut = self.part.cut.as_ref().filter(|cut| cut.is_restart || cut.tail.at.offset <= durable.at.offset);

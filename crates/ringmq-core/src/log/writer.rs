@@ -100,7 +100,7 @@ impl FileWriter {
         }
     }
 
-    /// What is written from `at` on is these bytes: what the last block keeps of them in memory follows.
+    /// Changes written bytes from `at` on: what the last block keeps of them in memory follows.
     pub fn patch(&mut self, at: u64, bytes: &[u8]) {
         let tail_at = self.at - self.tail.len() as u64;
         let (from, to) = (at.max(tail_at), (at + bytes.len() as u64).min(self.at));
