@@ -55,6 +55,37 @@ fn subscribe(node: &Node, channel: &str) -> Client {
     client
 }
 
+/// A message's delay counts from the time that it bears. A clock that is read before the sockets are looked at is too old for what comes
+/// meanwhile: publishes that never cease meet that moment.
+#[test]
+fn no_message_bears_a_time_before_it_was_sent() {
+    const ROUNDS: usize = 50;
+    const WINDOW: usize = 50;
+    let node = Node::start(&["--shards=2", "--partitions=2"]);
+    let unix_ns = || SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut publisher = Client::connect(node.tcp()).expect("it takes connections");
+                for _ in 0..ROUNDS {
+                    (0..WINDOW).for_each(|_| {
+                        publisher.write(&command_with_body("PUB t", unix_ns().to_string().as_bytes())).expect("a socket");
+                    });
+                    (0..WINDOW).for_each(|_| publisher.ok().expect("stored"));
+                }
+            });
+        }
+    });
+    let mut consumer = subscribe(&node, "c");
+    for _ in 0..4 * ROUNDS * WINDOW {
+        let message = consumer.message().expect("a message");
+        let sent: i64 = std::str::from_utf8(&message.body).expect("text").parse().expect("a number");
+        // A time is kept to the microsecond.
+        assert!(message.unix_ns + 1000 > sent, "a message bears a time {} ns before it was sent", sent - message.unix_ns);
+        consumer.finish(&message.id).expect("a socket");
+    }
+}
+
 /// Some wait while a client is there that has them put off already, some were never read: no restart changes anything for either.
 #[test]
 fn deferred_messages_come_when_they_are_due_over_kills_and_stops() {

@@ -155,17 +155,16 @@ impl<M: Machine> Core<M> {
 
     fn turn(&mut self, turn: &mut Turn) -> io::Result<Ended> {
         let begun = Instant::now();
-        let now = self.clock.now();
         let mut counts = TurnCounts::default();
-        self.collect(now, turn, &mut counts);
+        self.collect(turn, &mut counts);
+        let events = Instant::now();
+        let now = self.clock.now();
         // behind the poll, which may have taken the wake that came with it
         if self.stop.is_requested() && !turn.stop_told {
             turn.stop_told = true;
             self.net.stop_accepting();
             self.machine.step(now, Event::Stop, &mut turn.effects);
         }
-        let events = Instant::now();
-        let now = self.clock.now();
         if self.machine.deadline().is_some_and(|at| at <= now.ticks) {
             self.machine.step(now, Event::Tick, &mut turn.effects);
         }
@@ -185,64 +184,77 @@ impl<M: Machine> Core<M> {
         Ok(Ended { at: carried, is_busy, gave_reactor_work })
     }
 
-    /// Gives the machine everything that has happened.
-    fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, coordinator, ring, net, places, links, port, disk, .. } = self;
+    /// Gives the machine everything that has happened. The clock is read behind each look at the ring and at a queue: a time from before
+    /// it would be older than what is found there, and a deferred publish would be due too early.
+    fn collect(&mut self, turn: &mut Turn, counts: &mut TurnCounts) {
+        let Core { clock, machine, coordinator, ring, net, places, links, port, disk, .. } = self;
         let Turn { effects, .. } = turn;
         if let Some(desk) = coordinator {
             // first of all at the start: before a connection is taken
-            desk.news(&mut |fact| machine.step(now, Event::Cluster(fact), effects));
+            desk.news(&mut |fact| machine.step(clock.now(), Event::Cluster(fact), effects));
         }
-        counts.net_events = net.poll(&mut |event| match event {
-            NetEvent::Opened { conn, peer, listener } => match places[listener] {
-                ListenerKind::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
-                ListenerKind::Native => {
-                    links.opened(now, conn, &peer, tls::Port::Native);
-                    machine.step(now, Event::OpenedNative { conn, peer }, effects);
+        let mut polled = None;
+        counts.net_events = net.poll(&mut |event| {
+            let now = *polled.get_or_insert_with(|| clock.now());
+            match event {
+                NetEvent::Opened { conn, peer, listener } => match places[listener] {
+                    ListenerKind::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
+                    ListenerKind::Native => {
+                        links.opened(now, conn, &peer, tls::Port::Native);
+                        machine.step(now, Event::OpenedNative { conn, peer }, effects);
+                    }
+                    ListenerKind::Peer => {
+                        links.opened(now, conn, &peer, tls::Port::Peer);
+                        machine.step(now, Event::OpenedPeer { conn, peer }, effects);
+                    }
+                },
+                NetEvent::Dialed { dial, result } => tell_dialed(machine, links.connected(now, dial, result), now, effects),
+                NetEvent::Bytes { conn, bytes } => {
+                    links.received(now, conn, bytes, &mut |bytes| machine.step(now, Event::Bytes { conn, bytes }, effects));
+                    tell_dialed(machine, links.take_dialed(), now, effects);
                 }
-                ListenerKind::Peer => {
-                    links.opened(now, conn, &peer, tls::Port::Peer);
-                    machine.step(now, Event::OpenedPeer { conn, peer }, effects);
+                NetEvent::Received { conn, lent } => machine.step(now, Event::Received { conn, lent }, effects),
+                NetEvent::Sent { conn, bytes } => match links.sent(conn, bytes) {
+                    0 => {}
+                    bytes => machine.step(now, Event::Sent { conn, bytes }, effects),
+                },
+                NetEvent::Ended { conn } => machine.step(now, Event::Ended { conn }, effects),
+                NetEvent::Closed { conn } => {
+                    links.closed(conn);
+                    machine.step(now, Event::Closed { conn }, effects);
                 }
-            },
-            NetEvent::Dialed { dial, result } => tell_dialed(machine, links.connected(now, dial, result), now, effects),
-            NetEvent::Bytes { conn, bytes } => {
-                links.received(now, conn, bytes, &mut |bytes| machine.step(now, Event::Bytes { conn, bytes }, effects));
-                tell_dialed(machine, links.take_dialed(), now, effects);
-            }
-            NetEvent::Received { conn, lent } => machine.step(now, Event::Received { conn, lent }, effects),
-            NetEvent::Sent { conn, bytes } => match links.sent(conn, bytes) {
-                0 => {}
-                bytes => machine.step(now, Event::Sent { conn, bytes }, effects),
-            },
-            NetEvent::Ended { conn } => machine.step(now, Event::Ended { conn }, effects),
-            NetEvent::Closed { conn } => {
-                links.closed(conn);
-                machine.step(now, Event::Closed { conn }, effects);
-            }
-            NetEvent::Moved { conn, fd, to, session, unread } => {
-                let (unread, layer) = links.moved(conn, unread);
-                port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer });
+                NetEvent::Moved { conn, fd, to, session, unread } => {
+                    let (unread, layer) = links.moved(conn, unread);
+                    port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer });
+                }
             }
         });
-        counts.messages = port.drain(&mut |from, message| match message {
-            MeshMessage::Connection { fd, session, unread, layer } => {
-                // SAFETY: the other core has given the descriptor away with this message, which is the only one to name it.
-                let (conn, peer) = net.adopt(unsafe { OwnedFd::from_raw_fd(fd) });
-                machine.step(now, Event::Adopted { conn, session }, effects);
-                let mut bytes = |bytes: &[u8]| machine.step(now, Event::Bytes { conn, bytes }, effects);
-                if !unread.is_empty() {
-                    bytes(&unread);
+        let mut drained: Option<(CoreId, Now)> = None;
+        counts.messages = port.drain(&mut |from, message| {
+            let (_, now) = match drained {
+                Some(of) if of.0 == from => of,
+                _ => *drained.insert((from, clock.now())),
+            };
+            match message {
+                MeshMessage::Connection { fd, session, unread, layer } => {
+                    // SAFETY: the other core has given the descriptor away with this message, which is the only one to name it.
+                    let (conn, peer) = net.adopt(unsafe { OwnedFd::from_raw_fd(fd) });
+                    machine.step(now, Event::Adopted { conn, session }, effects);
+                    let mut bytes = |bytes: &[u8]| machine.step(now, Event::Bytes { conn, bytes }, effects);
+                    if !unread.is_empty() {
+                        bytes(&unread);
+                    }
+                    if let Some(layer) = layer {
+                        links.adopted(now, conn, &peer, layer, &mut bytes);
+                    }
                 }
-                if let Some(layer) = layer {
-                    links.adopted(now, conn, &peer, layer, &mut bytes);
-                }
+                message => machine.step(now, Event::Mesh { from, message }, effects),
             }
-            message => machine.step(now, Event::Mesh { from, message }, effects),
         });
         disk.take_completed(&mut ring.borrow_mut());
         disk.drain(&mut turn.completions);
         counts.disk_completions = turn.completions.len();
+        let now = clock.now();
         for Completion { op, outcome } in turn.completions.drain(..) {
             machine.step(now, Event::Disk { op, outcome }, &mut turn.effects);
         }
