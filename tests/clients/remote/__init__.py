@@ -57,11 +57,17 @@ class Remote:
         except BrokenPipeError:
             raise Refused("%s: it ended" % what) from None
         try:
-            answer = self.answers.get(timeout=30)
+            answer = self.answers.get(timeout=60)
         except queue.Empty:
-            raise AssertionError("%s does not answer within 30 s: %s" % (self.library, what)) from None
+            raise AssertionError("%s does not answer within 60 s: %s; %s" % (self.library, what, self.state())) from None
         if "error" in answer:
             raise Refused("%s: %s" % (what, answer["error"]))
+
+    def state(self):
+        """Whether it waits or was given no time."""
+        with open("/proc/%d/stat" % self.process.pid) as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return "state %s, %s ticks of CPU" % (fields[0], int(fields[11]) + int(fields[12]))
 
     def connect(self, address, **options):
         self.do("connect", address=address, options=options)
