@@ -144,6 +144,9 @@ mod tests {
         assert_eq!((records.see(5), records.is_proven(), records.is_known()), ((Gap::None, false), true, true));
         assert_eq!((records.see(8), records.see(11)), ((Gap::None, true), (Gap::Missing(2), true)));
         assert_eq!(records.last(), 11);
+        let mut next = Records::behind(7, FLOOR, true);
+        assert!(!next.is_proven());
+        assert_eq!((next.see(8), next.is_proven()), ((Gap::None, true), true), "the first one behind it is there");
         let mut late = Records::behind(7, FLOOR, true);
         assert_eq!((late.see(9), late.is_proven()), ((Gap::Missing(1), true), false));
         let mut explained = Records::behind(7, FLOOR, false);
