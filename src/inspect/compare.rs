@@ -466,7 +466,7 @@ fn records_to_redo(storage: &mut dyn Storage, core: u16, generation: u64) -> Res
         let write = ring.read(storage, &mut ahead, sequence)?;
         records += write.records.len();
         sequence = match write.action {
-            WriteAction::End | WriteAction::Cut => return Ok(records),
+            WriteAction::End | WriteAction::Truncate => return Ok(records),
             // it held one at least
             WriteAction::DamageUnnamed => {
                 records += 1;

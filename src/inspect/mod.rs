@@ -459,8 +459,8 @@ impl View<'_, '_> {
             let bad = write.bad.map_or(String::new(), |b| b.to_string());
             match write.action {
                 WriteAction::End => break,
-                WriteAction::Cut => {
-                    self.say(&file, format!("write {sequence} at byte {at} is torn ({bad}): the start will cut it"))?;
+                WriteAction::Truncate => {
+                    self.say(&file, format!("write {sequence} at byte {at} is torn ({bad}): the next startup truncates it"))?;
                     break;
                 }
                 WriteAction::Apply => sequence += 1,

@@ -31,7 +31,7 @@ impl View<'_, '_> {
         let lowest = cuts.behind(applied).min_by_key(|c| (!c.is_restart, c.to.offset)).copied();
         self.limit = lowest.map(|c| c.to.offset);
         if let Some(cut) = lowest {
-            let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "cuts" });
+            let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "truncates" });
             let to = place(cut.to);
             self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {to}"))?;
             if cut.is_restart {

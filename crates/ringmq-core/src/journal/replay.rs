@@ -122,7 +122,7 @@ finding! {
 pub enum WriteAction {
     Apply,
     /// The write was in flight at the crash: drop it whole, and those after it. The ring ends here.
-    Cut,
+    Truncate,
     End,
     /// Apply what holds; the partitions of its own directory go on behind the ends it gives.
     DamageOwn,
@@ -138,8 +138,8 @@ pub enum WriteAction {
 /// | RecordsBad | Promised | any | DamageOwn | it was complete once; its head names the victims |
 /// | HeadTorn, Nothing | Promised | Repeated | DamageRepeated | it was complete once; its successor names the victims |
 /// | HeadTorn, Nothing | Promised | Unrepeated | DamageUnnamed | it was complete once; two heads in a row are gone |
-/// | RecordsBad, HeadTorn | Open | any | Cut | a torn tail: in flight at the crash, never acknowledged |
-/// | Nothing | Open | Repeated | Cut | in flight at the crash beside the one after it, never acknowledged |
+/// | RecordsBad, HeadTorn | Open | any | Truncate | a torn tail: in flight at the crash, never acknowledged |
+/// | Nothing | Open | Repeated | Truncate | in flight at the crash beside the one after it, never acknowledged |
 /// | Nothing | Open | Unrepeated | End | nothing was in flight |
 pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
     Row {
@@ -174,14 +174,14 @@ pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
         a: &[WriteFound::RecordsBad, WriteFound::HeadTorn],
         b: &[Promise::Open],
         c: &[],
-        then: WriteAction::Cut,
+        then: WriteAction::Truncate,
         why: "a torn tail: in flight at the crash, never acknowledged",
     },
     Row {
         a: &[WriteFound::Nothing],
         b: &[Promise::Open],
         c: &[Repeat::Repeated],
-        then: WriteAction::Cut,
+        then: WriteAction::Truncate,
         why: "in flight at the crash beside the one after it, never acknowledged",
     },
     Row {
@@ -397,7 +397,7 @@ impl Ring {
     }
 
     /// The write with this sequence, read and verified, and what is to be done about it. Begin with [`Ring::first`];
-    /// the ring is over after `Cut` and `End`.
+    /// the ring is over after `Truncate` and `End`.
     pub fn read(&self, storage: &mut dyn Storage, ahead: &mut ReadAhead, sequence: u64) -> Result<Write, ReplayError> {
         let promise = match sequence <= self.promised {
             true => Promise::Promised,
@@ -451,7 +451,7 @@ impl Ring {
                 let next = self.read_write(storage, ahead, next)?.0;
                 (write.directory, facts) = (next.previous, Some(next.header.previous_facts.get()));
             }
-            WriteAction::Cut => {
+            WriteAction::Truncate => {
                 write.records.clear();
                 write.kept = std::mem::take(&mut copy.records);
                 for &place in self.places.range(sequence + 1..).map(|(_, place)| place) {
@@ -472,7 +472,7 @@ impl Ring {
                 // Of each partition in order, and what says that there is a topic before that.
                 write.records.sort_by_key(|r| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get()));
             }
-            WriteAction::Cut | WriteAction::End => {}
+            WriteAction::Truncate | WriteAction::End => {}
         }
         Ok(write)
     }

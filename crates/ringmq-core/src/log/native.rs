@@ -42,7 +42,7 @@ pub enum BadBody {
     #[error("the body's crc32 is {found:08x}, announced was {expected:08x}")]
     Crc { expected: u32, found: u32 },
     #[error("the body ends within message {message}")]
-    Cut { message: u32 },
+    Truncated { message: u32 },
     #[error("the body holds {found} messages or more, announced were {expected}")]
     Count { expected: u32, found: u32 },
     #[error("message {message}: flags {flags:#06x} are not known to this node")]
@@ -87,7 +87,7 @@ pub fn verify_body(body: &[u8], num: u32, body_crc: u32, limits: &BodyLimits) ->
 
 /// Verifies the message at the start of `rest`; what follows it.
 fn verify_message<'a>(rest: &'a [u8], message: u32, limits: &BodyLimits, info: &mut BodyInfo) -> Result<&'a [u8], BadBody> {
-    let cut = BadBody::Cut { message };
+    let cut = BadBody::Truncated { message };
     let (head, after) = rest.split_first_chunk::<MESSAGE_OVERHEAD>().ok_or(cut)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (len, delta_us) = (word(0) as usize, word(8));
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(verify(&reserved, 1), Err(BadBody::Reserved { message: 0 }));
         let big = message(MESSAGE_EXT, 0, &[1, 0, b'e'], &[0; 100]);
         assert_eq!(verify(&big, 1), Err(BadBody::MessageTooBig { message: 0, len: 101, max: 100 }));
-        assert_eq!(verify(&[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1), Err(BadBody::Cut { message: 0 }));
+        assert_eq!(verify(&[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], 1), Err(BadBody::Truncated { message: 0 }));
         assert!(NativeBatch::verify(vec![0; 128], 1, 0, None, &LIMITS).is_err());
         assert!(NativeBatch::verify(vec![0; 3], 1, 0, None, &LIMITS).is_err());
     }

@@ -22,7 +22,7 @@ use super::segments::{Segment, Segments};
 use super::shared::Shared;
 use super::space::Space;
 use super::state::RecoveredPartition;
-use super::truncate::Cut;
+use super::truncate::Truncation;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
 use crate::format::batch::COPIED_MAX;
@@ -70,7 +70,7 @@ pub struct PartitionLog {
     /// `None`: the partition has no other replica.
     pub shared: Option<Box<Shared>>,
     /// The truncation under way.
-    pub cut: Option<Box<Cut>>,
+    pub cut: Option<Box<Truncation>>,
     /// Range that damage took and that is being written again.
     pub mend: Option<Box<Mend>>,
     /// `None`: its files are written.

@@ -284,7 +284,7 @@ fn walk(
         let action = write.action;
         each(storage, write)?;
         match action {
-            WriteAction::End | WriteAction::Cut => return Ok(()),
+            WriteAction::End | WriteAction::Truncate => return Ok(()),
             WriteAction::DamageUnnamed => sequence = ring.after_unnamed(sequence),
             WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageRepeated => sequence += 1,
         }
@@ -402,9 +402,9 @@ impl Partitions {
         }
         match write.action {
             WriteAction::Apply | WriteAction::End => {}
-            WriteAction::Cut => {
+            WriteAction::Truncate => {
                 let and_more = if ring.is_followed(write.sequence) { ", with whole ones that were issued beside it" } else { "" };
-                let what = format!("write {} is torn and was never acknowledged: cut{and_more}{bad}", write.sequence);
+                let what = format!("write {} is torn and was never acknowledged: truncated{and_more}{bad}", write.sequence);
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
                     if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {

@@ -154,7 +154,8 @@ impl Store {
     }
 
     fn is_in_use(&self, p: PartitionIdx) -> bool {
-        let is_of_it = |op: &Op| matches!(op, Op::Space { p: q, .. } | Op::Flush(q, _) | Op::Remove(q) | Op::Cut(q) if *q == p);
+        let is_of_it =
+            |op: &Op| matches!(op, Op::Space { p: q, .. } | Op::Flush(q, _) | Op::Remove(q) | Op::Truncation(q) if *q == p);
         self.ops.is_any(is_of_it)
             || self.reader.reads(p)
             || self.verbatim.reads(p)

@@ -69,7 +69,7 @@ enum Stage {
 
 /// A cut under way.
 #[derive(Debug)]
-pub struct Cut {
+pub struct Truncation {
     pub is_restart: bool,
     /// Where the log is to end; the crc is known when it is recorded.
     pub tail: Tail,
@@ -94,7 +94,7 @@ pub struct Cut {
     retry_at: Option<Ticks>,
 }
 
-impl Cut {
+impl Truncation {
     /// Looks for the place in the commit log.
     fn search(&mut self) {
         let records = (self.tail.at.offset - self.base) as u64 / BATCH_HEADER_LEN as u64 + 1;
@@ -173,7 +173,7 @@ impl Store {
             }
         }
         part.progress.release_before(number);
-        part.cut = Some(Box::new(Cut {
+        part.cut = Some(Box::new(Truncation {
             is_restart,
             tail,
             unix_ns: 0,
@@ -251,7 +251,7 @@ impl Store {
                 Stage::Wiping => match cut.todo.pop_front() {
                     Some(op) => {
                         cut.is_waiting = true;
-                        self.ops.issue(io, op, Op::Cut(p));
+                        self.ops.issue(io, op, Op::Truncation(p));
                     }
                     None => {
                         self.cut_done(p, io);
@@ -363,7 +363,7 @@ impl Store {
             Look::Walk { at, .. } => (segment, block_down(segment_at(cut.base, at.at.offset)), WALK_LEN),
         };
         cut.is_waiting = true;
-        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Cut(p));
+        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Truncation(p));
     }
 
     /// An operation of a cut has finished.
@@ -580,7 +580,7 @@ impl PartitionLog {
     }
 
     /// The log ends in an earlier segment, perhaps. The files behind that one.
-    fn cut_segments(&mut self, cut: &Cut) -> Vec<FileId> {
+    fn cut_segments(&mut self, cut: &Truncation) -> Vec<FileId> {
         let (index, _) = self.segments.holding(cut.tail.at.offset);
         let removed = self.files_of(index + 1);
         self.segments.truncate(index, cut.count);
@@ -592,7 +592,7 @@ impl PartitionLog {
     }
 
     /// Both writers go on where the files are cut.
-    fn cut_writers(&mut self, cut: &Cut, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
+    fn cut_writers(&mut self, cut: &Truncation, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
         let active = *self.segments.active();
         let bytes = (cut.tail.at.offset - active.base()) as u64;
         let writer = |magic, at: u64, tail: &Option<Vec<u8>>| match tail {
@@ -610,7 +610,7 @@ impl PartitionLog {
     }
 
     /// Later files go first; then the last ones are cut, and zeros stand behind the end in their last blocks.
-    fn plan_wipe(&self, cut: &mut Cut, removed: Vec<FileId>) {
+    fn plan_wipe(&self, cut: &mut Truncation, removed: Vec<FileId>) {
         if !removed.is_empty() {
             cut.todo.push_back(DiskOp::Remove { files: removed });
         }

@@ -211,7 +211,7 @@ impl Partition {
     pub fn redo_cut(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
         let Some(cut) = self.cuts.reached(sequence) else { return Ok(()) };
         if !cut.is_restart {
-            self.reach(cx, cut.to, "the journal cuts the log behind it")?;
+            self.reach(cx, cut.to, "the journal truncates the log behind it")?;
             if self.end.offset < cut.to.offset || self.start.offset > cut.to.offset {
                 return Ok(());
             }

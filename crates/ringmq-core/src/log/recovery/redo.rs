@@ -178,7 +178,7 @@ impl Partition {
         match decide(SEGMENT_TABLE, found, Place::Direct, ()).then {
             BatchAction::Keep | BatchAction::KeepHeader => self.accept(cx, h),
             BatchAction::Halt => Err(unknown(self.files.last_segment().expect("it was read"), at.unwrap_or(0))),
-            BatchAction::Bridge | BatchAction::Cut => {
+            BatchAction::Bridge | BatchAction::Truncate => {
                 let file = FileId::Segment(self.dir.clone(), self.files.last_base().unwrap_or(self.end.offset));
                 self.report_damage(cx, file, at, format!("the body of a batch of {} messages is damaged ({found:?})", h.num));
                 self.bridge(cx, h.end())
@@ -488,7 +488,7 @@ impl Partition {
                     self.accept(cx, &h)?;
                 }
                 (BatchAction::Halt, _) => return Err(unknown(FileId::Segment(dir, base.offset), at)),
-                (BatchAction::Cut, _) => break,
+                (BatchAction::Truncate, _) => break,
                 _ => {
                     let to = left.expect("only a promised place is bridged");
                     let next_known = old.range(self.end.offset + 1..to.offset).next().map(|(_, r)| r.position());

@@ -47,7 +47,7 @@ pub enum BatchAction {
     /// Damage: a lost batch takes the place up to the next known position.
     Bridge,
     /// The log ends here; what stands behind was never acknowledged.
-    Cut,
+    Truncate,
     Halt,
 }
 
@@ -57,7 +57,7 @@ pub enum BatchAction {
 /// | BodyBad | Promised | KeepHeader | its ids and bytes are known, only its messages are lost |
 /// | BodyBad | Direct | Bridge | the body was durable before the journal's header: damage, never torn |
 /// | Breaks, Zeros, Garbage | Promised, Direct | Bridge | something stood here that is lost |
-/// | BodyBad, Breaks, Zeros, Garbage | Beyond | Cut | a torn tail, or what stood there in an earlier life of the space |
+/// | BodyBad, Breaks, Zeros, Garbage | Beyond | Truncate | a torn tail, or what stood there in an earlier life of the space |
 /// | Unknown | any | Halt | written by a newer version |
 pub const SEGMENT_TABLE: &[Row<BatchFound, Place, (), BatchAction>] = &[
     Row {
@@ -92,7 +92,7 @@ pub const SEGMENT_TABLE: &[Row<BatchFound, Place, (), BatchAction>] = &[
         a: &[BatchFound::BodyBad, BatchFound::Breaks, BatchFound::Zeros, BatchFound::Garbage],
         b: &[Place::Beyond],
         c: &[],
-        then: BatchAction::Cut,
+        then: BatchAction::Truncate,
         why: "a torn tail, or what stood there in an earlier life of the space",
     },
     Row { a: &[BatchFound::Unknown], b: &[], c: &[], then: BatchAction::Halt, why: "written by a newer version" },
