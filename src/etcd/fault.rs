@@ -6,16 +6,16 @@ use super::link::{Endpoint, LinkError, Replied};
 use serde_json::Value;
 use std::fmt;
 
-/// What is known of a request that has no answer.
+/// Knowledge of a request that has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judged {
-    /// It was never sent: another endpoint may be asked.
+    /// The request was never sent: another endpoint may be asked.
     NotSent,
     /// etcd has it and says no.
     Refused,
     /// The user's token is not valid, so etcd did not look at it.
     Token,
-    /// It may have been carried out, or may still be.
+    /// The request may have been carried out, or may still be.
     Unknown,
 }
 

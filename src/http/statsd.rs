@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// Between two packets, so that a receiver's buffer is not run over.
+/// Pause between two packets, so that a receiver's buffer is not run over.
 const PACKET_PAUSE: Duration = Duration::from_millis(1);
 
 pub async fn push(node: Rc<Node>) {

@@ -51,7 +51,7 @@ struct Carried {
     ciphertext: Vec<u8>,
 }
 
-/// Which listener a connection came to.
+/// Listener that a connection came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Port {
     Native,

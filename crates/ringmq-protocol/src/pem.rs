@@ -36,7 +36,7 @@ fn not_pem(path: &Path, error: &Malformed) -> PemError {
     PemError::NotPem { path: path.into(), what: error.to_string() }
 }
 
-/// At least one.
+/// Certificates, at least one.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let bytes = read(path)?;
     let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(|e| not_pem(path, &e))?;

@@ -17,7 +17,7 @@ pub struct Counts {
     pub timed_out: u64,
     pub messages: u64,
     pub clients: u64,
-    /// On any node.
+    /// Paused on any node.
     pub is_paused: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Topic {
     pub channels: BTreeMap<String, Counts>,
 }
 
-/// What the nodes said at one time.
+/// Answers of the nodes at one time.
 #[derive(Clone, Debug)]
 pub struct Look {
     pub at: Instant,

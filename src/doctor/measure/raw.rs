@@ -30,7 +30,7 @@ pub struct Raw {
 pub enum Pass {
     /// Space that was allocated and never written, as a segment's is: with an fdatasync per MiB.
     WriteNew,
-    /// Over what was written before, with an fdatasync per MiB.
+    /// Writes over what was written before, with an fdatasync per MiB.
     WriteSynced,
     /// The same with one fdatasync at the end.
     Write,

@@ -36,7 +36,7 @@ impl Sample {
 /// Longer ones count as this long: a year.
 const US_MAX: u64 = 366 * 86_400 * 1_000_000;
 
-/// What a channel has of the last window.
+/// Latencies of a channel in the last window.
 #[derive(Debug)]
 pub struct Window {
     half: Duration,

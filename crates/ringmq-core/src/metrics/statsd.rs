@@ -19,7 +19,7 @@ struct TopicCounts {
 }
 
 impl TopicCounts {
-    /// Of all channels.
+    /// Latencies over all channels.
     fn end_to_end(&self) -> Option<Sample> {
         let mut samples = self.channels.values().filter_map(|c| c.end_to_end.as_ref());
         let mut all = samples.next()?.clone();

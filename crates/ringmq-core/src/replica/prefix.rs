@@ -22,7 +22,7 @@ pub(super) enum Common {
     Nothing,
 }
 
-/// Which epochs of its own log a replica compares.
+/// Epochs of its own log that a replica compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Whose {
     /// The leader: its log decides, and its damage is repaired.

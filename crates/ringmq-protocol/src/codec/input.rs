@@ -180,7 +180,7 @@ impl Input {
         }
     }
 
-    /// Between two frames.
+    /// The input stands between two frames.
     pub fn is_idle(&self) -> bool {
         self.head.is_empty() && self.body.is_none()
     }

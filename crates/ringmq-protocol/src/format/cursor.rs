@@ -17,16 +17,16 @@ pub struct Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {
     pub start: LogId,
-    /// At least one.
+    /// Number of messages, at least one.
     pub num: u32,
     /// Deliveries so far.
     pub attempts: u16,
-    /// They come no earlier; zero: at once.
+    /// Time before which they do not come again; zero: at once.
     pub due_unix_ns: i64,
 }
 
 impl Handed {
-    /// Behind the last of them.
+    /// Log id behind the last of them.
     pub fn end(&self) -> LogId {
         LogId(self.start.0.saturating_add(self.num as u64))
     }
@@ -48,7 +48,7 @@ pub struct CursorImage {
     pub name: ChannelName,
     pub paused: bool,
     pub ordered: bool,
-    /// It was its topic's first channel, so it begins at the oldest message in every partition.
+    /// The channel was its topic's first one, so it begins at the oldest message in every partition.
     pub first: bool,
     pub epoch: Epoch,
     /// Raised by set, empty and backward moves; a higher one replaces all that a lower one said.

@@ -24,7 +24,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// In the order in which [`Epochs::iter`] lists them. `None` when that cannot be: epochs and ends rise.
+    /// Epochs from a list in the order of [`Epochs::iter`]. `None` when that cannot be: epochs and ends rise.
     pub fn restore(list: Vec<EpochEnd>) -> Option<Epochs> {
         let rises = list.windows(2).all(|w| w[0].epoch < w[1].epoch && w[0].end.offset < w[1].end.offset);
         (rises && list.len() <= EPOCHS_MAX).then(|| Epochs { closed: list.into() })
@@ -94,7 +94,7 @@ impl EpochEnd {
         out.extend_from_slice(raw.as_bytes());
     }
 
-    /// At the start of `bytes`, and what follows it.
+    /// Decodes the entry at the start of `bytes`. Returns what follows it, too.
     pub fn decode(bytes: &[u8]) -> Result<(EpochEnd, &[u8]), Bad> {
         let (raw, rest) = RawEpochEnd::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         let end = Position::from(raw.end);

@@ -112,7 +112,7 @@ impl FileHeader {
         block
     }
 
-    /// What it says of its segment.
+    /// Place of the segment that the header names.
     pub fn meta(&self) -> SegmentMeta {
         SegmentMeta { base: self.base.into(), prev_crc: self.prev_crc.get() }
     }

@@ -15,7 +15,7 @@ pub const TOPIC_META_LEN: u64 = BLOCK as u64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMeta {
     pub node_id: [u8; 16],
-    /// Of this file: even ones stand in node.meta.0, odd ones in node.meta.1.
+    /// Sequence of this file: even ones stand in node.meta.0, odd ones in node.meta.1.
     pub sequence: u64,
     pub generation: u64,
     /// Number of journals, those of the cores `0 ..`, that were begun under this generation and must be there. Zero: they are being
@@ -94,7 +94,7 @@ impl TopicMeta {
         block(self.header().as_bytes())
     }
 
-    /// From the file's block or a record's payload.
+    /// Decodes the file's block or a record's payload.
     pub fn decode(bytes: &[u8]) -> Result<TopicMeta, Bad> {
         let (h, _) = TopicHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         files::check(&h.magic, TOPIC_MAGIC, h.as_bytes(), h.version.get())?;

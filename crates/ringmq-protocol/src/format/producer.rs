@@ -10,7 +10,7 @@ pub const PLACES_MAX: usize = 5;
 /// More are not believed; also the bound of the setting.
 pub const PRODUCERS_MAX: usize = 1 << 16;
 
-/// Who publishes a batch, and the sequence of its first message; each message takes one.
+/// Producer of a batch, and the sequence of its first message; each message takes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
     pub producer: ProducerId,
@@ -35,7 +35,7 @@ pub enum SequenceError {
     TooHigh,
 }
 
-/// What a batch is to the table.
+/// Verdict of the table on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
     New,
@@ -91,7 +91,7 @@ impl Producer {
         Producer { id, next, last_unix_ns, places: [NOWHERE; PLACES_MAX], places_len: 0 }
     }
 
-    /// Its last batches, oldest first; they follow each other in sequence and end at `next`.
+    /// Last batches of the producer, oldest first; they follow each other in sequence and end at `next`.
     pub fn places(&self) -> &[BatchPlace] {
         &self.places[..self.places_len as usize]
     }

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub const TABLE_MAGIC: [u8; 4] = *b"RQI1";
 
-/// It begins right behind the file header and ends with the block.
+/// Byte at which the table begins: right behind the file header. It ends with the block.
 pub const TABLE_AT: usize = size_of::<FileHeader>();
 
 /// So many segments fit.
@@ -49,7 +49,7 @@ const _: () = {
 pub struct SegmentTable(Vec<SegmentMeta>);
 
 impl SegmentTable {
-    /// `before`: all that there are, ascending.
+    /// Table of the newest ones of `before`: all segments that there are, ascending.
     pub fn of(before: impl ExactSizeIterator<Item = SegmentMeta>) -> Self {
         let skipped = before.len().saturating_sub(TABLE_MAX);
         SegmentTable(before.skip(skipped).collect())
@@ -63,7 +63,7 @@ impl SegmentTable {
         &self.0
     }
 
-    /// It names all that `other` names, and says the same of them.
+    /// The table names all that `other` names, and says the same of them.
     pub fn covers(&self, other: &SegmentTable) -> bool {
         let find = |m: &SegmentMeta| self.0.binary_search_by_key(&m.base.offset, |n| n.base.offset);
         other.0.iter().all(|m| find(m).is_ok_and(|i| self.0[i] == *m))

@@ -34,7 +34,7 @@ pub struct Snapshot {
     pub sequence: u64,
     /// Every journal record of this partition up to this sequence is contained.
     pub applied: u64,
-    /// Of the last batch before `end`.
+    /// Epoch of the last batch before `end`.
     pub epoch: Epoch,
     /// First position still stored.
     pub start: Position,
@@ -144,7 +144,7 @@ impl Snapshot {
         out
     }
 
-    /// What [`Snapshot::encode`] made, as another slot holds it.
+    /// Bytes of [`Snapshot::encode`], as another slot holds them.
     pub fn renumber(bytes: &[u8], sequence: u64) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         let len = Self::len_of(&bytes).expect("it was encoded here");

@@ -15,7 +15,7 @@ impl Tail {
     pub const START: Tail = Tail { at: Position::START, chain_crc: 0, epoch: Epoch(0) };
 }
 
-/// What names a batch: two batches with equal ones have the same bytes.
+/// Name of a batch: two batches with equal ones have the same bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchId {
     pub epoch: Epoch,

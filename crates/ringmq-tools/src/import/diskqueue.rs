@@ -50,7 +50,7 @@ pub struct Record {
 #[derive(Debug)]
 pub struct Queue {
     files: Vec<Part>,
-    /// What is there and is not read, known before anything is read.
+    /// Messages that are there and are not read, known before anything is read.
     pub notes: Vec<LeftOut>,
 }
 
@@ -63,7 +63,7 @@ struct Part {
     from: u64,
 }
 
-/// What a queue's metadata says.
+/// Metadata of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Meta {
     read: RecordPlace,
@@ -173,7 +173,7 @@ impl Records {
         }
     }
 
-    /// What was left out so far.
+    /// Messages that were left out so far.
     pub fn left_out(self) -> Vec<LeftOut> {
         self.left_out
     }

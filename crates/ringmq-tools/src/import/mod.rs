@@ -73,7 +73,7 @@ pub enum ImportError {
     Interrupted,
 }
 
-/// What an import is asked to do.
+/// Options of an import.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub source: PathBuf,
@@ -94,7 +94,7 @@ pub struct Target {
     pub message_max: usize,
 }
 
-/// What is to be imported, counted.
+/// Count of what is to be imported.
 struct Plan {
     topics: Vec<(Topic, u64)>,
     summary: Summary,

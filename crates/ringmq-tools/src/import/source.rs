@@ -8,7 +8,7 @@ use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What nsqd.dat says.
+/// Content of nsqd.dat.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
     #[serde(default)]
@@ -114,7 +114,7 @@ fn queue_name(topic: &str, channel: Option<&str>) -> String {
     channel.map_or_else(|| topic.to_owned(), |channel| format!("{topic}:{channel}"))
 }
 
-/// Who has the lock, where the kernel tells: ` (pid 17, nsqd)`.
+/// Holder of the lock, where the kernel tells: ` (pid 17, nsqd)`.
 fn holder_of(file: &File) -> String {
     let inode = file.metadata().map(|m| m.ino()).unwrap_or_default();
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();

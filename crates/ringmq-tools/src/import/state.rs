@@ -37,7 +37,7 @@ pub struct Topic {
     pub step: Step,
 }
 
-/// What is done of a topic.
+/// Progress of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Step {
     Nothing,
@@ -55,7 +55,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channel {
     pub name: String,
-    /// It stays paused: it was paused in the nsqd, or here before the import.
+    /// The topic stays paused: it was paused in the nsqd, or here before the import.
     pub stays_paused: bool,
 }
 

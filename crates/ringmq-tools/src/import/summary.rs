@@ -15,7 +15,7 @@ pub struct Summary {
     pub messages: u64,
     pub body_bytes: u64,
     pub queues: Vec<Line>,
-    /// What is other than it was in nsqd.
+    /// Differences to nsqd after the import.
     pub notes: Vec<String>,
     pub left_out: Vec<LeftOut>,
 }

@@ -13,7 +13,7 @@ impl Terms {
         Terms(Shared::new(config))
     }
 
-    /// For a connection that begins now.
+    /// Layers of a connection that begins now.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.0.get()
     }
