@@ -6,6 +6,10 @@ import subprocess
 import tempfile
 
 
+# With a certificate a node listens on the one default port for HTTPS, unless it is told otherwise.
+ANY_HTTPS_PORT = ["--https-address=127.0.0.1:0"]
+
+
 class Pki:
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="pki-", dir=os.environ["RINGMQ_TEST_FOLDER"])

@@ -10,7 +10,7 @@ import os
 import time
 import unittest
 
-from pki import Pki
+from pki import ANY_HTTPS_PORT, Pki
 from remote import LIBRARIES, Refused, Remote
 from server import Server
 from test_auth import AuthServer
@@ -66,7 +66,7 @@ class Together(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.pki = Pki()
-        cls.server = Server(*cls.pki.flags(), *cls.flags)
+        cls.server = Server(*cls.pki.flags(), *ANY_HTTPS_PORT, *cls.flags)
         cls.pool = concurrent.futures.ThreadPoolExecutor(6)
         cls.runs = {pair: cls.pool.submit(cls.run_one, *pair) for pair in cls.pairs}
 
@@ -241,7 +241,7 @@ class Restart(Together):
     @classmethod
     def setUpClass(cls):
         cls.pki = Pki()
-        cls.server = Server(*cls.pki.flags(), *cls.flags)
+        cls.server = Server(*cls.pki.flags(), *ANY_HTTPS_PORT, *cls.flags)
         cls.due, cls.held, cls.again = {}, {}, {}
         try:
             with concurrent.futures.ThreadPoolExecutor(6) as pool:

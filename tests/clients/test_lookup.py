@@ -13,7 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from pki import Pki
+from pki import ANY_HTTPS_PORT, Pki
 from remote import LIBRARIES, Remote
 from server import Ports, Server
 from test_libraries import options, pairs
@@ -89,7 +89,7 @@ class Mixture:
             flags = ["-tcp-address=127.0.0.1:%d" % tcp, "-http-address=127.0.0.1:%d" % http, "-broadcast-address=127.0.0.1"]
             self.open.append(Program(*command, *flags, listens=[tcp, http]))
         lookups = ["-lookupd-tcp-address=127.0.0.1:%d" % port for port in (ours, theirs)]
-        register = ["-broadcast-address=127.0.0.1", *self.pki.flags(), *lookups]
+        register = ["-broadcast-address=127.0.0.1", *self.pki.flags(), *ANY_HTTPS_PORT, *lookups]
         flags = ["-tcp-address=127.0.0.1:%d" % self.nsqd, "-http-address=127.0.0.1:%d" % self.nsqd_http]
         self.open.append(Program(stock("nsqd"), *flags, *register, listens=[self.nsqd, self.nsqd_http]))
         self.nodes = []

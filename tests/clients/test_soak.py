@@ -1,7 +1,7 @@
 """A soak: producers and consumers of every library come and go over every transport, some of them killed, beside connections that break off
 anywhere. Nothing that was answered with OK is lost, the node keeps no socket and no memory of who went, and its log has no complaint.
 
-SOAK_SECONDS (12) is how long they come and go; SOAK_REPORT=1 prints what was counted.
+SOAK_SECONDS (8) is how long they come and go; SOAK_REPORT=1 prints what was counted.
 """
 
 import itertools
@@ -14,13 +14,13 @@ import threading
 import time
 import unittest
 
-from pki import Pki
+from pki import ANY_HTTPS_PORT, Pki
 from remote import LIBRARIES, Remote
 from server import Server
 from test_golden import MAGIC, body, negotiate
 from test_libraries import TRANSPORTS, options
 
-SECONDS = float(os.environ.get("SOAK_SECONDS", "12"))
+SECONDS = float(os.environ.get("SOAK_SECONDS", "8"))
 TOPIC, CHANNEL = "soak", "c"
 # What a node that is well does not log.
 COMPLAINT = re.compile(r"\b(WARN|ERROR|panicked)\b")
@@ -32,7 +32,7 @@ class Soak(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.pki = Pki()
-        cls.server = Server(*cls.pki.flags(), "--msg-timeout=5s")
+        cls.server = Server(*cls.pki.flags(), *ANY_HTTPS_PORT, "--msg-timeout=5s")
 
     @classmethod
     def tearDownClass(cls):

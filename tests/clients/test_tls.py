@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from pki import Pki
+from pki import ANY_HTTPS_PORT, Pki
 from server import Ports, Server
 from test_golden import MAGIC, STOCK, body, negotiate
 
@@ -131,7 +131,7 @@ class Tls(unittest.TestCase):
     def compare(self, name):
         told = {}
         for who, binary in BINARIES.items():
-            server = Listening(*self.pki.flags(), *NODES[name], binary=binary)
+            server = Listening(*self.pki.flags(), *ANY_HTTPS_PORT, *NODES[name], binary=binary)
             try:
                 told[who] = {client: self.converse(server, asked, client) for client, asked in CLIENTS.items()}
             finally:
