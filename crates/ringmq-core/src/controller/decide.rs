@@ -13,6 +13,8 @@ pub enum Verdict {
     Hold,
     /// Until others are done.
     Postpone,
+    /// Until a node comes that can take a replica.
+    Short,
     Write(Box<PartitionRecord>),
 }
 
@@ -56,12 +58,17 @@ impl Controller {
         if is_held && back.is_none() {
             return Verdict::Hold;
         }
-        let resigned = |n: NodeId| record.leader.is_none() && view.session(n) == Some(record.tag.session);
-        let place = |n: NodeId| record.replicas.iter().position(|r| *r == n).unwrap_or(usize::MAX);
+        let resigned = record.replicas.iter().position(|n| record.leader.is_none() && view.session(*n) == Some(record.tag.session));
+        // Behind who resigned it is each one's turn: two that give the partition up to others must not go on with each other.
+        let turn = |n: NodeId| {
+            let place = record.replicas.iter().position(|r| *r == n).unwrap_or(0);
+            resigned.map_or(place, |last| (place + record.replicas.len() - last - 1) % record.replicas.len())
+        };
         let rank = |n: &NodeId| {
             let is_wanted = record.wanted == Some(*n);
             let keeps = Some(*n) == back;
-            (is_sound(view, at, *n), is_wanted, !resigned(*n), keeps, !view.is_draining(*n), std::cmp::Reverse(place(*n)))
+            let is_welcome = resigned.is_some() || !view.is_draining(*n);
+            (is_sound(view, at, *n), is_wanted, keeps, is_welcome, std::cmp::Reverse(turn(*n)))
         };
         let of = if is_held { back } else { alive.iter().copied().max_by_key(rank) };
         let Some(leader) = of.and_then(|node| Some(Leader { node, session: view.session(node)? })) else { return Verdict::Rest };
@@ -159,7 +166,7 @@ impl Controller {
                 next.replicas.push(node);
                 next.into()
             }
-            None => Verdict::Rest,
+            None => Verdict::Short,
         }
     }
 }

@@ -97,6 +97,8 @@ pub struct Controller {
     dirty: BTreeSet<At>,
     held: BTreeSet<At>,
     postponed: BTreeSet<At>,
+    /// Partitions that no node can take another replica of. A node that comes may.
+    short: BTreeSet<At>,
     in_flight: BTreeSet<At>,
     batches: usize,
     /// Partitions with a live replica that is not in sync.
@@ -125,6 +127,7 @@ impl Controller {
             dirty: BTreeSet::new(),
             held: BTreeSet::new(),
             postponed: BTreeSet::new(),
+            short: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             batches: 0,
             rebuilding: BTreeSet::new(),
@@ -166,7 +169,10 @@ impl Controller {
                     }
                     self.look_at(view, *node);
                 }
-                Key::Drain(node) => self.look_at(view, *node),
+                Key::Drain(node) => {
+                    self.look_at(view, *node);
+                    self.dirty.append(&mut self.short);
+                }
                 Key::Partition(topic, number) => self.see_partition(view, (*topic, *number)),
                 Key::Topic(name) => {
                     if let Some(topic) = view.topic(name).map(|e| e.value.record.id).filter(|_| self.in_office) {
@@ -188,6 +194,7 @@ impl Controller {
         match session {
             Some(session) => {
                 self.sessions.insert(node, (session, now));
+                self.dirty.append(&mut self.short);
                 self.away.remove(&node);
                 self.replaced.remove(&node);
                 if node == self.me {
@@ -251,9 +258,9 @@ impl Controller {
 
     pub fn leave_office(&mut self) {
         self.in_office = false;
-        for set in
-            [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.in_flight, &mut self.rebuilding, &mut self.handing]
-        {
+        self.rebuilding.clear();
+        self.handing.clear();
+        for set in [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.short, &mut self.in_flight] {
             set.clear();
         }
         self.batches = 0;
@@ -288,6 +295,7 @@ impl Controller {
                 Verdict::Rest => {}
                 Verdict::Hold => drop(self.held.insert(at)),
                 Verdict::Postpone => drop(self.postponed.insert(at)),
+                Verdict::Short => drop(self.short.insert(at)),
                 Verdict::Write(record) => {
                     let key = view.layout().key(&Key::Partition(at.0, at.1));
                     compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });

@@ -349,3 +349,46 @@ fn a_drained_node_ends_with_nothing_and_a_new_one_gets_its_share() {
     assert!(spread(&replicas) <= 3 && spread(&leaders) <= 3, "{replicas:?} {leaders:?}");
     assert!((0..24).all(|p| rig.record(p).replicas.len() == 3));
 }
+
+/// Found by the cluster simulator: a topic that was created while a node was away had one replica less for ever.
+#[test]
+fn a_partition_with_too_few_replicas_gets_one_when_a_node_comes() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.leave(2);
+    rig.topic(TOPIC, "t", 3, 3);
+    rig.run(5);
+    assert!((0..3).all(|p| rig.record(p).replicas.len() == 2), "there is no third node");
+    rig.arrive(2, Suspects::None);
+    rig.run(1);
+    assert!((0..3).all(|p| rig.record(p).replicas.len() == 3));
+    rig.leaders_work();
+    // The same of one that is drained no more.
+    rig.topic(TopicId([8; 16]), "u", 1, 4);
+    rig.put(Key::Drain(id(3)), encode(&DrainRecord {}));
+    let member = MemberRecord { name: "n3".into(), capacity: 100, ..Default::default() };
+    rig.put(Key::Member(id(3)), encode(&member));
+    rig.arrive(3, Suspects::None);
+    rig.run(5);
+    let replicas = |rig: &Rig| rig.view.partition(TopicId([8; 16]), 0).unwrap().value.replicas.len();
+    assert_eq!(replicas(&rig), 3);
+    let op = Op::Delete { key: rig.view.layout().key(&Key::Drain(id(3))) };
+    rig.txn(Txn { then: vec![op], ..Txn::default() });
+    rig.run(1);
+    assert_eq!(replicas(&rig), 4);
+}
+
+/// Found by the cluster simulator: the first two of four, both suspect, gave the partition up to each other for ever.
+#[test]
+fn who_resigns_is_followed_by_each_other_one_in_turn() {
+    let mut rig = Rig::new(4, 2, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 1, 4);
+    rig.put(Key::Drain(id(1)), encode(&DrainRecord {}));
+    let mut led = BTreeSet::new();
+    for _ in 0..4 {
+        let leader = rig.record(0).leader.unwrap();
+        led.insert(leader.node);
+        rig.change(0, |r| (r.leader, r.wanted, r.tag) = (None, None, Tag { session: leader.session, number: 1 }));
+        rig.go_on();
+    }
+    assert_eq!(led.len(), 4, "a node that is drained has its turn, too: it may be the one that has everything");
+}
