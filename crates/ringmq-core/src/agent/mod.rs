@@ -156,7 +156,10 @@ pub enum Note {
 /// What a request was sent for.
 #[derive(Debug)]
 enum Purpose {
-    List,
+    /// The highest revision that the node had seen when it asked.
+    List {
+        seen: u64,
+    },
     Init,
     Grant,
     Revoke,
@@ -283,7 +286,7 @@ impl Agent {
     }
 
     fn is_listing(&self) -> bool {
-        self.pending.values().any(|p| matches!(p.purpose, Purpose::List | Purpose::Init))
+        self.pending.values().any(|p| matches!(p.purpose, Purpose::List { .. } | Purpose::Init))
     }
 
     fn list_soon(&mut self, now: Ticks) {
@@ -297,7 +300,7 @@ impl Agent {
             Err(failure) => return self.failed(now, Pending { sent, purpose, request }, failure, out),
         };
         match (purpose, answer) {
-            (Purpose::List, Answer::Listed(listing)) => self.listed(now, listing, out),
+            (Purpose::List { seen }, Answer::Listed(listing)) => self.listed(now, listing, seen, out),
             (Purpose::Init, Answer::Txn { .. }) => self.list_soon(now),
             (Purpose::Write(flight), Answer::Txn { succeeded, reads, revision }) => {
                 self.wrote(now, flight, (succeeded, reads), (&request, revision), out);
@@ -332,7 +335,7 @@ impl Agent {
             out.push(Effect::Say(failure.into()));
         }
         match pending.purpose {
-            Purpose::List | Purpose::Init => self.list_at = Some(now + RETRY),
+            Purpose::List { .. } | Purpose::Init => self.list_at = Some(now + RETRY),
             Purpose::Grant | Purpose::Revoke | Purpose::Renew | Purpose::Leave => self.session_failed(now, &pending.purpose, out),
             Purpose::Register { .. } if is_refused => self.session_failed(now, &pending.purpose, out),
             Purpose::Write(flight) if is_refused => self.write_refused(flight, out),
@@ -368,7 +371,7 @@ impl Agent {
         }
         if self.list_at.is_some_and(|at| now >= at) && !self.is_listing() {
             self.list_at = None;
-            self.send(now, Purpose::List, Request::List, out);
+            self.send(now, Purpose::List { seen: self.view.seen() }, Request::List, out);
         }
         self.go_on_session(now, out);
         self.look_at_office(now, out);
@@ -383,8 +386,8 @@ impl Agent {
 
     // ---- what is known
 
-    fn listed(&mut self, now: Ticks, listing: Listing, out: &mut Vec<Effect>) {
-        match self.view.replace(listing, self.options.cluster) {
+    fn listed(&mut self, now: Ticks, listing: Listing, seen: u64, out: &mut Vec<Effect>) {
+        match self.view.replace_as_of(listing, self.options.cluster, seen) {
             Err(error) => {
                 self.list_at = Some(now + self.options.patience);
                 return out.push(Effect::Refuse(error.into()));

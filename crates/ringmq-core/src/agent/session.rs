@@ -87,7 +87,7 @@ impl Agent {
             self.session.phase = Phase::Lapsed { session, is_read: false, renew_at: now, is_renewing: false };
             out.push(Effect::Say(Note::Lapsed));
             // A listing that is on its way was asked for before the lapse.
-            self.pending.retain(|_, p| !matches!(p.purpose, Purpose::List | Purpose::Renew));
+            self.pending.retain(|_, p| !matches!(p.purpose, Purpose::List { .. } | Purpose::Renew));
             self.list_at = Some(now);
         }
     }

@@ -226,7 +226,12 @@ impl View {
 
     /// All there is, as of a revision: what is not listed is gone from the view. `known`: the cluster that the node belongs to.
     pub fn replace(&mut self, listing: Listing, known: Option<[u8; 16]>) -> Result<Changed, ViewError> {
-        self.check(&listing, known)?;
+        self.replace_as_of(listing, known, self.seen)
+    }
+
+    /// The same with a listing that was asked for when `seen` was what the node had seen: a watch may have overtaken it since.
+    pub fn replace_as_of(&mut self, listing: Listing, known: Option<[u8; 16]>, seen: u64) -> Result<Changed, ViewError> {
+        self.check(&listing, known, seen)?;
         let revision = listing.revision;
         let mut changed = Changed::default();
         let mut listed = BTreeSet::new();
@@ -245,9 +250,9 @@ impl View {
         Ok(changed)
     }
 
-    fn check(&self, listing: &Listing, known: Option<[u8; 16]>) -> Result<(), ViewError> {
-        if listing.revision < self.seen {
-            return Err(ViewError::WentBack { seen: self.seen, found: listing.revision });
+    fn check(&self, listing: &Listing, known: Option<[u8; 16]>, seen: u64) -> Result<(), ViewError> {
+        if listing.revision < seen {
+            return Err(ViewError::WentBack { seen, found: listing.revision });
         }
         let Some(known) = known.or(self.cluster_id()) else { return Ok(()) };
         let id_key = self.layout.key(&Key::Id);
@@ -563,6 +568,19 @@ mod tests {
         let mut fresh = View::new(layout(), 50);
         assert!(matches!(fresh.replace(listing(49, vec![id(1)]), None), Err(ViewError::WentBack { .. })));
         assert!(matches!(fresh.replace(listing(50, vec![id(1)]), Some([2; 16])), Err(ViewError::OtherCluster { .. })));
+    }
+
+    /// Found by the cluster simulator: the node took a store for one that went back.
+    #[test]
+    fn a_listing_that_a_watch_has_overtaken_is_believed() {
+        let mut view = view();
+        let asked_at = view.seen();
+        let Changed { keys, .. } = view.watched([Change::Put(part(2, 3, &[1, 2], 12))]);
+        assert_eq!((keys.len(), view.read()), (1, 12));
+        let listing = Listing { revision: 11, entries: vec![id(1), part(0, 2, &[1, 2], 11)] };
+        let changed = view.replace_as_of(listing, None, asked_at).unwrap();
+        assert_eq!(changed.keys.into_iter().collect::<Vec<_>>(), [Key::Partition(TOPIC, 0), Key::Partition(TOPIC, 1)]);
+        assert_eq!((epoch(&view, 2), view.read()), (Some(3), 12), "what came behind the listing stays");
     }
 
     #[test]
