@@ -213,6 +213,8 @@ impl Agent {
             let mut compares = vec![
                 Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() },
                 Compare::CreateRevision { key: name_key.clone(), is: 0 },
+                // A late copy of this finds that the topic was deleted meanwhile.
+                Compare::CreateRevision { key: layout.key(&Key::Gone(id)), is: 0 },
             ];
             let mut then = vec![];
             let mut leaders = BTreeSet::new();

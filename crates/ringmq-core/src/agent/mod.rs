@@ -163,7 +163,9 @@ enum Purpose {
     Init,
     Grant,
     Revoke,
-    Register { lease: i64 },
+    Register {
+        lease: i64,
+    },
     Renew,
     NodeValue,
     Campaign,

@@ -393,6 +393,22 @@ fn a_deleted_topic_is_told_as_gone_everywhere() {
     assert!(world.nodes.iter().all(|n| n.core.gone.len() == 1 && n.core.memberships.is_empty()));
 }
 
+/// Found by the cluster simulator (seed 1086): the topic was there again, under an id that has a tombstone.
+#[test]
+fn a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back() {
+    let mut world = cluster(3);
+    let name = TopicName::new("t").unwrap();
+    world.create(0, "t", 3);
+    let is_creation = |request: &Request| matches!(request, Request::Txn(txn) if txn.then.len() == 4);
+    let copy = world.requests.iter().find(|r| is_creation(&r.4)).expect("it is on its way").4.clone();
+    world.run(100);
+    world.step(0, Event::Admin { token: 2, admin: Admin::DeleteTopic { name: name.clone() } });
+    world.run(100);
+    assert!(matches!(world.store.carry(world.now, &copy), Ok(Answer::Txn { succeeded: false, .. })));
+    let key = Layout::new("c").unwrap().key(&Key::Topic(name));
+    assert!(world.store.get(&key).is_none());
+}
+
 /// A whole life under faults, then quiet: every partition is led, and only by members of its ISR.
 fn life(seed: u64) {
     let mut world = World::new(4, seed);

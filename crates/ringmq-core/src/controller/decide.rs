@@ -58,7 +58,8 @@ impl Controller {
         if is_held && back.is_none() {
             return Verdict::Hold;
         }
-        let resigned = record.replicas.iter().position(|n| record.leader.is_none() && view.session(*n) == Some(record.tag.session));
+        let resigned =
+            record.replicas.iter().position(|n| record.leader.is_none() && view.session(*n) == Some(record.tag.session));
         // Behind who resigned it is each one's turn: two that give the partition up to others must not go on with each other.
         let turn = |n: NodeId| {
             let place = record.replicas.iter().position(|r| *r == n).unwrap_or(0);
