@@ -127,11 +127,13 @@ mod tests {
     fn runs_of_one_label_are_numbered() {
         let run = |label: &str| -> Run {
             serde_json::from_value(serde_json::json!({
-                "format": 1, "label": label, "started_unix_ms": 0, "seconds": 1.0, "behind": 0, "errors": [], "series": [],
+                "format": 1, "label": label, "started_unix_ms": 0, "seconds": 1.0, "behind": 0,
+                "undelivered": 0, "errors": [], "series": [],
                 "target": { "address": "a", "protocol": "nsq", "version": null },
                 "setup": {
                     "mode": "produce", "rate": null, "size": "100", "batch": 1, "connections": 1, "consumers": 0, "in_flight": 1,
-                    "topics": 1, "channels": 1, "rdy": 1, "warm_up_seconds": 0.0, "threads": 1
+                    "topics": 1, "channels": 1, "rdy": 1, "warm_up_seconds": 0.0, "threads": 1,
+                    "duration_seconds": 1.0, "verify": false
                 },
                 "generator": { "cpu_seconds": 0.0, "busy": 0.0 }
             }))

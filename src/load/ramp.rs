@@ -127,10 +127,11 @@ mod tests {
                 "max_us": us, "percentiles": []})
         };
         let base: Run = serde_json::from_value(serde_json::json!({
-            "format": 1, "label": "", "started_unix_ms": 0, "seconds": 1, "behind": 0, "errors": [], "series": [],
+            "format": 1, "label": "", "started_unix_ms": 0, "seconds": 1, "behind": 0, "undelivered": 0, "errors": [], "series": [],
             "target": {"address": "", "protocol": "nsq"}, "published": flow(100), "publish_latency": latency(5),
             "setup": {"mode": "produce", "size": "1", "batch": 1, "connections": 1, "consumers": 0, "in_flight": 1, "topics": 1,
-                "channels": 1, "rdy": 1, "warm_up_seconds": 0, "threads": 1},
+                "channels": 1, "rdy": 1, "warm_up_seconds": 0, "threads": 1,
+                "duration_seconds": 1, "verify": false},
             "generator": {"cpu_seconds": 0, "busy": 0},
         }))
         .expect("a run has these fields");

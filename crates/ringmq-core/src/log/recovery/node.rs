@@ -43,7 +43,7 @@ pub enum NodeAction {
 /// | files | data path | action | why |
 /// |---|---|---|---|
 /// | Holds, OneBad | any | Use | both are written, and say the same, before anything depends on it |
-/// | Blank, NoneHolds | Empty | Create | the first start, or one that was torn before anything was stored |
+/// | Blank, NoneHolds | Empty | Create | the first startup, or one that was torn before anything was stored |
 /// | Blank, NoneHolds | InUse | Refuse | whose data it is, and which journals there were, is not known |
 /// | Unknown | any | Halt | written by a newer version |
 pub const NODE_TABLE: &[Row<NodeFound, DataPath, (), NodeAction>] = &[
@@ -59,7 +59,7 @@ pub const NODE_TABLE: &[Row<NodeFound, DataPath, (), NodeAction>] = &[
         b: &[DataPath::Empty],
         c: &[],
         then: NodeAction::Create,
-        why: "the first start, or one that was torn before anything was stored",
+        why: "the first startup, or one that was torn before anything was stored",
     },
     Row {
         a: &[NodeFound::Blank, NodeFound::NoneHolds],
