@@ -4,7 +4,7 @@
 //! `SIM_SEEDS=1000..2000 cargo test --test sim_cluster store` runs others.
 
 use ringmq_core::sim::cluster::coverage::Coverage;
-use ringmq_core::sim::cluster::plan::{Coordination, Plan};
+use ringmq_core::sim::cluster::plan::{Coordination, Faults, Plan};
 use ringmq_core::sim::cluster::{Outcome, run};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -83,6 +83,7 @@ const LATER: &[&str] = &[
     "role_change",
     "put_off",
     "stray",
+    "hand_over",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a
@@ -110,6 +111,9 @@ const OFTEN: &[&str] = &[
     "Settling TailCommitted",
     "Open Unknown",
     "Open ToFollow",
+    "Open AskedToHandOver",
+    "Quiescing HandedOver",
+    "Resigned ToFollow",
     "Open LogBroke",
     "Closed ToLead",
 ];
@@ -232,6 +236,21 @@ fn the_promise_holds_with_static_files() {
 fn the_promise_holds_for_one_node() {
     let (total, _) = sweep(Coordination::Alone, 45, KEPT_ALONE);
     assert!(asked().is_some() || total.crashes > 15 && total.counts.acknowledged > 3_000, "{total:?}");
+}
+
+/// Leaders hand over all the time, and nothing else happens.
+#[test]
+fn no_publish_hears_unknown_because_of_a_hand_over() {
+    let mut total = Outcome::default();
+    for seed in 0..12 {
+        let mut plan = Plan::draw(seed, 3, Some(Coordination::Store));
+        plan.faults = Faults { hand_over: 6.0, ..Faults::default() };
+        (plan.replicas, plan.min_isr) = (3, 2);
+        let outcome = run(&plan, None);
+        assert_eq!(outcome.counts.unknown, 0, "hand_over_is_known: seed {seed}, {} hand-overs", outcome.elections);
+        total.add(&outcome);
+    }
+    assert!(total.elections > 100 && total.counts.acknowledged > 1000, "{} hand-overs", total.elections);
 }
 
 #[test]

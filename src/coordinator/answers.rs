@@ -160,7 +160,7 @@ impl Answers {
         let file = self.file.clone();
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
-            Ask::Refresh { route } | Ask::Resign { route } => *route,
+            Ask::Refresh { route } | Ask::Resign { route, .. } => *route,
             Ask::CreateTopic { name, .. } => {
                 return (Some(Fact::TopicRefused { name: name.clone(), error: PublishError::TopicNotExist }), None);
             }

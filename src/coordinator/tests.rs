@@ -278,11 +278,11 @@ fn what_a_leader_wants_is_refused_and_said_once() {
     assert_eq!(ask(&["a"]), None, "a repeat is not said again");
     let (is_good, said) = ask(&["c", "a", "b"]).unwrap();
     assert!(is_good && said.contains("c has caught up") && said.contains(r#"isr = ["a", "b", "c"]"#), "{said}");
-    let (fact, note) = answers.answer(Ask::Resign { route: ROUTE });
+    let (fact, note) = answers.answer(Ask::Resign { route: ROUTE, to: None });
     let said = note.unwrap().to_string();
     assert!(fact.is_none() && said.contains(r#"another one of ["b"], epoch = 4, version = 6"#), "{said}");
     answers.adopt(Arc::new(parse(&one(6, "ab", "a", 3)).unwrap()));
-    assert!(answers.answer(Ask::Resign { route: ROUTE }).1.is_some(), "under another version it is");
+    assert!(answers.answer(Ask::Resign { route: ROUTE, to: None }).1.is_some(), "under another version it is");
 }
 
 #[test]

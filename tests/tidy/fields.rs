@@ -18,7 +18,7 @@ const MANY_FIELDS: [(&str, usize); 12] = [
     ("log::store::Store", 23),
     ("shard::engine::Engine", 29),
     ("sim::cluster::Outcome", 28),
-    ("sim::cluster::plan::Faults", 37),
+    ("sim::cluster::plan::Faults", 38),
     ("sim::cluster::world::World", 21),
     ("sim::node::Outcome", 23),
     ("sim::node::Plan", 21),

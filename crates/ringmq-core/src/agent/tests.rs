@@ -21,6 +21,8 @@ struct Core {
     read: u64,
     until: u64,
     gone: BTreeSet<TopicId>,
+    /// Partitions that the node resigned in an epoch, and for whom: it serves nothing of them in that epoch.
+    resigned: BTreeMap<(TopicId, u16), (u64, Option<NodeId>)>,
 }
 
 impl Core {
@@ -154,6 +156,26 @@ impl World {
         self.nodes[n].effects = out;
     }
 
+    /// What the leaders among the replicas do: they hand over as they are asked to, and repeat that.
+    fn hand_over(&mut self, n: usize) {
+        let core = &mut self.nodes[n].core;
+        let led = core.memberships.iter().filter(|(_, m)| m.leader == Some(id(n)));
+        for (at, m) in led {
+            if let Some(to) = m.wanted.filter(|to| *to != id(n) && m.is_in_sync(*to)) {
+                core.resigned.insert(*at, (m.epoch.0, Some(to)));
+            }
+        }
+        let asks: Vec<Event> = (core.resigned.iter())
+            .filter(|(at, (epoch, _))| core.memberships.get(at).is_some_and(|m| m.leader == Some(id(n)) && m.epoch.0 == *epoch))
+            .map(|((topic_id, number), (_, to))| {
+                let route =
+                    crate::codec::peer::message::Route { topic_id: *topic_id, partition: crate::base::PartitionId(*number) };
+                Event::Ask(Ask::Resign { route, to: *to })
+            })
+            .collect();
+        asks.into_iter().for_each(|ask| self.step(n, ask));
+    }
+
     /// kill -9, and the next process of the same data path.
     fn restart(&mut self, n: usize, after: u64) {
         let node = &mut self.nodes[n];
@@ -187,6 +209,9 @@ impl World {
             let is_due = self.nodes[n].agent.deadline().is_some_and(|at| at.0 <= now);
             if is_due && self.nodes[n].paused <= now {
                 self.step(n, Event::Tick);
+            }
+            if now % (100 * MS) == 0 && self.nodes[n].paused <= now {
+                self.hand_over(n);
             }
         }
         self.check();
@@ -241,7 +266,8 @@ impl World {
     fn serves(&self, n: usize, at: (TopicId, u16)) -> Option<u64> {
         let core = &self.nodes[n].core;
         let m = core.memberships.get(&at)?;
-        (m.leader == Some(id(n)) && self.now < core.until).then_some(m.epoch.0)
+        let has_resigned = core.resigned.get(&at).is_some_and(|(epoch, _)| *epoch == m.epoch.0);
+        (m.leader == Some(id(n)) && self.now < core.until && !has_resigned).then_some(m.epoch.0)
     }
 
     /// Two leaders never serve at once, an epoch has one leader.
@@ -327,6 +353,43 @@ fn a_killed_node_is_replaced_within_its_lease_and_leads_again_when_it_is_back() 
     world.run(500);
     assert!(world.nodes[killed].agent.session().is_some());
     assert_eq!(world.led_by(killed), 0, "another session of the same node leads nothing");
+    // It is back in every ISR, and has been there for a while.
+    let isr = (0..3).map(id).collect::<Vec<_>>();
+    for n in (0..3).filter(|n| *n != killed) {
+        for ((topic_id, number), m) in world.nodes[n].core.memberships.clone() {
+            let route = crate::codec::peer::message::Route { topic_id, partition: crate::base::PartitionId(number) };
+            world.step(n, Event::Ask(Ask::Propose { route, version: m.version, isr: isr.clone() }));
+        }
+    }
+    world.run(45_000);
+    let led: Vec<usize> = (0..3).map(|n| world.led_by(n)).collect();
+    assert_eq!(led, [10, 10, 10], "its leaders are handed back");
+}
+
+#[test]
+fn a_leader_that_resigns_names_the_next_one_at_once_and_nobody_where_that_one_is_away() {
+    let mut world = cluster(3);
+    world.create(0, "t", 1);
+    world.run(200);
+    let (at, record) = world.records()[0].clone();
+    let index = |node: NodeId| node.0[0] as usize - 1;
+    let (from, to) = (index(record.leader.unwrap().node), index(record.replicas[1]));
+    let resign = |world: &mut World, from: usize, epoch: u64, to: usize| {
+        world.nodes[from].core.resigned.insert(at, (crate::metadata::record::store_epoch(epoch).0, Some(id(to))));
+        world.hand_over(from);
+    };
+    resign(&mut world, from, 1, to);
+    world.run(20);
+    let next = world.records()[0].1.clone();
+    assert_eq!((next.epoch, next.leader.unwrap().node, next.isr.len()), (2, id(to), 3), "without the controller");
+    assert!(world.serves(to, at).is_some());
+    let third = 3 - from - to;
+    world.nodes[third].paused = u64::MAX;
+    world.run(TTL.as_millis() as u64 + 100);
+    resign(&mut world, to, 2, third);
+    world.run(50);
+    let last = world.records()[0].1.clone();
+    assert_eq!((last.epoch, last.leader.unwrap().node), (3, id(from)), "the controller elects");
 }
 
 #[test]
@@ -456,7 +519,14 @@ fn ask_something(world: &mut World, n: usize) {
     let led: Vec<_> = world.nodes[n].core.memberships.iter().map(|(at, m)| (*at, m.clone())).collect();
     for ((topic_id, number), m) in led {
         let route = crate::codec::peer::message::Route { topic_id, partition: crate::base::PartitionId(number) };
-        let ask = match world.rng.below(4) {
+        let ask = match world.rng.below(5) {
+            4 => {
+                let to = Some(m.isr[world.rng.below(m.isr.len() as u64) as usize]).filter(|to| *to != id(n));
+                if m.leader == Some(id(n)) {
+                    world.nodes[n].core.resigned.insert((topic_id, number), (m.epoch.0, to));
+                }
+                continue;
+            }
             0 => Ask::AskEpoch { route, above: m.epoch },
             1 => Ask::Propose { route, version: m.version, isr: m.replicas.clone() },
             2 => Ask::Propose { route, version: m.version, isr: vec![id(n)] },

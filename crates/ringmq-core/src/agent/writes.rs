@@ -4,7 +4,7 @@ use super::{Agent, Effect, Purpose};
 use crate::base::{Epoch, NodeId, Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::metadata::keys::Key;
-use crate::metadata::record::{PartitionRecord, Tag, decode, encode};
+use crate::metadata::record::{Leader, PartitionRecord, Tag, decode, encode};
 use crate::metadata::request::{Compare, KeyValue, Op, Request, Txn};
 use crate::seam::cluster::{Ask, Fact};
 use crate::seam::membership::EPOCH_BASE;
@@ -19,8 +19,8 @@ pub(super) enum Intent {
     Isr { version: u64, isr: Vec<NodeId> },
     /// An epoch above this one.
     Epoch { above: Epoch },
-    /// The session leads no more. It served nothing when it asked.
-    Resign,
+    /// The session leads no more, and another node does at once if that one is in sync and alive. This one served nothing when it asked.
+    Resign { to: Option<NodeId> },
     /// The record anew.
     Read,
 }
@@ -51,7 +51,7 @@ impl Agent {
             Ask::Propose { route, version, isr } => (at(route), Intent::Isr { version, isr }),
             Ask::AskEpoch { route, above } => (at(route), Intent::Epoch { above }),
             Ask::Refresh { route } => (at(route), Intent::Read),
-            Ask::Resign { route } => (at(route), Intent::Resign),
+            Ask::Resign { route, to } => (at(route), Intent::Resign { to }),
             // Comes as an `Admin::CreateTopic`.
             Ask::CreateTopic { .. } => return,
         };
@@ -93,7 +93,7 @@ impl Agent {
     fn txn_of(&mut self, at: (TopicId, u16), intent: &Intent) -> Option<(Tag, Txn)> {
         let layout = self.view.layout();
         let key = layout.key(&Key::Partition(at.0, at.1));
-        let otherwise = vec![Op::Get { key: key.clone() }];
+        let mut otherwise = vec![Op::Get { key: key.clone() }];
         if *intent == Intent::Read {
             // Nothing has revision 0 and is there: it reads.
             let compares = vec![Compare::Value { key: key.clone(), is: bytes::Bytes::new() }];
@@ -127,7 +127,16 @@ impl Agent {
                 let above = above.0.saturating_sub(EPOCH_BASE);
                 next.epoch = record.epoch.max(above) + 1;
             }
-            Intent::Resign => next.leader = None,
+            Intent::Resign { to } => {
+                let is_fit = |node: &NodeId| *node != me && record.isr.contains(node);
+                let named = to.filter(is_fit).and_then(|node| Some(Leader { node, session: self.view.session(node)? }));
+                next.leader = named;
+                if let Some(leader) = named {
+                    compares.push(of_node(leader.node, leader.session));
+                    otherwise.push(Op::Get { key: layout.key(&Key::Node(leader.node)) });
+                    (next.epoch, next.wanted) = (record.epoch + 1, None);
+                }
+            }
             Intent::Read => {}
         }
         self.writes.number += 1;
@@ -159,7 +168,7 @@ impl Agent {
         let has_changed = before != self.view.mod_revision(&Key::Partition(at.0, at.1));
         match intent {
             // Still to be done, on top of what is known now; not when that is what it was.
-            Intent::Epoch { .. } | Intent::Resign if has_changed => drop(self.writes.waiting.entry(at).or_insert(intent)),
+            Intent::Epoch { .. } | Intent::Resign { .. } if has_changed => drop(self.writes.waiting.entry(at).or_insert(intent)),
             _ => self.refuse(at, &intent, out),
         }
     }

@@ -238,6 +238,7 @@ impl PartitionRecord {
             isr: self.isr.clone(),
             joining: vec![],
             min_isr: self.min_isr.max(1) as usize,
+            wanted: self.wanted,
         }
     }
 }

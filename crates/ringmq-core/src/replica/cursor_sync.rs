@@ -79,6 +79,11 @@ impl CursorLink {
         *self = CursorLink::default();
     }
 
+    /// Number of the last message.
+    pub fn last_number(&self) -> u64 {
+        self.seq
+    }
+
     pub fn is_waiting(&self) -> bool {
         !self.sent.is_empty()
     }
@@ -165,6 +170,8 @@ pub(super) struct Leading<'a> {
     pub required: &'a [NodeId],
     /// True if enough replicas are in sync for a write: with fewer nothing is final.
     pub has_quorum: bool,
+    /// True before a hand-over: the follower's end moves to the committed end with what it is told.
+    pub flush: bool,
     pub interval: Duration,
     pub limit: Duration,
     pub retry: Duration,
@@ -202,7 +209,7 @@ impl CursorSync {
                     let message = Cursors {
                         seq: 0,
                         committed: leading.committed,
-                        flush: false,
+                        flush: leading.flush,
                         is_all,
                         collect_start: Some(collect_start),
                         agreed_start: Some(self.agreed).filter(|at| *at != Position::START),
@@ -395,6 +402,11 @@ impl CursorSync {
         for request in std::mem::take(&mut self.operations).into_keys() {
             cx.out.push(Effect::CursorDone { request, result: Err(error) });
         }
+    }
+
+    /// True if nobody waits for an operation.
+    pub fn is_quiet(&self) -> bool {
+        self.operations.is_empty()
     }
 
     pub fn deadline(&self) -> Option<Ticks> {

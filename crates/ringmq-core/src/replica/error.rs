@@ -30,6 +30,8 @@ pub enum ReplicaError {
     Opening,
     #[error("{isr} replicas are in sync, a write needs {min_isr}")]
     IsrTooSmall { isr: usize, min_isr: usize },
+    #[error("the leader hands the partition over to another node; try again in a moment")]
+    HandingOver,
     #[error("writes are disabled until the next epoch is open")]
     WriteDisabled,
     #[error("the outcome is unknown: the write was issued and not confirmed by all replicas in time; the next epoch decides it")]
@@ -44,7 +46,7 @@ impl ReplicaError {
     pub fn retry(&self) -> Retry {
         match self {
             ReplicaError::NotLeader { .. } | ReplicaError::LeaseOver => Retry::AfterRefresh,
-            ReplicaError::Opening | ReplicaError::IsrTooSmall { .. } => Retry::Again,
+            ReplicaError::Opening | ReplicaError::HandingOver | ReplicaError::IsrTooSmall { .. } => Retry::Again,
             ReplicaError::WriteDisabled | ReplicaError::NotConfirmed => Retry::Again,
             // A second copy is the client's decision; an idempotent producer may repeat safely.
             ReplicaError::OutcomeUnknown => Retry::Never,

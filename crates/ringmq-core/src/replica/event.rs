@@ -271,8 +271,11 @@ pub enum Effect {
     },
     /// Read the partition's metadata anew.
     Refresh,
-    /// Request not to lead the partition any more: a write failed here.
-    Resign,
+    /// Request not to lead the partition any more. The leader serves nothing from then on until the metadata says something new. `to`: the
+    /// member of the ISR that should lead.
+    Resign {
+        to: Option<NodeId>,
+    },
     Alarm(Alarm),
     /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
     CollectCursors {

@@ -7,6 +7,7 @@ use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
 use super::error::ReplicaError;
 use super::event::{Alarm, CursorEvent, Effect, Loss};
+use super::hand_over::Round;
 use super::peer::{Peer, PeerPhase};
 use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
@@ -37,6 +38,18 @@ pub(super) enum Phase {
         tail: Position,
     },
     Open,
+    /// Takes no publish and brings everything to an end, to hand over to `to`, until then at the latest.
+    Quiescing {
+        to: NodeId,
+        until: Ticks,
+        round: Round,
+    },
+    /// Serves nothing: the store is asked again for another leader, or, when it does not answer, for an epoch.
+    Resigned {
+        to: Option<NodeId>,
+        again_at: Ticks,
+        ask_at: Ticks,
+    },
     Closed {
         ask_at: Ticks,
     },
@@ -77,7 +90,9 @@ pub(super) struct Leader {
     pub accepts_loss: Option<Position>,
     /// Members that must have a batch durable, this node aside.
     required: Vec<NodeId>,
-    cursors: CursorSync,
+    pub cursors: CursorSync,
+    /// Time of the next attempt to hand over, where that is wanted.
+    pub hand_over_at: Ticks,
 }
 
 impl Leader {
@@ -98,6 +113,7 @@ impl Leader {
             accepts_loss: None,
             required: vec![],
             cursors: CursorSync::default(),
+            hand_over_at: now,
         }
     }
 
@@ -109,6 +125,8 @@ impl Leader {
             Phase::Fetching { .. } => State::Fetching,
             Phase::Settling { .. } => State::Settling,
             Phase::Open => State::Open,
+            Phase::Quiescing { .. } => State::Quiescing,
+            Phase::Resigned { .. } => State::Resigned,
             Phase::Closed { .. } => State::Closed,
         }
     }
@@ -167,7 +185,8 @@ impl Leader {
         let head = message.head;
         let epoch = self.epoch;
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == from) else { return };
-        if (head != Head { epoch, session: peer.session }) || matches!(self.phase, Phase::Closed { .. }) {
+        if (head != Head { epoch, session: peer.session }) || matches!(self.phase, Phase::Closed { .. } | Phase::Resigned { .. })
+        {
             return;
         }
         let options = base.options;
@@ -191,8 +210,10 @@ impl Leader {
             }
             Body::CursorsAck(ack) => {
                 let mut peer = self.peers.swap_remove(self.index(from));
+                let is_ok = ack.result.is_ok();
                 self.with_cursors(base, |sync, leading| sync.on_ack(cx, &mut peer, leading, ack.seq, ack.result));
                 self.peers.push(peer);
+                self.channels_confirmed(base, cx, from, (head.session, ack.seq), is_ok);
                 self.cursors.agree(cx, &self.peers, &self.required, base.options.cursor_interval);
                 self.commit(base, cx);
                 self.grow(base, cx, from);
@@ -206,9 +227,14 @@ impl Leader {
         self.peers.iter().any(|p| p.node == node && head == p.head(self.epoch))
     }
 
+    /// The log is decided, and goes to the others.
+    fn is_settled(&self) -> bool {
+        matches!(self.phase, Phase::Settling { .. } | Phase::Open | Phase::Quiescing { .. })
+    }
+
     /// The others are in step, or on their way, and may have what damage takes here.
     pub fn has_followers(&self) -> bool {
-        matches!(self.phase, Phase::Settling { .. } | Phase::Open) && !self.peers.is_empty()
+        self.is_settled() && !self.peers.is_empty()
     }
 
     /// One of the peers that have everything up to `to`, in turn.
@@ -261,7 +287,7 @@ impl Leader {
         }
         match self.phase {
             Phase::Asking => self.decide(base, cx),
-            Phase::Settling { .. } | Phase::Open => self.align(base, cx, from),
+            Phase::Settling { .. } | Phase::Open | Phase::Quiescing { .. } => self.align(base, cx, from),
             _ => {}
         }
     }
@@ -304,7 +330,7 @@ impl Leader {
     fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
         let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
         let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));
-        if !in_sync || self.accepts_loss.is_some() || !matches!(self.phase, Phase::Settling { .. } | Phase::Open) {
+        if !in_sync || self.accepts_loss.is_some() || !self.is_settled() {
             return false;
         }
         let limit = base.options.follower_limit;
@@ -316,11 +342,12 @@ impl Leader {
             epoch = self.epoch.0, witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
             "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
         );
-        cx.out.extend([Effect::Alarm(alarm), Effect::Doubted, Effect::Resign]);
-        if matches!(self.phase, Phase::Open) {
-            self.shut(base, cx);
+        cx.out.extend([Effect::Alarm(alarm), Effect::Doubted]);
+        if matches!(self.phase, Phase::Settling { .. }) {
+            cx.out.extend([Effect::Resign { to: Some(node) }, Effect::AskEpoch { above: base.fence() }]);
         } else {
-            cx.out.push(Effect::AskEpoch { above: base.fence() });
+            self.close(base, cx, ReplicaError::OutcomeUnknown);
+            self.resign(base, cx, Some(node), base.options.retry);
         }
         true
     }
@@ -335,7 +362,7 @@ impl Leader {
 
     /// Sends what may be sent, to all.
     pub fn pump(&mut self, base: &Base, cx: &mut Cx<'_>) {
-        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) {
+        if !self.is_settled() {
             return;
         }
         for peer in &mut self.peers {
@@ -391,7 +418,7 @@ impl Leader {
     /// Moves the committed end to what all of the required set have, durably.
     pub fn commit(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
-        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || !membership.has_quorum() {
+        if !self.is_settled() || !membership.has_quorum() {
             return;
         }
         let (mut end, mut are_listed) = (cx.log.durable().at, true);
@@ -421,6 +448,7 @@ impl Leader {
             cx.out.push(Effect::Opened { epoch: self.epoch });
         }
         self.note_uncommitted(base, cx);
+        self.quiesce(base, cx);
     }
 
     /// A follower that has everything is proposed for the ISR. It counts at once: the store may have taken it when its answer
@@ -447,7 +475,7 @@ impl Leader {
     /// Members that lag beyond the limit, or that have left, are proposed for removal, where that leaves enough.
     fn shrink(&mut self, base: &Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
-        let may_shrink = matches!(self.phase, Phase::Open | Phase::Settling { .. }) && self.missing.is_none();
+        let may_shrink = self.is_settled() && self.missing.is_none();
         if self.proposal.is_some() || !may_shrink || cx.now < self.propose_at {
             return;
         }
@@ -499,9 +527,15 @@ impl Leader {
             let result = Err(error);
             return cx.out.push(Effect::CursorDone { request: *request, result });
         }
+        let told = if let CursorEvent::Collected { to, session, .. } = &event { Some((*to, *session)) } else { None };
         let mut peers = std::mem::take(&mut self.peers);
         self.with_cursors(base, |sync, leading| sync.on_event(cx, &mut peers, leading, event));
         self.peers = peers;
+        if let Some((to, session)) = told
+            && let Some(number) = self.peer(to).map(|p| p.cursors.last_number())
+        {
+            self.channels_told(to, session, number);
+        }
     }
 
     fn with_cursors(&mut self, base: &Base, act: impl FnOnce(&mut CursorSync, &Leading<'_>)) {
@@ -511,6 +545,7 @@ impl Leader {
             committed: base.committed,
             required: &self.required,
             has_quorum: base.membership.as_ref().is_some_and(Membership::has_quorum),
+            flush: matches!(self.phase, Phase::Quiescing { .. }),
             interval: base.options.cursor_interval,
             limit: base.options.write_limit,
             retry: base.options.retry,
@@ -524,6 +559,7 @@ impl Leader {
         match (&self.phase, &base.membership) {
             (Phase::Open, Some(m)) if !m.has_quorum() => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
             (Phase::Open, _) => Ok(()),
+            (Phase::Quiescing { .. } | Phase::Resigned { .. }, _) => Err(ReplicaError::HandingOver),
             (Phase::Closed { .. }, _) => Err(ReplicaError::WriteDisabled),
             _ => Err(ReplicaError::Opening),
         }
@@ -539,7 +575,10 @@ impl Leader {
                 }
                 return;
             }
+            Phase::Resigned { .. } => return self.resigned_tick(base, cx),
             Phase::Fetching { .. } => self.fetch_tick(base, cx),
+            Phase::Quiescing { .. } => self.quiesce(base, cx),
+            Phase::Open => self.look_at_wanted(base, cx),
             _ => {}
         }
         let is_fetching = matches!(self.phase, Phase::Fetching { .. });
@@ -607,8 +646,14 @@ impl Leader {
         match self.phase {
             Phase::Claiming | Phase::Trimming { .. } => return None,
             Phase::Closed { ask_at } => return Some(ask_at),
+            Phase::Resigned { again_at, ask_at, .. } => return Some(again_at.min(ask_at)),
             _ => {}
         }
+        let hands_over = match self.phase {
+            Phase::Open => self.wanted(base).map(|_| self.hand_over_at),
+            Phase::Quiescing { until, .. } => Some(until),
+            _ => None,
+        };
         let is_fetching = matches!(self.phase, Phase::Fetching { .. });
         let asked = self.peers.iter().filter(|p| !(is_fetching && p.standing.is_some()));
         let peers = asked.map(Peer::deadline);
@@ -616,8 +661,8 @@ impl Leader {
         if is_fetching || matches!(self.phase, Phase::Asking) {
             return peers.chain(fetch).min();
         }
-        let is_open = matches!(self.phase, Phase::Open);
-        let late = self.commit_mark.filter(|_| is_open).map(|(_, since)| since + options.write_limit);
+        let is_open = !matches!(self.phase, Phase::Settling { .. });
+        let late = self.commit_mark.filter(|_| matches!(self.phase, Phase::Open)).map(|(_, since)| since + options.write_limit);
         let limits = self.peers.iter().filter(|p| self.required.contains(&p.node)).map(|p| {
             let lags_at = p.caught_up_at + options.follower_limit;
             let unlisted_at = if is_open { Ticks(u64::MAX) } else { self.list_limit(p, options.follower_limit) };
@@ -627,7 +672,7 @@ impl Leader {
         let shrinks = limits.filter(|_| self.proposal.is_none() && self.missing.is_none()).min();
         let proposal = self.proposal.as_ref().filter(|_| self.missing.is_none()).map(|p| p.retry_at);
         let damaged = self.damaged_since.filter(|_| !is_open).map(|since| since + options.write_limit);
-        let others = [late, shrinks, proposal, damaged, self.cursors.deadline()];
+        let others = [late, shrinks, proposal, damaged, self.cursors.deadline(), hands_over];
         peers.chain(others.into_iter().flatten()).min()
     }
 }

@@ -128,7 +128,8 @@ impl Member {
     /// Refusal of a delivery or FIN now.
     pub fn check_read(&self, now: Ticks) -> Result<(), ReplicaError> {
         match self.check_lead(now)?.phase {
-            Phase::Open | Phase::Closed { .. } => Ok(()),
+            Phase::Open | Phase::Quiescing { .. } | Phase::Closed { .. } => Ok(()),
+            Phase::Resigned { .. } => Err(ReplicaError::HandingOver),
             _ => Err(ReplicaError::Opening),
         }
     }
@@ -202,6 +203,8 @@ impl Member {
         let Role::Leader(leader) = &self.role else { return false };
         match event {
             Event::Metadata(_) | Event::LogFailed => true,
+            // What follows may be the last word of this leader.
+            Event::Tick => matches!(leader.phase, Phase::Open) && leader.wanted(&self.base).is_some(),
             Event::Message { message, .. } => epoch_in(message) > leader.epoch,
             _ => false,
         }
@@ -376,7 +379,7 @@ impl Member {
         }
         if matches!(self.role, Role::Leader(_)) {
             self.step_down(cx);
-            cx.out.push(Effect::Resign);
+            cx.out.push(Effect::Resign { to: None });
         }
         self.base.go(Trigger::LogBroke);
         self.role = Role::Failed;

@@ -14,6 +14,8 @@
 //!                                                                         │ the tail is on every ISR member
 //!  any ── a write failed ──> Failed                                       v
 //!  any ── metadata ──> Idle, Apart, Claiming                            Open ── a write waits too long ──> Closed
+//!                                          asked to hand over: Quiescing <─┘ └── it lacks what another has ──> Resigned
+//!                                                                 └── all is committed, channels are told ──────^
 //! ```
 //! All transitions are data: [`states::TRANSITIONS`]. A lease is no state: an open leader whose lease is over takes no write
 //! and serves no read or FIN. It goes on in the same epoch when it still leads by metadata that was read after the lapse ([`lease`]).
@@ -37,6 +39,7 @@ mod cursors;
 pub mod error;
 pub mod event;
 mod follower;
+mod hand_over;
 mod leader;
 pub mod lease;
 mod member;

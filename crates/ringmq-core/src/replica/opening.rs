@@ -133,16 +133,17 @@ impl Leader {
         {
             // Long enough, and another one: who has what is committed should lead.
             self.loss = Some(Loss { kind: LossKind::Tail, from: at, to });
-            cx.out.push(Effect::Resign);
+            let to = heard.iter().max_by_key(|(_, s)| s.committed.offset).map(|(node, _)| *node);
+            cx.out.push(Effect::Resign { to });
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
-        let is_sound_there = heard.iter().any(|(_, s)| !s.suspect);
+        let sound = heard.iter().copied().filter(|(_, s)| !s.suspect).max_by_key(|(_, s)| rank(s)).map(|(node, _)| node);
         // Of those that are suspect, too, most have merely cut a torn tail, and have all channels. Which ones does not stand in what they
         // say: whoever lost as much hands over in turn.
         // Damage that is found while it runs takes the channels' last word as well, once the log is cut there.
         let has_lost = cx.log.doubt() == Doubt::Lost || own.durable.offset < own.committed.offset;
         let may_lack_less = has_lost && !heard.is_empty() && self.accepts_loss.is_none();
-        if (own.suspect && is_sound_there || may_lack_less) && self.hands_over(base, cx, is_sound_there) {
+        if (own.suspect && sound.is_some() || may_lack_less) && self.hands_over(base, cx, sound) {
             return;
         }
         // Who is alone keeps what stands behind its damage.
@@ -170,9 +171,10 @@ impl Leader {
 
     /// What a suspect lost may be more than its log shows: the last word on its channels above all, which a leader gives to everybody.
     /// So it asks for another leader, and waits for one; not for ever: there may be nobody who names one, or all may have lost something.
-    fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>, to_sound: bool) -> bool {
+    /// `to`: the best of those that lost nothing.
+    fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>, to: Option<NodeId>) -> bool {
         if base.hands_over_until.is_none() {
-            if !to_sound && base.hand_overs >= HAND_OVERS_MAX {
+            if to.is_none() && base.hand_overs >= HAND_OVERS_MAX {
                 return false;
             }
             base.hand_overs += 1;
@@ -180,9 +182,9 @@ impl Leader {
         let patience = base.options.write_limit + base.options.follower_limit;
         let until = *base.hands_over_until.get_or_insert(cx.now + patience);
         if cx.now < until {
-            let others = if to_sound { "is sound" } else { "may have lost less" };
+            let others = if to.is_some() { "is sound" } else { "may have lost less" };
             tracing::warn!(epoch = self.epoch.0, "something was lost here, and another in-sync replica {others}: it should lead");
-            cx.out.push(Effect::Resign);
+            cx.out.push(Effect::Resign { to });
         }
         cx.now < until
     }

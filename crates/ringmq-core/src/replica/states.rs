@@ -28,6 +28,10 @@ pub enum State {
     Settling,
     /// Takes writes.
     Open,
+    /// Takes no writes for a moment, to hand over without a write whose outcome is unknown.
+    Quiescing,
+    /// Serves nothing, and waits for another leader to be named.
+    Resigned,
     /// Could not commit what it took: the next epoch decides it.
     Closed,
     /// A write failed here.
@@ -66,6 +70,12 @@ pub enum Trigger {
     SourceLost,
     /// The tail is on all ISR members.
     TailCommitted,
+    /// Metadata: another member is to lead, and it is in step.
+    AskedToHandOver,
+    /// The hand-over took too long, or is not wanted any more.
+    KeptOn,
+    /// Everything is committed and told, or another has what is missing here.
+    HandedOver,
     /// A write waited too long.
     Unknown,
     /// A write failed.
@@ -107,12 +117,18 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Fetching, SourceLost, Asking),
     (Settling, TailCommitted, Open),
     (Open, Unknown, Closed),
+    (Open, AskedToHandOver, Quiescing),
+    (Open, HandedOver, Resigned),
+    (Quiescing, KeptOn, Open),
+    (Quiescing, HandedOver, Resigned),
     (Claiming, ToLead, Claiming),
     (Asking, ToLead, Claiming),
     (Trimming, ToLead, Claiming),
     (Fetching, ToLead, Claiming),
     (Settling, ToLead, Claiming),
     (Open, ToLead, Claiming),
+    (Quiescing, ToLead, Claiming),
+    (Resigned, ToLead, Claiming),
     (Closed, ToLead, Claiming),
     (Claiming, ToFollow, Apart),
     (Asking, ToFollow, Apart),
@@ -120,6 +136,8 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Fetching, ToFollow, Apart),
     (Settling, ToFollow, Apart),
     (Open, ToFollow, Apart),
+    (Quiescing, ToFollow, Apart),
+    (Resigned, ToFollow, Apart),
     (Closed, ToFollow, Apart),
     (Claiming, Dropped, Idle),
     (Asking, Dropped, Idle),
@@ -127,6 +145,8 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Fetching, Dropped, Idle),
     (Settling, Dropped, Idle),
     (Open, Dropped, Idle),
+    (Quiescing, Dropped, Idle),
+    (Resigned, Dropped, Idle),
     (Closed, Dropped, Idle),
     (Idle, LogBroke, Failed),
     (Apart, LogBroke, Failed),
@@ -139,6 +159,8 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Fetching, LogBroke, Failed),
     (Settling, LogBroke, Failed),
     (Open, LogBroke, Failed),
+    (Quiescing, LogBroke, Failed),
+    (Resigned, LogBroke, Failed),
     (Closed, LogBroke, Failed),
 ];
 

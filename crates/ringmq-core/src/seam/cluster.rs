@@ -70,8 +70,8 @@ pub enum Ask {
     AskEpoch { route: Route, above: Epoch },
     /// The partition's metadata anew: answered by [`Fact::Partition`].
     Refresh { route: Route },
-    /// Wish of this node not to lead the partition.
-    Resign { route: Route },
+    /// Wish of this node, which serves nothing of the partition any more, not to lead it. `to`: the member of the ISR that should.
+    Resign { route: Route, to: Option<NodeId> },
     /// A topic of this name, with so many partitions if it is new; 0: as many as the cluster's topics have by default. Answered by
     /// [`Fact::Topic`] or [`Fact::TopicRefused`].
     CreateTopic { name: TopicName, partitions: u16 },

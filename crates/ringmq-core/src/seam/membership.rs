@@ -23,6 +23,8 @@ pub struct Membership {
     pub joining: Vec<NodeId>,
     /// Smallest ISR that takes a write. At least 1.
     pub min_isr: usize,
+    /// Member of the ISR that the leader is to hand over to.
+    pub wanted: Option<NodeId>,
 }
 
 impl Membership {
@@ -98,6 +100,7 @@ mod tests {
             isr: vec![n(1)],
             joining: vec![],
             min_isr: 1,
+            wanted: None,
         };
         assert!(good.is_sane());
         assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");

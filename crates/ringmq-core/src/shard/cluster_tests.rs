@@ -116,6 +116,7 @@ impl Net {
             isr: nodes,
             joining: vec![],
             min_isr: 2,
+            wanted: None,
         };
         let mut net = Net {
             nodes: vec![],
@@ -235,7 +236,9 @@ impl Net {
 
     fn answer(&mut self, node: usize, ask: Ask) {
         let route = match &ask {
-            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route } => route,
+            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
+                route
+            }
             Ask::CreateTopic { name, .. } => return self.wanted.push(name.clone()),
         };
         let partition = route.partition.0;

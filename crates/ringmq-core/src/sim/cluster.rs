@@ -47,7 +47,7 @@ pub struct Outcome {
     /// Connections that ended meanwhile.
     pub lent_cut: u64,
     pub dials: u64,
-    /// Leaders that the controller or operator named.
+    /// Leaders that the controller or operator named, or a leader that resigned.
     pub elections: u64,
     /// Memberships that the store changed for a leader.
     pub proposals: u64,

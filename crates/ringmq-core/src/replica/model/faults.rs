@@ -97,7 +97,8 @@ impl World {
 
     pub(super) fn fault(&mut self) {
         let i = self.rng.below(self.nodes.len() as u64) as usize;
-        match self.rng.below(10) {
+        match self.rng.below(12) {
+            10 | 11 if self.has_controller => self.want(),
             0 if self.nodes[i].is_up => self.crash(i),
             1 | 2 if !self.nodes[i].is_up => self.start(i),
             3 => {

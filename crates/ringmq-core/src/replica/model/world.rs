@@ -68,7 +68,7 @@ impl World {
         let min_isr = if rng.chance(0.2) { 1 } else { n / 2 + 1 };
         let isr = ids.clone();
         let (leader, replicas, joining) = (Some(ids[0]), ids.clone(), vec![]);
-        let store = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr };
+        let store = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr, wanted: None };
         let mut world = World {
             is_orderly: rng.chance(0.5),
             has_controller: !seed.is_multiple_of(3),
@@ -166,7 +166,12 @@ impl World {
                 Out::Read(to, session, from, bytes_max) => self.reads.push((id, to, session, from, bytes_max)),
                 Out::Sent(to, message) => self.net.push((id, to, message)),
                 Out::Effect(effect) => match effect {
-                    Effect::Propose { .. } | Effect::AskEpoch { .. } | Effect::Resign => self.asks.push((id, effect)),
+                    Effect::Propose { .. } | Effect::AskEpoch { .. } | Effect::Resign { .. } => {
+                        // One write of a partition at a time: an epoch that is asked for later shuts a resignation out.
+                        let is_over = |e: &Effect| matches!((e, &effect), (Effect::Resign { .. }, Effect::AskEpoch { .. }));
+                        self.asks.retain(|(from, e)| *from != id || !is_over(e));
+                        self.asks.push((id, effect));
+                    }
                     Effect::Refresh => {
                         let newest = self.store.clone();
                         if !self.is_away(i) && (!self.faults || self.rng.chance(0.5)) {
@@ -253,9 +258,25 @@ impl World {
                 let epoch = Epoch(self.store.epoch.0.max(above.0) + 1);
                 self.swap(Membership { epoch, ..self.store.clone() });
             }
-            Effect::Resign if self.has_controller => self.elect(),
+            Effect::Resign { to } if self.has_controller && self.store.leader == Some(from) => self.resigned(to),
             _ => {}
         }
+    }
+
+    /// The leader serves nothing any more: nobody waits for its lease.
+    fn resigned(&mut self, to: Option<NodeId>) {
+        let to = to.filter(|to| self.store.is_in_sync(*to) && self.nodes[self.index(*to)].is_up);
+        let epoch = Epoch(self.store.epoch.0 + u64::from(to.is_some()));
+        self.swap(Membership { leader: to, epoch, wanted: None, ..self.store.clone() });
+        self.led_until = self.now;
+    }
+
+    /// Another member of the ISR should lead.
+    pub(super) fn want(&mut self) {
+        let isr = &self.store.isr;
+        let to = isr[self.rng.below(isr.len() as u64) as usize];
+        let wanted = (!self.rng.chance(0.1)).then_some(to);
+        self.swap(Membership { wanted, ..self.store.clone() });
     }
 
     /// A member of the ISR that is up leads in a new epoch.
@@ -287,7 +308,7 @@ impl World {
         // Any epoch that somebody promised is lower.
         let epoch = Epoch(self.store.epoch.0 + 1);
         let leader = leader.filter(|_| held_by.is_none());
-        self.swap(Membership { leader, epoch, ..self.store.clone() });
+        self.swap(Membership { leader, epoch, wanted: None, ..self.store.clone() });
     }
 
     /// Names the waiting leader when the lease of the one before is over.

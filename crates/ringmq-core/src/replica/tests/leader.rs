@@ -332,7 +332,7 @@ fn a_failed_write_of_the_leader_gives_the_partition_away() {
     rig.lead(5);
     publish(&mut rig, 1);
     rig.give(Event::LogFailed);
-    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)));
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign { .. })));
     assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::Failed));
 }
 
@@ -376,7 +376,7 @@ fn opens_again_only_with(rig: &mut Rig, epoch: u64, witness: &crate::replica::mo
     assert_eq!(rig.state(), State::Asking, "one would be enough, but lacks what the other has");
     let session = rig.session(2);
     rig.hear(2, epoch, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
-    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)), "it has what this one lost: it should lead");
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign { .. })), "it has what this one lost: it should lead");
     let options = ReplicaOptions::default();
     rig.now = rig.now + (options.write_limit + options.follower_limit);
     rig.hear(2, epoch, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
@@ -432,7 +432,9 @@ fn a_log_that_has_something_else_where_a_member_knows_it_committed_opens_no_epoc
         rig.hear(2, 5, session, Body::Standing(Rig::standing(&other, other.end().at, false)));
         assert_eq!((rig.state(), rig.node.log.end()), (State::Asking, own), "nothing is cut, nothing is settled");
         let effects = rig.effects();
-        assert!(effects.iter().any(|e| matches!(e, Effect::Resign)) && effects.iter().any(|e| matches!(e, Effect::Alarm(_))));
+        assert!(
+            effects.iter().any(|e| matches!(e, Effect::Resign { .. })) && effects.iter().any(|e| matches!(e, Effect::Alarm(_)))
+        );
         let loss = rig.node.member.loss().expect("an operator may decide");
         rig.give(Event::AcceptLoss { from: loss.from });
         assert_eq!(rig.state(), State::Settling);
@@ -444,11 +446,12 @@ fn an_open_leader_that_hears_it_lacks_what_is_committed_takes_nothing_more() {
     let mut rig = Rig::with_batches(1);
     let session = rig.lead(5);
     rig.hear(2, 5, session, Body::Refused(PeerError::BelowCommitted { committed: rig.end() }));
-    assert_eq!(rig.state(), State::Closed);
+    assert_eq!(rig.state(), State::Resigned);
     assert!(rig.node.member.check_write(rig.now).is_err());
-    let effects = rig.effects();
-    assert!(effects.iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
-    assert!(effects.iter().any(|e| matches!(e, Effect::Resign)), "another one should lead");
+    assert!(rig.node.member.check_read(rig.now).is_err(), "another one may be named at once");
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign { to } if *to == Some(n(2)))), "the other one should lead");
+    rig.wait(ReplicaOptions::default().retry);
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })), "nobody was named");
     assert!(rig.node.log.doubt().is_suspect());
     for _ in 0..8 {
         rig.wait(ReplicaOptions::default().follower_limit);

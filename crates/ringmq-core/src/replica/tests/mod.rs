@@ -2,6 +2,7 @@
 
 mod cursors;
 mod follower;
+mod hand_over;
 mod leader;
 mod mend;
 mod opening;

@@ -220,7 +220,7 @@ fn a_suspect_needs_another_to_compare_with() {
     let mut rig = suspect(&[1, 2]);
     stands(&mut rig, 2, &full, full.end().at, false);
     assert_eq!(rig.state(), State::Asking, "the other one is sound");
-    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)));
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign { .. })));
     let options = crate::replica::ReplicaOptions::default();
     rig.wait(options.write_limit + options.follower_limit);
     stands(&mut rig, 2, &full, full.end().at, false);
@@ -278,7 +278,7 @@ fn who_lost_something_lets_another_suspect_lead() {
         let session = rig.session(2);
         let standing = Rig::standing(&log_of(&[1, 1]), Position::START, true);
         rig.hear(2, epoch, session, Body::Standing(standing));
-        let resigns = rig.effects().iter().any(|e| matches!(e, Effect::Resign));
+        let resigns = rig.effects().iter().any(|e| matches!(e, Effect::Resign { .. }));
         assert_eq!(rig.state(), if resigns { State::Asking } else { State::Settling });
         !resigns
     };
@@ -313,7 +313,7 @@ fn who_found_damage_below_what_is_committed_lets_another_suspect_lead() {
         rig.effects();
         let session = rig.session(2);
         rig.hear(2, epoch, session, Body::Standing(Rig::standing(&full, committed, true)));
-        if !rig.effects().iter().any(|e| matches!(e, Effect::Resign)) {
+        if !rig.effects().iter().any(|e| matches!(e, Effect::Resign { .. })) {
             assert!(epoch > 7, "the other one may have gone down at once");
             assert_eq!(
                 (rig.state(), rig.node.log.doubt()),

@@ -62,6 +62,7 @@ impl Rig {
             isr: isr.iter().map(|i| n(*i)).collect(),
             joining: vec![],
             min_isr: 2,
+            wanted: None,
         }
     }
 

@@ -21,7 +21,8 @@ impl Seat {
     fn share(&self) -> Share {
         let state = self.member.state();
         let is_enough = self.member.membership().is_some_and(|m| m.isr.len() >= m.min_isr);
-        Share { serves: matches!(state, State::Open | State::Closed), writable: state == State::Open && is_enough }
+        let writable = matches!(state, State::Open | State::Quiescing) && is_enough;
+        Share { serves: matches!(state, State::Open | State::Quiescing | State::Closed), writable }
     }
 }
 
@@ -33,6 +34,7 @@ pub(super) fn role_of(state: State) -> &'static str {
         State::Aligned => "follower",
         State::Claiming | State::Asking | State::Trimming | State::Fetching | State::Settling => "leader, opening",
         State::Open => "leader",
+        State::Quiescing | State::Resigned => "leader, handing over",
         State::Closed => "leader, writes disabled",
         State::Failed => "failed",
     }

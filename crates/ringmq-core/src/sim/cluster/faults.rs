@@ -24,6 +24,7 @@ const TIMED: &[&str] = &[
     "cut_off",
     "full_disk",
     "operator",
+    "hand_over",
 ];
 
 impl World {
@@ -31,7 +32,7 @@ impl World {
     pub fn plan_faults(&mut self) {
         for (field, (name, .., much)) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
             // nothing is drawn for the newest ones where they are not: runs without them stay as they were
-            if !["full_disk", "operator"].contains(name) || *much(&mut self.faults) > 0.0 {
+            if !["full_disk", "operator", "hand_over"].contains(name) || *much(&mut self.faults) > 0.0 {
                 self.next_fault(field);
             }
         }
@@ -52,8 +53,10 @@ impl World {
             return;
         }
         self.next_fault(field);
-        if FIELDS[field].0 == "operator" {
-            return self.operate();
+        match FIELDS[field].0 {
+            "operator" => return self.operate(),
+            "hand_over" => return self.want_hand_over(),
+            _ => {}
         }
         let n = self.rng.below(self.nodes.len() as u64) as usize;
         let name = FIELDS[field].0;
@@ -180,6 +183,14 @@ impl World {
     fn random_key(&mut self) -> Key {
         let keys = self.meta.keys();
         keys[self.rng.below(keys.len() as u64) as usize]
+    }
+
+    fn want_hand_over(&mut self) {
+        let key = self.random_key();
+        if self.meta.want(key, &mut self.rng) {
+            self.say(|| format!("the leader of {key:?} is asked to hand over"));
+            self.changed(key);
+        }
     }
 
     fn move_leader(&mut self) {

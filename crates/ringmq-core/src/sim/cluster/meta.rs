@@ -70,7 +70,16 @@ impl Meta {
                 let leader = Some(replicas[rng.below(replicas.len() as u64) as usize]);
                 let isr = replicas.clone();
                 let joining = vec![];
-                let now = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr: plan.min_isr };
+                let now = Membership {
+                    version: 1,
+                    epoch: Epoch(1),
+                    leader,
+                    replicas,
+                    isr,
+                    joining,
+                    min_isr: plan.min_isr,
+                    wanted: None,
+                };
                 entries.insert((t, p), Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 });
             }
         }
@@ -165,7 +174,9 @@ impl Meta {
 
     pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> Answer {
         let route = match &ask {
-            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route } => *route,
+            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
+                *route
+            }
             Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
         let Some(key) = self.key(route) else { return Answer::default() };
@@ -188,6 +199,14 @@ impl Meta {
             Ask::AskEpoch { above, .. } if m.leader == Some(id) => {
                 let epoch = Epoch(m.epoch.0.max(above.0) + 1);
                 let m = Membership { epoch, ..m.clone() };
+                self.swap(key, m)
+            }
+            Ask::Resign { to: Some(to), .. }
+                if !is_file && m.leader == Some(id) && m.is_in_sync(to) && self.is_alive(self.index(to), now) =>
+            {
+                // Who resigns serves nothing any more: its lease is not waited for.
+                self.elections += 1;
+                let m = Membership { leader: Some(to), epoch: Epoch(m.epoch.0 + 1), wanted: None, ..m.clone() };
                 self.swap(key, m)
             }
             Ask::Resign { .. } if !is_file && m.leader == Some(id) => {
@@ -241,7 +260,7 @@ impl Meta {
             Some(old) => self.take_lead(key, old, m),
             None => {
                 self.elections += 1;
-                self.swap(key, Membership { leader, epoch, ..m });
+                self.swap(key, Membership { leader, epoch, wanted: None, ..m });
             }
         }
         true
@@ -259,6 +278,18 @@ impl Meta {
         let lacks = |key: &Key| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
         let lacking: Vec<Key> = self.keys().into_iter().filter(lacks).collect();
         lacking.into_iter().filter(|key| self.elect(*key, None, now, rng)).collect()
+    }
+
+    /// The leader is asked to hand over to another member of the ISR. Whether there is one.
+    pub fn want(&mut self, key: Key, rng: &mut Rng) -> bool {
+        let m = self.entries[&key].now.clone();
+        let others: Vec<NodeId> = m.isr.iter().copied().filter(|n| m.leader.is_some_and(|leader| leader != *n)).collect();
+        if others.is_empty() {
+            return false;
+        }
+        let wanted = Some(others[rng.below(others.len() as u64) as usize]);
+        self.swap(key, Membership { wanted, ..m });
+        true
     }
 
     /// A replica comes or goes. `may_go`: another member of the ISR keeps a good copy.

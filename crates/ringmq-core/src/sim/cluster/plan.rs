@@ -44,6 +44,8 @@ pub struct Faults {
     pub watch_compacted: f64,
     /// Another leader is named.
     pub leader_move: f64,
+    /// A leader is asked to hand over, as for a drain. No fault by itself.
+    pub hand_over: f64,
     /// A replica is taken away or added.
     pub membership: f64,
     /// A node's disk completes nothing for a while.
@@ -133,6 +135,7 @@ pub const FIELDS: &[Field] = &[
     ("role_change", 0.2, 0.6, |f| &mut f.role_change),
     ("put_off", 0.4, 1.0, |f| &mut f.put_off),
     ("stray", 0.7, 1.0, |f| &mut f.stray),
+    ("hand_over", 0.3, 2.0, |f| &mut f.hand_over),
 ];
 
 impl Faults {
@@ -197,6 +200,7 @@ impl Plan {
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
         let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
+        let mut hand_over = Rng::new(seed ^ 0x4a2d);
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -206,6 +210,7 @@ impl Plan {
                 "role_change" => &mut roles,
                 "put_off" => &mut put_off,
                 "stray" => &mut stray,
+                "hand_over" => &mut hand_over,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };
@@ -247,12 +252,12 @@ impl Plan {
         if self.nodes == 1 {
             let f = &mut self.faults;
             (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
-            f.cut_off = 0.0;
+            (f.cut_off, f.hand_over) = (0.0, 0.0);
         }
         if self.coordination != Coordination::Store {
             let f = &mut self.faults;
             (f.store_away, f.watch_late, f.watch_twice, f.watch_compacted, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
-            (f.cut_off, f.role_change) = (0.0, 0.0);
+            (f.cut_off, f.role_change, f.hand_over) = (0.0, 0.0, 0.0);
         }
         if self.coordination == Coordination::Alone {
             // its topics are its own; the node simulator has an operator

@@ -411,6 +411,7 @@ impl Client {
             return;
         }
         self.has_failed = true;
+        book.counts.unknown += u64::from(self.reach.is_clustered && code.ends_with("PUB_FAILED"));
         match (self.expects.front(), code) {
             (Some(_), "E_TOPIC_NOT_EXIST") if self.reach.is_clustered => {}
             (Some(Expect::Published(..)), "E_PUB_TOO_MUCH_WAITING") => {}

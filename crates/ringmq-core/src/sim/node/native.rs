@@ -542,6 +542,8 @@ impl NativeClient {
 
     fn refused(&mut self, book: &mut Book, pending: Pending, e: &NativeError<'_>) {
         book.counts.refused += 1;
+        let is_publish = matches!(pending, Pending::Publish { .. } | Pending::Produce(..));
+        book.counts.unknown += u64::from(is_publish && e.code == Code::Outcome);
         let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
         self.wants_to_leave |= is_elsewhere;
         let is_ending = is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);

@@ -6,6 +6,8 @@ pub struct Counts {
     pub written: u64,
     pub acknowledged: u64,
     pub refused: u64,
+    /// Publishes of which a client of a cluster heard that the outcome is unknown.
+    pub unknown: u64,
     pub delivered: u64,
     pub finished: u64,
     /// FINs that an OK made durable, and that were looked for after a crash.
@@ -43,6 +45,7 @@ impl Counts {
         self.written += c.written;
         self.acknowledged += c.acknowledged;
         self.refused += c.refused;
+        self.unknown += c.unknown;
         self.delivered += c.delivered;
         self.finished += c.finished;
         self.settled += c.settled;
