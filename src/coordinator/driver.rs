@@ -5,8 +5,8 @@
 
 use super::hub::{Hub, Told};
 use super::memory::Memory;
-use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note};
-use crate::base::{Ticks, TopicName};
+use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note, Probe};
+use crate::base::{NodeId, Ticks, TopicName};
 use crate::config::Settings;
 use crate::controller::ControllerOptions;
 use crate::etcd::{Store, WatchEnd};
@@ -15,14 +15,16 @@ use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
 use crate::seam::cluster::{Ask, Fact};
 use crate::seam::outcome::{PublishError, Unwritable};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Longest sleep: tokio's clock stands still while the machine is suspended.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
@@ -32,6 +34,8 @@ const WATCH_PAUSE: Duration = Duration::from_millis(50);
 const MARGIN: Duration = Duration::from_millis(500);
 /// Backstop: the client of the store answers earlier.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// A host that does not answer a SYN within this says nothing.
+const PROBE_LIMIT: Duration = Duration::from_millis(500);
 /// The same line of the log again, at most once in this time.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
@@ -179,6 +183,7 @@ impl<S: Store + 'static> Driver<S> {
                         let _ = heard.send(Event::Answered { token, outcome });
                     });
                 }
+                Effect::Probe { node, address } => self.probe(node, address),
                 Effect::Watch { from } => self.watch(from),
                 Effect::Fact(fact) => facts.push(fact),
                 Effect::Remember { cluster, seen } => self.remember(cluster, seen),
@@ -222,7 +227,7 @@ impl<S: Store + 'static> Driver<S> {
                 tracing::Level::ERROR
             }
             Note::Unreadable(_) => tracing::Level::ERROR,
-            Note::Failed(_) => tracing::Level::WARN,
+            Note::Failed(_) | Note::Down { .. } => tracing::Level::WARN,
             _ => tracing::Level::INFO,
         };
         self.say(level, text);
@@ -238,6 +243,18 @@ impl<S: Store + 'static> Driver<S> {
             _ => tracing::info!("{text}"),
         }
         self.said = Some((text, Instant::now()));
+    }
+
+    fn probe(&self, node: NodeId, address: String) {
+        let heard = self.heard.clone();
+        tokio::task::spawn_local(async move {
+            let probe = match timeout(PROBE_LIMIT, TcpStream::connect(&address)).await {
+                Ok(Ok(_)) => Probe::Reached,
+                Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => Probe::Refused,
+                Ok(Err(_)) | Err(_) => Probe::Silent,
+            };
+            let _ = heard.send(Event::Probed { node, probe });
+        });
     }
 
     fn watch(&mut self, from: u64) {

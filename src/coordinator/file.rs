@@ -140,7 +140,17 @@ impl FileTopic {
 impl FilePartition {
     pub fn membership(&self, version: u64, epoch: Epoch) -> Membership {
         let (replicas, isr) = (self.replicas.clone(), self.isr.clone());
-        Membership { version, epoch, leader: self.leader, replicas, isr, joining: vec![], min_isr: self.min_isr, wanted: None }
+        Membership {
+            version,
+            epoch,
+            leader: self.leader,
+            replicas,
+            isr,
+            joining: vec![],
+            min_isr: self.min_isr,
+            wanted: None,
+            former: None,
+        }
     }
 }
 

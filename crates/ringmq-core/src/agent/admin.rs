@@ -223,7 +223,7 @@ impl Agent {
                 leaders.extend(leader.map(|l| (l.node, l.session)));
                 let tag = Tag { session, number: 0 };
                 let (replicas, isr) = (replicas.clone(), replicas.clone());
-                let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted: None, tag };
+                let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted: None, former: None, tag };
                 let key = layout.key(&Key::Partition(id, number));
                 then.push(Op::Put { key, value: encode(&record), lease: None });
             }

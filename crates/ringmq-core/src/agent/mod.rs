@@ -16,6 +16,7 @@
 //!   answer to any copy, or the writer's tag in what was read, tells the outcome of all.
 
 mod admin;
+mod hints;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use crate::metadata::view::{Changed, Unreadable, View, ViewError};
 use crate::seam::cluster::{Ask, Fact};
 pub use admin::{Admin, AdminError};
 use bytes::Bytes;
+pub use hints::Probe;
 use session::Session;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,6 +82,11 @@ pub enum Event {
         token: u64,
         admin: Admin,
     },
+    /// Outcome of an [`Effect::Probe`].
+    Probed {
+        node: NodeId,
+        probe: Probe,
+    },
     /// A replica that was suspect at startup is not any more.
     Suspects(crate::metadata::record::Suspects),
     /// The node stops, and serves nothing any more.
@@ -96,6 +103,11 @@ pub enum Effect {
     /// Watch the prefix from this revision on, instead of any other watch.
     Watch {
         from: u64,
+    },
+    /// Connect to this address, hang up, and say what became of it within half a second.
+    Probe {
+        node: NodeId,
+        address: String,
     },
     /// For every core, in this order.
     Fact(Fact),
@@ -147,6 +159,12 @@ pub enum Note {
     TookOffice { term: u64 },
     #[error("this node is the controller no more")]
     LeftOffice,
+    #[error(
+        "node {name} refuses connections: its process is taken for ended, and others lead at once; deliveries wait for its lease"
+    )]
+    Down { name: String },
+    #[error("node {name} takes connections again")]
+    NotDown { name: String },
     #[error(transparent)]
     Unreadable(Unreadable),
     #[error(transparent)]
@@ -169,6 +187,7 @@ enum Purpose {
     Renew,
     NodeValue,
     Campaign,
+    Depose,
     Write(writes::Flight),
     Batch(Batch),
     Admin(u64),
@@ -192,6 +211,7 @@ pub struct Agent {
     term: Option<u64>,
     writes: Writes,
     admins: admin::Admins,
+    hints: hints::Hints,
     rng: Rng,
     tokens: u64,
     pending: BTreeMap<u64, Pending>,
@@ -216,6 +236,7 @@ impl Agent {
             term: None,
             writes: Writes::default(),
             admins: admin::Admins::default(),
+            hints: hints::Hints::default(),
             rng: Rng::new(options.seed),
             tokens: 0,
             pending: BTreeMap::new(),
@@ -259,7 +280,9 @@ impl Agent {
                 self.changed(now, &changed, out);
             }
             Event::WatchLost => self.list_soon(now),
+            Event::Ask(Ask::PeerLost { node }) => self.peer_lost(now, node),
             Event::Ask(ask) => self.ask(ask, out),
+            Event::Probed { node, probe } => self.probed(now, node, probe, out),
             Event::Admin { token, admin } => self.admin(now, token, admin, out),
             Event::Suspects(suspects) => self.change_suspects(now, suspects, out),
             Event::Stop => self.stop(now, out),
@@ -276,7 +299,7 @@ impl Agent {
         let again = (!self.again.is_empty()).then_some(self.again_at);
         let list = self.list_at.filter(|_| !self.is_listing());
         let plan = self.term.and_then(|_| self.controller.deadline());
-        [late, again, list, plan, self.session.deadline()].into_iter().flatten().min()
+        [late, again, list, plan, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
     }
 
     // ---- requests
@@ -323,6 +346,10 @@ impl Agent {
                     self.list_at = Some(now + RETRY);
                 }
             }
+            (Purpose::Depose, Answer::Txn { succeeded, reads, revision }) => {
+                self.hints.is_deposing = false;
+                self.learn_txn(now, &request, succeeded, reads, revision, out);
+            }
             (Purpose::NodeValue, Answer::Txn { succeeded, reads, revision }) => {
                 self.learn_txn(now, &request, succeeded, reads, revision, out);
             }
@@ -344,6 +371,7 @@ impl Agent {
             Purpose::Batch(batch) if is_refused => self.controller.settled(&self.view, &batch, false),
             Purpose::Admin(token) if is_refused => self.admin_refused(token, out),
             Purpose::Campaign if is_refused => self.is_campaigning = false,
+            Purpose::Depose if is_refused => self.hints.is_deposing = false,
             Purpose::NodeValue if is_refused => {}
             _ => {
                 if self.again.is_empty() {
@@ -376,6 +404,7 @@ impl Agent {
             self.send(now, Purpose::List { seen: self.view.seen() }, Request::List, out);
         }
         self.go_on_session(now, out);
+        self.go_on_hints(now, out);
         self.look_at_office(now, out);
         self.start_writes(now, out);
         if let (Some(term), Some(session)) = (self.term, self.session.live()) {

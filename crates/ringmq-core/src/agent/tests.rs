@@ -57,6 +57,10 @@ struct Node {
     watch: Option<u64>,
     /// It stands still until then.
     paused: u64,
+    /// Its process is gone, or a firewall says so.
+    is_refusing: bool,
+    /// Attempts to connect that it waits for.
+    probes: Vec<NodeId>,
     starts: u64,
     refused: Vec<AgentError>,
     admin: Vec<Result<String, AdminError>>,
@@ -113,6 +117,8 @@ impl World {
             effects: vec![],
             watch: None,
             paused: 0,
+            is_refusing: false,
+            probes: vec![],
             starts: 1,
             refused: vec![],
             admin: vec![],
@@ -145,6 +151,7 @@ impl World {
                     let at = self.now + (1 + self.rng.below(4)) * MS;
                     self.requests.push((at, n, self.nodes[n].starts, token, request));
                 }
+                Effect::Probe { node, .. } => self.nodes[n].probes.push(node),
                 Effect::Watch { from } => self.nodes[n].watch = Some(from),
                 Effect::Fact(fact) => self.nodes[n].core.hear(fact),
                 Effect::Remember { seen, .. } => self.nodes[n].remembered = seen,
@@ -173,7 +180,12 @@ impl World {
                 Event::Ask(Ask::Resign { route, to: *to })
             })
             .collect();
-        asks.into_iter().for_each(|ask| self.step(n, ask));
+        let release = |(at, m): (&(TopicId, u16), &Membership)| {
+            let route = crate::codec::peer::message::Route { topic_id: at.0, partition: crate::base::PartitionId(at.1) };
+            (m.former == Some(id(n)) && m.leader != Some(id(n))).then_some(Event::Ask(Ask::Release { route }))
+        };
+        let released: Vec<Event> = self.nodes[n].core.memberships.iter().filter_map(release).collect();
+        asks.into_iter().chain(released).for_each(|ask| self.step(n, ask));
     }
 
     /// kill -9, and the next process of the same data path.
@@ -182,6 +194,35 @@ impl World {
         node.starts += 1;
         node.agent = agent(n, node.starts, node.remembered, Some([7; 16]).filter(|_| node.remembered > 0));
         (node.core, node.watch, node.paused) = (Core::default(), None, self.now + after);
+        (node.is_refusing, node.probes) = (false, vec![]);
+    }
+
+    /// Nothing listens at the node any more, and its connections end.
+    fn refuse(&mut self, n: usize) {
+        self.nodes[n].is_refusing = true;
+        for other in (0..self.nodes.len()).filter(|other| *other != n) {
+            if self.nodes[other].paused <= self.now {
+                self.step(other, Event::Ask(Ask::PeerLost { node: id(n) }));
+            }
+        }
+    }
+
+    /// kill -9.
+    fn kill(&mut self, n: usize) {
+        self.nodes[n].paused = u64::MAX;
+        self.refuse(n);
+    }
+
+    fn answer_probes(&mut self, n: usize) {
+        for node in std::mem::take(&mut self.nodes[n].probes) {
+            let other = &self.nodes[node.0[0] as usize - 1];
+            let probe = match (other.is_refusing, other.paused > self.now) {
+                (true, _) => Probe::Refused,
+                (false, true) => Probe::Silent,
+                (false, false) => Probe::Reached,
+            };
+            self.step(n, Event::Probed { node, probe });
+        }
     }
 
     /// A millisecond goes by.
@@ -209,6 +250,9 @@ impl World {
             let is_due = self.nodes[n].agent.deadline().is_some_and(|at| at.0 <= now);
             if is_due && self.nodes[n].paused <= now {
                 self.step(n, Event::Tick);
+            }
+            if self.nodes[n].paused <= now {
+                self.answer_probes(n);
             }
             if now % (100 * MS) == 0 && self.nodes[n].paused <= now {
                 self.hand_over(n);
@@ -267,7 +311,8 @@ impl World {
         let core = &self.nodes[n].core;
         let m = core.memberships.get(&at)?;
         let has_resigned = core.resigned.get(&at).is_some_and(|(epoch, _)| *epoch == m.epoch.0);
-        (m.leader == Some(id(n)) && self.now < core.until && !has_resigned).then_some(m.epoch.0)
+        let waits = m.former.is_some_and(|former| former != id(n));
+        (m.leader == Some(id(n)) && self.now < core.until && !has_resigned && !waits).then_some(m.epoch.0)
     }
 
     /// Two leaders never serve at once, an epoch has one leader.
@@ -305,6 +350,12 @@ impl World {
     fn create(&mut self, n: usize, name: &str, partitions: u16) {
         let admin = Admin::CreateTopic { name: TopicName::new(name).unwrap(), partitions, replicas: 0, min_isr: 0 };
         self.step(n, Event::Admin { token: 1, admin });
+    }
+
+    /// Partitions that take publishes at the node.
+    fn written_at(&self, n: usize) -> usize {
+        let core = &self.nodes[n].core;
+        core.memberships.values().filter(|m| m.leader == Some(id(n)) && self.now < core.until).count()
     }
 
     fn led_by(&self, n: usize) -> usize {
@@ -390,6 +441,49 @@ fn a_leader_that_resigns_names_the_next_one_at_once_and_nobody_where_that_one_is
     world.run(50);
     let last = world.records()[0].1.clone();
     assert_eq!((last.epoch, last.leader.unwrap().node), (3, id(from)), "the controller elects");
+}
+
+#[test]
+fn who_refuses_connections_is_replaced_at_once_and_nothing_is_delivered_before_its_lease_is_over() {
+    for was_controller in [true, false] {
+        let mut world = cluster(3);
+        world.create(0, "t", 30);
+        world.run(2_000);
+        let killed = world.nodes.iter().position(|n| n.agent.term().is_some() == was_controller).unwrap();
+        let served = (0..3).filter(|n| *n != killed).map(|n| world.led_by(n)).sum::<usize>();
+        world.kill(killed);
+        world.run(300);
+        let others = || (0..3).filter(|n| *n != killed);
+        assert_eq!(others().map(|n| world.written_at(n)).sum::<usize>(), 30, "was the controller: {was_controller}");
+        assert_eq!(others().map(|n| world.led_by(n)).sum::<usize>(), served, "what it led is delivered by nobody else yet");
+        assert!(world.records().iter().all(|(_, r)| r.leader.unwrap().node != id(killed)));
+        world.run(TTL.as_millis() as u64);
+        assert_eq!(others().map(|n| world.led_by(n)).sum::<usize>(), 30);
+        world.restart(killed, 0);
+        world.run(500);
+        assert!(world.nodes[killed].agent.session().is_some());
+    }
+}
+
+#[test]
+fn who_only_seems_to_be_gone_gives_its_word_and_deliveries_go_on() {
+    let mut world = cluster(3);
+    world.create(0, "t", 30);
+    world.run(2_000);
+    let controller = world.nodes.iter().position(|n| n.agent.term().is_some()).unwrap();
+    let seeming = (controller + 1) % 3;
+    world.refuse(seeming);
+    world.run(800);
+    assert_eq!(world.written_at(seeming), 0);
+    assert_eq!((0..3).map(|n| world.led_by(n)).sum::<usize>(), 30, "long before its lease could end");
+    // Also the controller's place may be taken from one that lives.
+    world.refuse(controller);
+    world.run(800);
+    assert!(world.nodes[controller].agent.term().is_none());
+    world.nodes.iter_mut().for_each(|n| n.is_refusing = false);
+    world.run(3_000);
+    assert_eq!(world.nodes.iter().filter(|n| n.agent.term().is_some()).count(), 1);
+    assert_eq!((0..3).map(|n| world.led_by(n)).sum::<usize>(), 30);
 }
 
 #[test]
@@ -484,7 +578,7 @@ fn life(seed: u64) {
     for _ in 0..25 {
         let n = world.rng.below(4) as usize;
         let pause = world.rng.below(6_000) * MS;
-        match world.rng.below(6) {
+        match world.rng.below(7) {
             0 => world.restart(n, pause),
             1 => world.nodes[n].paused = world.now + pause,
             2 => world.store_away = world.now + pause,
@@ -493,6 +587,7 @@ fn life(seed: u64) {
                 world.store.compact(upto);
             }
             4 => world.store.end_all_leases(),
+            5 if world.rng.below(2) == 0 => world.refuse(n),
             _ => ask_something(&mut world, n),
         }
         let ms = world.rng.below(2_000);
@@ -504,7 +599,7 @@ fn life(seed: u64) {
     }
     world.faults = Faults::default();
     (world.store_away, world.requests) = (0, vec![]);
-    world.nodes.iter_mut().for_each(|n| n.paused = 0);
+    world.nodes.iter_mut().for_each(|n| (n.paused, n.is_refusing) = (0, false));
     world.run(12_000);
     let records = world.records();
     for (at, record) in &records {

@@ -21,6 +21,8 @@ pub(super) enum Intent {
     Epoch { above: Epoch },
     /// The session leads no more, and another node does at once if that one is in sync and alive. This one served nothing when it asked.
     Resign { to: Option<NodeId> },
+    /// This node serves nothing more of what it led before.
+    Release,
     /// The record anew.
     Read,
 }
@@ -52,8 +54,9 @@ impl Agent {
             Ask::AskEpoch { route, above } => (at(route), Intent::Epoch { above }),
             Ask::Refresh { route } => (at(route), Intent::Read),
             Ask::Resign { route, to } => (at(route), Intent::Resign { to }),
-            // Comes as an `Admin::CreateTopic`.
-            Ask::CreateTopic { .. } => return,
+            Ask::Release { route } => (at(route), Intent::Release),
+            // One comes as an `Admin::CreateTopic`, the other is no write.
+            Ask::CreateTopic { .. } | Ask::PeerLost { .. } => return,
         };
         let waiting = self.writes.waiting.get(&at);
         // Everything else answers with the record, too.
@@ -102,7 +105,11 @@ impl Agent {
         let session = self.session.live()?;
         let (me, entry) = (self.options.me, self.view.partition(at.0, at.1)?);
         let record = &entry.value;
-        if !record.leader.is_some_and(|l| l.node == me && l.session == session) {
+        let is_asker = match intent {
+            Intent::Release => record.former.is_some_and(|l| l.node == me),
+            _ => record.leader.is_some_and(|l| l.node == me && l.session == session),
+        };
+        if !is_asker {
             return None;
         }
         let of_node = |node: NodeId, is: u64| Compare::CreateRevision { key: layout.key(&Key::Node(node)), is };
@@ -137,6 +144,7 @@ impl Agent {
                     (next.epoch, next.wanted) = (record.epoch + 1, None);
                 }
             }
+            Intent::Release => next.former = None,
             Intent::Read => {}
         }
         self.writes.number += 1;
@@ -168,7 +176,9 @@ impl Agent {
         let has_changed = before != self.view.mod_revision(&Key::Partition(at.0, at.1));
         match intent {
             // Still to be done, on top of what is known now; not when that is what it was.
-            Intent::Epoch { .. } | Intent::Resign { .. } if has_changed => drop(self.writes.waiting.entry(at).or_insert(intent)),
+            Intent::Epoch { .. } | Intent::Resign { .. } | Intent::Release if has_changed => {
+                self.writes.waiting.entry(at).or_insert(intent);
+            }
             _ => self.refuse(at, &intent, out),
         }
     }

@@ -29,12 +29,19 @@ fn is_sound(view: &View, at: At, node: NodeId) -> bool {
     view.node(node).is_some_and(|e| !e.value.suspects.has(at))
 }
 
+fn is_in_session(view: &View, leader: Leader) -> bool {
+    view.session(leader.node) == Some(leader.session)
+}
+
 impl Controller {
     pub(super) fn decide(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
         let Some(topic) = view.topic_by_id(at.0).filter(|_| view.gone(at.0).is_none()) else { return Verdict::Rest };
-        let leads = record.leader.is_some_and(|l| view.session(l.node) == Some(l.session));
+        let leads = record.leader.is_some_and(|l| is_in_session(view, l) && !self.is_down(view, l.node));
         if !leads {
             return self.elect(now, view, at, record);
+        }
+        if record.former.is_some_and(|former| !is_in_session(view, former)) {
+            return PartitionRecord { former: None, ..record.clone() }.into();
         }
         let wanted = usize::from(topic.value.record.replicas);
         if let Some(next) = self.remove(now, view, at, record, wanted) {
@@ -48,11 +55,13 @@ impl Controller {
 
     /// A leader of the ISR whose node is alive. Nobody rather than a wrong one.
     fn elect(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
-        let alive: Vec<NodeId> = record.isr.iter().copied().filter(|n| view.session(*n).is_some()).collect();
+        let lives = |n: &NodeId| view.session(*n).is_some() && !self.is_down(view, *n);
+        let alive: Vec<NodeId> = record.isr.iter().copied().filter(lives).collect();
         if alive.is_empty() {
             return Verdict::Rest;
         }
-        let are_all = alive.len() == record.isr.len();
+        // Whose process has ended while its lease holds was not taken by a mass expiry.
+        let are_all = record.isr.iter().all(|n| view.session(*n).is_some());
         let back = record.leader.map(|l| l.node).filter(|n| alive.contains(n) && is_sound(view, at, *n));
         let is_held = now < self.hold_until && !are_all;
         if is_held && back.is_none() {
@@ -76,7 +85,10 @@ impl Controller {
         // Who is away may have the only copy that is whole, when all others lost something.
         let may_shrink = !is_held && alive.len() >= usize::from(record.min_isr) && alive.iter().any(|n| is_sound(view, at, *n));
         let isr = if may_shrink { alive } else { record.isr.clone() };
-        PartitionRecord { epoch: record.epoch + 1, leader: Some(leader), isr, wanted: None, ..record.clone() }.into()
+        // Who waited for a former one itself delivered nothing.
+        let may_deliver = record.former.filter(|l| is_in_session(view, *l)).or(record.leader.filter(|l| is_in_session(view, *l)));
+        let former = may_deliver.filter(|l| l.node != leader.node);
+        PartitionRecord { epoch: record.epoch + 1, leader: Some(leader), isr, wanted: None, former, ..record.clone() }.into()
     }
 
     /// Whether a node is to keep its replicas.
@@ -97,7 +109,8 @@ impl Controller {
         let is_coming = |n: &NodeId| view.session(*n).is_some() && stays(n) && !record.isr.contains(n);
         let is_whole = !record.replicas.iter().any(is_coming);
         let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && stays(n) && good(n)).count();
-        let may_go = |n: &NodeId| others(*n) >= wanted && (is_whole || !stays(n));
+        // Of one that may still deliver the end of its session is to be seen.
+        let may_go = |n: &NodeId| others(*n) >= wanted && (is_whole || !stays(n)) && record.former.is_none_or(|l| l.node != *n);
         let crowded = |n: NodeId| record.replicas.iter().filter(|r| zone(view, **r) == zone(view, n)).count();
         let rank = |n: &NodeId| (!stays(n), !good(n), crowded(*n), view.replica_count(*n) * 100 / capacity(view, *n), *n);
         let victim = record.replicas.iter().copied().filter(may_go).max_by_key(rank)?;

@@ -12,7 +12,8 @@
 //! A change of 100,000 partitions' metadata costs a look at the partitions that it concerns, and no pass over all.
 //!
 //! # What holds it together
-//! - A leader whose session lives is never replaced: it is asked to hand over (`wanted`), and gives the partition up by itself.
+//! - A leader whose session lives is never replaced: it is asked to hand over (`wanted`), and gives the partition up by itself. One whose
+//!   process is taken for ended is; its successor delivers nothing until the session is over (`former`).
 //! - A leader comes from the ISR, in an epoch of its own. Members whose lease is over leave the ISR with that election, since their
 //!   session cannot lead; but never below min_isr, and never when those that stay are all suspect.
 //! - A replica is removed when as many others as the topic wants are in sync and alive.
@@ -87,6 +88,8 @@ pub struct Controller {
     sessions: BTreeMap<NodeId, (u64, Ticks)>,
     /// Nodes without a session, and since when.
     away: BTreeMap<NodeId, Ticks>,
+    /// Sessions whose process is taken for ended before their lease is.
+    down: BTreeMap<NodeId, u64>,
     /// Nodes that are away for too long and whose partitions were looked at for that.
     replaced: BTreeSet<NodeId>,
     /// When sessions ended lately.
@@ -120,6 +123,7 @@ impl Controller {
             options,
             sessions: BTreeMap::new(),
             away: BTreeMap::new(),
+            down: BTreeMap::new(),
             replaced: BTreeSet::new(),
             lost: VecDeque::new(),
             hold_until: Ticks(0),
@@ -151,6 +155,20 @@ impl Controller {
     /// Partitions with a live replica that is not in sync.
     pub fn rebuilding(&self) -> usize {
         self.rebuilding.len()
+    }
+
+    /// Whether the node's process is taken for ended, though its lease is not.
+    pub fn is_down(&self, view: &View, node: NodeId) -> bool {
+        self.down.get(&node).is_some_and(|session| view.session(node) == Some(*session))
+    }
+
+    /// The session's process is taken for ended; `None`: it is not.
+    pub fn set_down(&mut self, view: &View, node: NodeId, session: Option<u64>) {
+        match session {
+            Some(session) => drop(self.down.insert(node, session)),
+            None => drop(self.down.remove(&node)),
+        }
+        self.look_at(view, node);
     }
 
     // ---- what is seen, by every node
@@ -204,6 +222,7 @@ impl Controller {
             }
             None => {
                 self.sessions.remove(&node);
+                self.down.remove(&node);
                 self.away.insert(node, now);
             }
         }

@@ -103,8 +103,16 @@ impl Rig {
         let placed = place(&self.view, partitions, replicas.into(), min_isr.into()).unwrap();
         for (number, replicas) in (0..).zip(placed) {
             let leader = Some(Leader { node: replicas[0], session: self.view.session(replicas[0]).unwrap() });
-            let record =
-                PartitionRecord { epoch: 1, leader, isr: replicas.clone(), replicas, min_isr, wanted: None, tag: Tag::default() };
+            let record = PartitionRecord {
+                epoch: 1,
+                leader,
+                isr: replicas.clone(),
+                replicas,
+                min_isr,
+                wanted: None,
+                former: None,
+                tag: Tag::default(),
+            };
             self.put(Key::Partition(topic, number), encode(&record));
         }
         let record = TopicRecord { id: topic, partitions, replicas, min_isr };

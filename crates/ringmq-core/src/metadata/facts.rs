@@ -153,8 +153,16 @@ mod tests {
         fn part(&mut self, epoch: u64, leader: (u8, u64)) -> Vec<Fact> {
             let leader = Some(Leader { node: n(leader.0), session: leader.1 });
             let replicas = vec![n(1), n(2)];
-            let record =
-                PartitionRecord { epoch, leader, isr: replicas.clone(), replicas, min_isr: 2, wanted: None, tag: Tag::default() };
+            let record = PartitionRecord {
+                epoch,
+                leader,
+                isr: replicas.clone(),
+                replicas,
+                min_isr: 2,
+                wanted: None,
+                former: None,
+                tag: Tag::default(),
+            };
             self.put(Key::Partition(TOPIC, 0), encode(&record))
         }
     }

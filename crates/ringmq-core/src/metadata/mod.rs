@@ -12,13 +12,14 @@
 //! | `member/<node id>` | no | name, addresses, zone, capacity, version: what stays when the lease ends |
 //! | `drain/<node id>` | no | an operator takes the node out of use |
 //! | `ctl` | yes | the controller; its create_revision is the *term* |
-//! | `topic/<name>` | no | topic id, partitions, replicas, min_isr |
-//! | `part/<topic id>/<0000>` | no | epoch, leader (node, session), replicas, ISR, writer's tag |
+//! | `topic/<name>` | no | topic id, partitions, replicas, min_isr, retention, ordered |
+//! | `part/<topic id>/<0000>` | no | epoch, leader (node, session), replicas, ISR, `wanted`, `former`, `leaving`, writer's tag |
 //! | `gone/<topic id>` | no | tombstone: only this deletes a topic |
 //!
 //! # What holds it together
-//! - A partition's leader is a node *in a session*. Nobody but that session takes it away, until the session's key is gone. So whoever
-//!   holds the session's lease leads what its partitions say, and a node that comes back in another session leads nothing.
+//! - A partition's leader is a node *in a session*. Nobody but that session takes it away, until the session's key is gone, or its
+//!   process seems to have ended: then nobody else delivers until that key is gone (`former`). So whoever holds the session's lease
+//!   may deliver what its partitions say, and a node that comes back in another session leads nothing.
 //! - A key that is missing says nothing. A topic is deleted when its tombstone is seen.
 //! - A store that was wiped, or went back, is not believed ([`view::ViewError`]).
 

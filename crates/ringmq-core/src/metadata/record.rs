@@ -211,6 +211,9 @@ pub struct PartitionRecord {
     /// Whom the leader is to hand over to, as soon as nothing of its is open.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe_id")]
     pub wanted: Option<NodeId>,
+    /// Who led before and may still deliver, since its lease holds as far as the store knows: the leader delivers nothing until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former: Option<Leader>,
     pub tag: Tag,
 }
 
@@ -239,6 +242,7 @@ impl PartitionRecord {
             joining: vec![],
             min_isr: self.min_isr.max(1) as usize,
             wanted: self.wanted,
+            former: self.former.map(|l| l.node),
         }
     }
 }
@@ -359,6 +363,7 @@ mod tests {
             isr: vec![n(1)],
             min_isr: 1,
             wanted: None,
+            former: None,
             tag: Tag { session: 90, number: 3 },
         }
     }
@@ -372,7 +377,8 @@ mod tests {
         );
         assert_eq!(encode(&partition()), text);
         assert_eq!(decode::<PartitionRecord>(text.as_bytes()), Ok(partition()));
-        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, ..partition() };
+        let former = Some(Leader { node: NodeId([2; 16]), session: 8 });
+        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, former, ..partition() };
         assert_eq!(decode::<PartitionRecord>(&encode(&wanted)), Ok(wanted));
     }
 

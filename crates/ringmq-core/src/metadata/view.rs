@@ -501,8 +501,16 @@ mod tests {
     fn part(number: u16, epoch: u64, replicas: &[u8], changed: u64) -> KeyValue {
         let replicas: Vec<NodeId> = replicas.iter().map(|b| n(*b)).collect();
         let leader = Some(Leader { node: replicas[0], session: 3 });
-        let record =
-            PartitionRecord { epoch, leader, isr: replicas.clone(), replicas, min_isr: 1, wanted: None, tag: Tag::default() };
+        let record = PartitionRecord {
+            epoch,
+            leader,
+            isr: replicas.clone(),
+            replicas,
+            min_isr: 1,
+            wanted: None,
+            former: None,
+            tag: Tag::default(),
+        };
         kv(&Key::Partition(TOPIC, number), encode(&record), 2, changed)
     }
 

@@ -32,6 +32,8 @@ pub enum ReplicaError {
     IsrTooSmall { isr: usize, min_isr: usize },
     #[error("the leader hands the partition over to another node; try again in a moment")]
     HandingOver,
+    #[error("the lease of the leader of before may hold: deliveries begin when it is over")]
+    FormerMayServe,
     #[error("writes are disabled until the next epoch is open")]
     WriteDisabled,
     #[error("the outcome is unknown: the write was issued and not confirmed by all replicas in time; the next epoch decides it")]
@@ -46,7 +48,10 @@ impl ReplicaError {
     pub fn retry(&self) -> Retry {
         match self {
             ReplicaError::NotLeader { .. } | ReplicaError::LeaseOver => Retry::AfterRefresh,
-            ReplicaError::Opening | ReplicaError::HandingOver | ReplicaError::IsrTooSmall { .. } => Retry::Again,
+            ReplicaError::Opening
+            | ReplicaError::HandingOver
+            | ReplicaError::FormerMayServe
+            | ReplicaError::IsrTooSmall { .. } => Retry::Again,
             ReplicaError::WriteDisabled | ReplicaError::NotConfirmed => Retry::Again,
             // A second copy is the client's decision; an idempotent producer may repeat safely.
             ReplicaError::OutcomeUnknown => Retry::Never,

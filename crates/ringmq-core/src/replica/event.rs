@@ -128,6 +128,10 @@ pub enum Event {
     Disconnected {
         node: NodeId,
     },
+    /// The node's process is taken for ended: a leader does not wait for it as long as for one that lags.
+    Down {
+        node: NodeId,
+    },
     /// The leader's own batches were sealed: the log's end moved.
     Sealed,
     /// The log's durable end moved.
@@ -276,6 +280,8 @@ pub enum Effect {
     Resign {
         to: Option<NodeId>,
     },
+    /// Word to the store that nothing more is served here, after this node led.
+    Release,
     Alarm(Alarm),
     /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
     CollectCursors {

@@ -641,6 +641,14 @@ impl Leader {
         }
     }
 
+    /// The node's process is taken for ended.
+    pub fn on_down(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
+        if let Some(peer) = self.peer(node).filter(|p| !p.is_streaming()) {
+            peer.left = true;
+            self.shrink(base, cx);
+        }
+    }
+
     pub fn deadline(&self, base: &Base) -> Option<Ticks> {
         let options = &base.options;
         match self.phase {

@@ -47,6 +47,8 @@ pub struct Member {
     is_recovered: bool,
     role: Role,
     mender: Mender,
+    /// The metadata says that this node may still deliver: when it says again that it does not.
+    release_at: Option<Ticks>,
     /// The metadata names this node, in an epoch that it must not open (again): when it asks for another.
     ask_at: Option<Ticks>,
 }
@@ -81,7 +83,14 @@ impl Member {
             #[cfg(test)]
             trace: vec![],
         };
-        Member { base, is_recovered: recovered.is_some(), role: Role::Idle, mender: Mender::default(), ask_at: None }
+        Member {
+            base,
+            is_recovered: recovered.is_some(),
+            role: Role::Idle,
+            mender: Mender::default(),
+            release_at: None,
+            ask_at: None,
+        }
     }
 
     /// Consumers see up to here only, and only of a leader.
@@ -125,9 +134,18 @@ impl Member {
         self.check_lead(now)?.may_write(&self.base)
     }
 
+    /// True if another node, which led before, may still deliver.
+    pub fn waits_for_former(&self) -> bool {
+        self.base.membership.as_ref().and_then(|m| m.former).is_some_and(|former| former != self.base.me)
+    }
+
     /// Refusal of a delivery or FIN now.
     pub fn check_read(&self, now: Ticks) -> Result<(), ReplicaError> {
-        match self.check_lead(now)?.phase {
+        let phase = &self.check_lead(now)?.phase;
+        if self.waits_for_former() {
+            return Err(ReplicaError::FormerMayServe);
+        }
+        match phase {
             Phase::Open | Phase::Quiescing { .. } | Phase::Closed { .. } => Ok(()),
             Phase::Resigned { .. } => Err(ReplicaError::HandingOver),
             _ => Err(ReplicaError::Opening),
@@ -169,6 +187,7 @@ impl Member {
                 base.taken = cx.log.end();
             }
             Event::Mended { is_whole } => self.mender.on_mended(is_whole),
+            Event::Tick if self.release_at.is_some_and(|at| cx.now >= at) => self.release(cx),
             Event::Tick if self.ask_at.is_some_and(|at| cx.now >= at) => self.ask_epoch(cx),
             _ => {}
         }
@@ -177,6 +196,7 @@ impl Member {
             (Role::Leader(l), Event::Tick) => l.tick(base, cx),
             (Role::Leader(l), Event::ProposalRefused { version }) => l.on_proposal_refused(base, cx, version),
             (Role::Leader(l), Event::Connected { node } | Event::Disconnected { node }) => l.on_connected(cx, node),
+            (Role::Leader(l), Event::Down { node }) => l.on_down(base, cx, node),
             (Role::Leader(l), Event::Sealed) => l.on_sealed(base, cx),
             (Role::Leader(l), Event::Durable | Event::EpochDurable { .. }) => l.go_on(base, cx),
             (Role::Leader(l), Event::Truncated) => l.on_truncated(base, cx),
@@ -275,6 +295,21 @@ impl Member {
     }
 
     fn on_metadata(&mut self, cx: &mut Cx<'_>, membership: Membership) {
+        self.take_metadata(cx, membership);
+        self.release(cx);
+    }
+
+    /// Who led before says that it serves nothing more; that is repeated until the metadata has it.
+    fn release(&mut self, cx: &mut Cx<'_>) {
+        let is_former = self.base.membership.as_ref().is_some_and(|m| m.former == Some(self.base.me));
+        let is_due = is_former && !matches!(self.role, Role::Leader(_));
+        self.release_at = is_due.then_some(cx.now + self.base.options.retry);
+        if is_due {
+            cx.out.push(Effect::Release);
+        }
+    }
+
+    fn take_metadata(&mut self, cx: &mut Cx<'_>, membership: Membership) {
         let base = &mut self.base;
         let is_old = base.membership.as_ref().is_some_and(|m| m.version >= membership.version);
         if is_old || !membership.is_sane() {
@@ -388,7 +423,7 @@ impl Member {
     /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         let role = if let Role::Leader(l) = &self.role { l.deadline(&self.base) } else { None };
-        role.into_iter().chain(self.ask_at).chain(self.mender.deadline()).min()
+        role.into_iter().chain(self.ask_at).chain(self.release_at).chain(self.mender.deadline()).min()
     }
 
     #[cfg(test)]

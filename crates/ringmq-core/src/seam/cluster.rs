@@ -56,6 +56,8 @@ pub enum Fact {
     Lease { until: Ticks, revision: u64 },
     /// Revision up to which all changes of the metadata have been told.
     Read { revision: u64 },
+    /// The node's process is taken for ended: its machine refuses connections.
+    NodeDown { node: NodeId },
     /// Refusal of an [`Ask::Propose`].
     ProposalRefused { route: Route, version: u64 },
     /// Why a topic that [`Ask::CreateTopic`] asked for is not created.
@@ -72,6 +74,10 @@ pub enum Ask {
     Refresh { route: Route },
     /// Wish of this node, which serves nothing of the partition any more, not to lead it. `to`: the member of the ISR that should.
     Resign { route: Route, to: Option<NodeId> },
+    /// Word of this node that it serves nothing more of the partition, which it led before ([`Membership::former`]).
+    Release { route: Route },
+    /// The connection of a core to the node ended.
+    PeerLost { node: NodeId },
     /// A topic of this name, with so many partitions if it is new; 0: as many as the cluster's topics have by default. Answered by
     /// [`Fact::Topic`] or [`Fact::TopicRefused`].
     CreateTopic { name: TopicName, partitions: u16 },

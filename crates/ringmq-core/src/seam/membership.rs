@@ -25,6 +25,8 @@ pub struct Membership {
     pub min_isr: usize,
     /// Member of the ISR that the leader is to hand over to.
     pub wanted: Option<NodeId>,
+    /// Leader of before whose lease may hold: until it does not, nothing is delivered by another one.
+    pub former: Option<NodeId>,
 }
 
 impl Membership {
@@ -101,6 +103,7 @@ mod tests {
             joining: vec![],
             min_isr: 1,
             wanted: None,
+            former: None,
         };
         assert!(good.is_sane());
         assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");

@@ -117,6 +117,7 @@ impl Net {
             joining: vec![],
             min_isr: 2,
             wanted: None,
+            former: None,
         };
         let mut net = Net {
             nodes: vec![],
@@ -240,6 +241,7 @@ impl Net {
                 route
             }
             Ask::CreateTopic { name, .. } => return self.wanted.push(name.clone()),
+            Ask::Release { .. } | Ask::PeerLost { .. } => return,
         };
         let partition = route.partition.0;
         let m = &self.metadata[partition as usize];
@@ -258,7 +260,7 @@ impl Net {
             Ask::AskEpoch { .. } => {}
             Ask::Refresh { .. } => self.tell_partition(node, partition),
             Ask::Resign { .. } => self.resigned.push(node),
-            Ask::CreateTopic { .. } => {}
+            Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::PeerLost { .. } => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 mod cursors;
 mod follower;
+mod former;
 mod hand_over;
 mod leader;
 mod mend;

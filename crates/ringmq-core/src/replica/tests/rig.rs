@@ -63,6 +63,7 @@ impl Rig {
             joining: vec![],
             min_isr: 2,
             wanted: None,
+            former: None,
         }
     }
 

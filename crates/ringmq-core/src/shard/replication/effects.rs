@@ -72,6 +72,7 @@ impl Engine {
             Effect::AskEpoch { above } => self.outbox.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
             Effect::Refresh => self.outbox.push(event::Effect::Ask(Ask::Refresh { route })),
             Effect::Resign { to } => self.outbox.push(event::Effect::Ask(Ask::Resign { route, to })),
+            Effect::Release => self.outbox.push(event::Effect::Ask(Ask::Release { route })),
             Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {

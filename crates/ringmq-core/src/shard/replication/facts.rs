@@ -13,7 +13,8 @@ use crate::codec::peer::message::{Body, Message, Route};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
-use crate::seam::cluster::{ClusterNode, Fact};
+use crate::seam::cluster::{Ask, ClusterNode, Fact};
+use crate::seam::event;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::PublishError;
 use crate::shard::partitions::Partition;
@@ -54,6 +55,9 @@ impl Engine {
             Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
             Fact::Lease { until, revision } => self.change_lease(now, |lease| lease.renewed(until, revision)),
             Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
+            Fact::NodeDown { node } => {
+                self.members().into_iter().for_each(|idx| self.tell_member(now, idx, Event::Down { node }))
+            }
             Fact::TopicRefused { name, error } => self.topic_refused(&name, error),
             Fact::ProposalRefused { route, version } => {
                 if let Some(idx) = self.member_at(route) {
@@ -287,5 +291,8 @@ impl Engine {
             self.tell_member(now, idx, event);
         }
         self.forward_to(now, node, is_connected);
+        if !is_connected {
+            self.outbox.push(event::Effect::Ask(Ask::PeerLost { node }));
+        }
     }
 }

@@ -22,7 +22,8 @@ impl Seat {
         let state = self.member.state();
         let is_enough = self.member.membership().is_some_and(|m| m.isr.len() >= m.min_isr);
         let writable = matches!(state, State::Open | State::Quiescing) && is_enough;
-        Share { serves: matches!(state, State::Open | State::Quiescing | State::Closed), writable }
+        let serves = matches!(state, State::Open | State::Quiescing | State::Closed) && !self.member.waits_for_former();
+        Share { serves, writable }
     }
 }
 

@@ -79,6 +79,7 @@ impl Meta {
                     joining,
                     min_isr: plan.min_isr,
                     wanted: None,
+                    former: None,
                 };
                 entries.insert((t, p), Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 });
             }
@@ -177,6 +178,7 @@ impl Meta {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
                 *route
             }
+            Ask::Release { .. } | Ask::PeerLost { .. } => return Answer::default(),
             Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
         let Some(key) = self.key(route) else { return Answer::default() };
@@ -213,9 +215,7 @@ impl Meta {
                 let changed = self.elect(key, Some(from), now, rng).then_some(key);
                 Answer { changed, fact: None }
             }
-            Ask::Refresh { .. } | Ask::AskEpoch { .. } | Ask::Resign { .. } | Ask::CreateTopic { .. } => {
-                Answer { fact: Some(self.fact(from, key)), changed: None }
-            }
+            _ => Answer { fact: Some(self.fact(from, key)), changed: None },
         }
     }
 
