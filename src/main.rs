@@ -210,19 +210,35 @@ fn command() -> Command {
              written by a newer version of ringmq, which alone can judge it.",
         );
     let cluster = Command::new("cluster")
-        .about("Print what the etcd of --etcd-endpoints says of the cluster; changes nothing")
+        .about("Print what the etcd of --etcd-endpoints says of the cluster, or change it")
         .long_about(
-            "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name. It needs no node, and changes nothing. \
-             `status` is the page for the night: who is away, and which partitions have no leader or too few replicas in sync.",
+            "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name, or change it. It needs no node. \
+             `status` is the page for the night: who is away, which partitions have no leader or too few replicas in sync, and what \
+             the cluster does about it. `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
+             partitions over to their first replicas; `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
+             node that is empty and stopped.",
         )
         .arg(
             Arg::new("what")
                 .required(true)
-                .value_parser(clap::builder::PossibleValuesParser::new(ringmq::operator::WORDS))
-                .help("What to print"),
+                .value_parser(clap::builder::PossibleValuesParser::new(
+                    ringmq::operator::WORDS.into_iter().chain(ringmq::operator::change::WORDS),
+                ))
+                .help("What to print, or to change"),
         )
         .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print JSON").help_heading("Print"))
-        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic").help_heading("Print"))
+        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic; of move: the topic").help_heading("Print"))
+        .arg(of_change("partition", "number", "Of move: the partition").value_parser(clap::value_parser!(u16)))
+        .arg(of_change("from", "node", "Of move: the node that gives a replica up, by its name or id; without it the leader moves"))
+        .arg(of_change("to", "node", "Of move: the node that gets the replica or leads"))
+        .arg(of_change("node", "node", "Of drain, undrain and remove: the node, by its name or id"))
+        .arg(
+            Arg::new("wait")
+                .long("wait")
+                .action(clap::ArgAction::SetTrue)
+                .help("Of drain: wait until the node is empty")
+                .help_heading("Change"),
+        )
         .after_help("Exit codes: 0 all is well, 1 it is not, or etcd does not answer, 2 a wrong call.");
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
@@ -350,8 +366,25 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
     }
 }
 
+/// A flag of the words of `ringmq cluster` that change something.
+fn of_change(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name(value).help(help).help_heading("Change")
+}
+
 fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
     let word = matches.get_one::<String>("what").expect("clap asks for it");
+    if let Some(word) = ringmq::operator::change::WORDS.into_iter().find(|known| known == word) {
+        let text = |name: &str| matches.get_one::<String>(name).cloned();
+        let names = ringmq::operator::change::Names {
+            topic: text("topic"),
+            partition: matches.get_one::<u16>("partition").copied(),
+            from: text("from"),
+            to: text("to"),
+            node: text("node"),
+            waits: matches.get_flag("wait"),
+        };
+        return parts::change_cluster(settings, word, &names);
+    }
     let what = ringmq::operator::What::of(word).expect("clap knows the words");
     parts::cluster(settings, what, matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"))
 }

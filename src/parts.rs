@@ -170,6 +170,13 @@ pub fn cluster(settings: &Settings, what: ringmq::operator::What, topic: Option<
     }
 }
 
+pub fn change_cluster(settings: &Settings, word: &'static str, names: &ringmq::operator::change::Names) -> ExitCode {
+    match ringmq::operator::change::run(settings, word, names, &mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(error.to_string()),
+    }
+}
+
 pub fn node_id(data_path: &str) -> ExitCode {
     let random = ringmq::runtime::node::random().map_err(|e| e.to_string());
     match random.and_then(|random| ringmq::coordinator::node_id(Path::new(data_path), random).map_err(|e| e.to_string())) {

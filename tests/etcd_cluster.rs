@@ -145,3 +145,76 @@ fn a_wiped_etcd_changes_nothing_and_a_data_path_stays_in_its_cluster() {
     let ended = cluster.nodes[0].wait_ready().expect_err("it does not start");
     assert!(ended.contains("etcd has no key `id` of this cluster"), "{ended}");
 }
+
+#[test]
+fn a_killed_process_is_replaced_long_before_its_lease_is_over() {
+    let etcd = Member::start(&FAST);
+    // Nobody could wait for this one.
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--lease-ttl=60s"]);
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(50);
+    let first = cluster.leader("orders", 0);
+    cluster.nodes[first].kill();
+    publisher.publish(50);
+    let second = cluster.leader("orders", 0);
+    assert_ne!(first, second);
+    // Its lease lives on, and so nobody delivers yet.
+    let args = ["cluster", "partitions", "--json", &format!("--etcd-endpoints={}", etcd.url())].map(String::from);
+    let output = std::process::Command::new(node::binary()).args(args).output().expect("the binary runs");
+    let partitions: serde_json::Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(partitions[0]["troubles"][0], "no deliveries yet", "{partitions}\n{}", cluster.nodes[second].log());
+    // The next process on the same data path ends the lease of the killed one: now it is certain that nobody else delivers.
+    cluster.nodes[first].spawn();
+    cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let leader = cluster.leader("orders", 0);
+    consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
+}
+
+#[test]
+fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
+    let etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let create = "/topic/create?topic=orders&partition_num=1&replicator=2&min_isr=1&retention=1";
+    let post = |node: usize, path: &str| {
+        let answer = cluster.nodes[node].post(path, b"").expect("it answers");
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    assert_eq!((post(0, create).as_str(), post(1, create).as_str()), ("200", "200"), "created, and there like that");
+    assert_eq!(post(1, "/topic/create?topic=orders&partition_num=2"), "409", "not like that");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    let ringmq = |args: &[&str]| {
+        let endpoints = format!("--etcd-endpoints={}", etcd.url());
+        let args: Vec<&str> = ["cluster"].into_iter().chain(args.iter().copied()).chain([endpoints.as_str()]).collect();
+        cluster.nodes[0].run(&args)
+    };
+    let stats = |node: usize| -> serde_json::Value {
+        let answer = cluster.nodes[node].get("/cluster/stats").expect("it answers");
+        serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("it is JSON")
+    };
+    let name_of = |node: usize| {
+        let tcp = cluster.nodes[node].tcp().to_string();
+        let stats = stats(node);
+        let all = stats["node_stat_list"].as_array().expect("a list").clone();
+        let found = all.iter().find(|n| n["tcp_address"] == tcp.as_str()).unwrap_or_else(|| panic!("{tcp} in {all:?}"));
+        found["hostname"].as_str().expect("a name").to_owned()
+    };
+    let first = cluster.leader("orders", 0);
+    let drained = name_of(first);
+    let said = ringmq(&["drain", "--wait", &format!("--node={drained}")]);
+    assert!(said.contains(&format!("node {drained} is empty")), "{said}");
+    let second = cluster.leader("orders", 0);
+    assert_ne!(first, second);
+    background.wait_more(100);
+    ringmq(&["undrain", &format!("--node={drained}")]);
+    let third = 3 - first - second;
+    let to = name_of(third);
+    let move_it = format!("/topic/partition/move?topic=orders&partition=0&move_leader=true&move_to={to}");
+    assert_eq!(post(first, &move_it), "200", "{}", stats(first));
+    until(|| cluster.role(third, "orders", 0) == "leader", || format!("{to} leads:\n{}", cluster.nodes[second].log()));
+    background.wait_more(100);
+    let metrics = cluster.nodes[first].get("/metrics").expect("it answers");
+    assert!(metrics.contains("ringmq_cluster_partitions_without_leader 0\n"), "{metrics}");
+    let publisher = background.stop();
+    consume(cluster.nodes[third].tcp(), "orders", "c", &publisher.acknowledged);
+}

@@ -12,6 +12,7 @@ use crate::controller::ControllerOptions;
 use crate::etcd::{Store, WatchEnd};
 use crate::metadata::keys::Layout;
 use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
+use crate::metadata::summary::{self, Summary};
 use crate::seam::cluster::{Ask, Fact};
 use crate::seam::outcome::{PublishError, Unwritable};
 use std::collections::BTreeMap;
@@ -154,9 +155,20 @@ impl<S: Store + 'static> Driver<S> {
             Told::Ask(Ask::CreateTopic { name, .. }) if self.is_wanted(&name) => return None,
             Told::Ask(Ask::CreateTopic { name, partitions }) => {
                 let min_isr = u8::try_from(self.place.settings.min_isr).unwrap_or(u8::MAX);
-                (Admin::CreateTopic { name: name.clone(), partitions, replicas: 0, min_isr }, Waiting::Clients(name))
+                (
+                    Admin::CreateTopic { name: name.clone(), partitions, replicas: 0, min_isr, properties: Default::default() },
+                    Waiting::Clients(name),
+                )
             }
             Told::Ask(ask) => return Some(Event::Ask(ask)),
+            Told::Stats { answer } => {
+                let _ = answer.send(summary::stats(self.agent.view()).to_string());
+                return None;
+            }
+            Told::Summary { answer } => {
+                let _ = answer.send(Summary::of(self.agent.view()));
+                return None;
+            }
             Told::Admin { admin, answer } => (admin, Waiting::Operator(answer)),
         };
         self.tokens += 1;

@@ -2,6 +2,7 @@
 //! place in the cluster.
 
 use crate::agent::{Admin, AdminError};
+use crate::metadata::summary::Summary;
 use crate::seam::cluster::{Ask, Fact};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -26,6 +27,14 @@ pub enum Told {
     Admin {
         admin: Admin,
         answer: oneshot::Sender<Result<String, AdminError>>,
+    },
+    /// Somebody wants to know what the node knows of the cluster.
+    Stats {
+        answer: oneshot::Sender<String>,
+    },
+    /// Numbers of the same.
+    Summary {
+        answer: oneshot::Sender<Summary>,
     },
     /// The node stops: its lease is given back.
     Stop,
@@ -68,6 +77,19 @@ impl Hub {
     pub async fn admin(&self, admin: Admin) -> Option<Result<String, AdminError>> {
         let (answer, answered) = oneshot::channel();
         self.send(Told::Admin { admin, answer });
+        answered.await.ok()
+    }
+
+    /// JSON of `/cluster/stats`. `None`: the node stops.
+    pub async fn stats(&self) -> Option<String> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Told::Stats { answer });
+        answered.await.ok()
+    }
+
+    pub async fn summary(&self) -> Option<Summary> {
+        let (answer, answered) = oneshot::channel();
+        self.send(Told::Summary { answer });
         answered.await.ok()
     }
 

@@ -178,6 +178,16 @@ pub fn list(settings: &Settings) -> Result<(Layout, Listing), CoordinatorError> 
     }
 }
 
+/// Carries one transaction of who only changes something. Whether its compares held.
+pub fn write(settings: &Settings, txn: Txn) -> Result<bool, CoordinatorError> {
+    let (options, _) = options(settings)?;
+    match on_a_loop(async { Etcd::new(options).carry(Request::Txn(txn)).await }) {
+        Ok(Answer::Txn { succeeded, .. }) => Ok(succeeded),
+        Ok(other) => Err(CoordinatorError::Etcd(format!("etcd answers with {other:?}"))),
+        Err(failure) => Err(CoordinatorError::Etcd(failure.to_string())),
+    }
+}
+
 fn on_a_loop<T>(doing: impl Future<Output = T>) -> T {
     // Fails for want of descriptors only, which the node has by now.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a loop of tokio can be made");

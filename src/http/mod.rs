@@ -9,6 +9,7 @@
 mod authd;
 mod body;
 mod channels;
+mod cluster;
 mod config;
 mod debug;
 mod discovered;

@@ -1,6 +1,6 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, channels, config, debug, publish, replicas, statistics, topics};
+use super::{Node, channels, cluster, config, debug, publish, replicas, statistics, topics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -28,7 +28,7 @@ const POST: &[Method] = &[Method::POST];
 const PUT: &[Method] = &[Method::PUT];
 
 /// Paths and their methods; beside them /config/<setting>.
-pub const ROUTES: [(&str, &[Method]); 30] = [
+pub const ROUTES: [(&str, &[Method]); 36] = [
     ("/ping", GET),
     ("/info", GET),
     ("/stats", GET),
@@ -40,6 +40,12 @@ pub const ROUTES: [(&str, &[Method]); 30] = [
     ("/topic/empty", POST),
     ("/topic/pause", POST),
     ("/topic/unpause", POST),
+    ("/topic/meta/update", POST),
+    ("/topic/partition/move", POST),
+    ("/cluster/stats", GET),
+    ("/cluster/node/drain", POST),
+    ("/cluster/node/undrain", POST),
+    ("/cluster/node/remove", POST),
     ("/channel/create", POST),
     ("/channel/delete", POST),
     ("/channel/empty", POST),
@@ -100,6 +106,14 @@ pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, be
                 Err(failure) => Err(failure),
             }
         }
+        "/cluster/stats" => match cluster::stats(node).await {
+            Ok(answer) => return json(answer),
+            Err(failure) => Err(failure),
+        },
+        "/topic/meta/update" => cluster::update(node, query).await,
+        "/topic/partition/move" => cluster::move_partition(node, query).await,
+        "/cluster/node/remove" => cluster::remove_node(node, query).await,
+        "/cluster/node/drain" | "/cluster/node/undrain" => cluster::drain(node, query, path == "/cluster/node/drain").await,
         "/topic/pause" | "/topic/unpause" => match topics::pause(node, query, path == "/topic/pause").await {
             Ok(None) => return versioned(Reply::default()),
             Ok(Some(answer)) => return json(answer),

@@ -65,8 +65,31 @@ pub async fn metrics(node: &Node) -> Reply {
         spare_bytes: (node.around.spare_bytes)(),
         journal_bytes: node.settings.journal_bytes * u64::from(node.link.cores()),
         http_publishes: node.publish_times.borrow().clone(),
+        cluster: cluster_numbers(node).await,
     };
     with_type(StatusCode::OK, prometheus::CONTENT_TYPE, prometheus::render(&shards, &facts).into())
+}
+
+/// Of a node whose cluster an etcd decides; none when its coordinator does not answer.
+async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
+    let Some(hub) = &node.around.hub else { return vec![] };
+    let Ok(Some(sum)) = tokio::time::timeout(ANSWER_LIMIT, hub.summary()).await else { return vec![] };
+    vec![
+        ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),
+        ("ringmq_cluster_partitions_without_leader", "Partitions that nobody leads", sum.without_leader),
+        (
+            "ringmq_cluster_partitions_below_min_isr",
+            "Partitions that take no publish: too few replicas in sync",
+            sum.below_min_isr,
+        ),
+        (
+            "ringmq_cluster_partitions_too_few_in_sync",
+            "Partitions with fewer replicas in sync than they should have",
+            sum.too_few_in_sync,
+        ),
+        ("ringmq_cluster_nodes", "Nodes that ever registered and were not removed", sum.nodes),
+        ("ringmq_cluster_nodes_away", "Nodes of them without a session", sum.nodes_away),
+    ]
 }
 
 pub async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<ChannelName>, clients: bool) -> Vec<ShardStats> {

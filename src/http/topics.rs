@@ -1,27 +1,23 @@
 //! POST /topic/create, delete, empty, pause and unpause: nsqd's parameters, codes and texts. Answered when the change is durable.
-//! In a cluster the cluster file says which topics there are.
+//! In a cluster the cluster file, or the metadata store ([`cluster`]), says which topics there are.
 
-use super::Node;
 use super::channels::{ANSWER_LIMIT, find_topic, half_done, refused};
 use super::link::CoreAnswer;
 use super::publish::{core_failure, topic_of};
 use super::routes::{Failure, Query};
-use crate::agent::{Admin, AdminError};
+use super::{Node, cluster};
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, PartitionId, TopicName};
-use crate::coordinator::hub::Hub;
 use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage};
 use crate::seam::outcome::{PublishError, SetOffsetError};
 use hyper::StatusCode;
-use std::str::FromStr;
-use tokio::time::timeout;
 
 /// `POST /topic/create?topic=...`: nothing changes where the topic is there already.
 pub async fn create(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
     let query = query?;
     let name = topic_of(&query)?;
     if let Some(hub) = &node.around.hub {
-        return create_in_cluster(hub, name, &query).await;
+        return cluster::create(hub, &query).await;
     }
     let home = home_core(&name, node.link.cores());
     match node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::EnsureTopic { ticket, name, partitions: 0 }).await {
@@ -34,10 +30,11 @@ pub async fn create(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
 
 /// `POST /topic/delete?topic=...`: the topic goes with its channels and messages, and its clients are disconnected.
 pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
-    let name = existing(&query?)?;
+    let query = query?;
+    let name = existing(&query)?;
     if let Some(hub) = &node.around.hub {
         node.topics.borrow_mut().forget(&name);
-        return in_cluster(hub, Admin::DeleteTopic { name }).await;
+        return cluster::delete(hub, &query).await;
     }
     if node.settings.is_clustered() {
         return Err(ruled_by_the_file());
@@ -52,38 +49,6 @@ pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
         Some(CoreAnswer::TopicChanged(Err(error))) => Err(core_failure(error)),
         _ => Err(no_answer()),
     }
-}
-
-/// `&partition_num=...&replicator=...`: the cluster's defaults where they are missing. A topic that is there like that is an answer, too.
-async fn create_in_cluster(hub: &Hub, name: TopicName, query: &Query) -> Result<(), Failure> {
-    if name.is_ephemeral() {
-        return Err(Failure::new(StatusCode::BAD_REQUEST, "INVALID_TOPIC: an ephemeral topic is of one node, not of a cluster"));
-    }
-    let partitions = number(query, "partition_num")?;
-    let replicas = number(query, "replicator")?;
-    in_cluster(hub, Admin::CreateTopic { name, partitions, replicas, min_isr: 0 }).await
-}
-
-/// 0: it is missing.
-fn number<T: FromStr + Default>(query: &Query, key: &'static str) -> Result<T, Failure> {
-    let bad = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is no number that it can have"));
-    query.get(key).map_or(Ok(T::default()), |text| text.parse().map_err(bad))
-}
-
-/// Answered when the metadata store has it.
-async fn in_cluster(hub: &Hub, admin: Admin) -> Result<(), Failure> {
-    let error = match timeout(ANSWER_LIMIT, hub.admin(admin)).await {
-        Err(_) | Ok(None) => return Err(no_answer()),
-        Ok(Some(Ok(_))) => return Ok(()),
-        Ok(Some(Err(error))) => error,
-    };
-    let status = match &error {
-        AdminError::NoTopic(_) => return Err(not_found()),
-        AdminError::BadTopic => StatusCode::BAD_REQUEST,
-        AdminError::TopicDiffers(_) => StatusCode::CONFLICT,
-        _ => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    Err(Failure::new(status, format!("NOT_DONE: {error}")))
 }
 
 /// `POST /topic/empty?topic=...`: what waits for the topic's first channel goes, in one partition after the other.
@@ -147,12 +112,12 @@ pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> 
 }
 
 /// A name that cannot exist is not found, as nsqd has it.
-fn existing(query: &Query) -> Result<TopicName, Failure> {
+pub fn existing(query: &Query) -> Result<TopicName, Failure> {
     let name = query.get("topic").ok_or(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_TOPIC"))?;
     TopicName::new(name).map_err(|_| not_found())
 }
 
-fn not_found() -> Failure {
+pub fn not_found() -> Failure {
     Failure::new(StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND")
 }
 

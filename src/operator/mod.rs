@@ -1,5 +1,6 @@
-//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON. It reads and changes nothing, and needs no node.
+//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). It needs no node.
 
+pub mod change;
 mod report;
 
 use crate::config::Settings;

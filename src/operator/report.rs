@@ -2,6 +2,8 @@
 
 use super::What;
 use crate::base::NodeId;
+use crate::metadata::record::PartitionRecord;
+use crate::metadata::summary::has_no_leader;
 use crate::metadata::view::View;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -38,6 +40,8 @@ struct Partition {
     replicas: Vec<String>,
     /// What is not as it should be.
     troubles: Vec<&'static str>,
+    /// What happens next, or what has to be done.
+    outlook: String,
 }
 
 pub struct Report {
@@ -66,6 +70,8 @@ impl Report {
                 let mut troubles = vec![];
                 if leader.is_none() {
                     troubles.push("no leader");
+                } else if p.former.is_some() {
+                    troubles.push("no deliveries yet");
                 }
                 if p.isr.len() < p.min_isr as usize {
                     troubles.push("below min_isr");
@@ -75,7 +81,8 @@ impl Report {
                 }
                 let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect();
                 let (isr, replicas) = (names(&p.isr), names(&p.replicas));
-                Partition { topic: t.value.info.name.to_string(), number, leader, epoch: p.epoch, isr, replicas, troubles }
+                let (topic, outlook) = (t.value.info.name.to_string(), outlook(view, p, t.value.record.replicas as usize));
+                Partition { topic, number, leader, epoch: p.epoch, isr, replicas, troubles, outlook }
             })
             .collect();
         let topics = wanted.iter().map(|e| {
@@ -151,6 +158,12 @@ impl Report {
             self.troubled("below min_isr"),
             self.troubled("too few in sync")
         );
+        for n in self.nodes.iter().filter(|n| n.is_draining) {
+            let _ = match n.replicas {
+                0 => writeln!(text, "draining    {}: it is empty and may be stopped and removed", n.name),
+                left => writeln!(text, "draining    {}: {left} replicas are left, {} of them lead", n.name, n.leads),
+            };
+        }
         let troubled: Vec<&Partition> = self.partitions.iter().filter(|p| !p.troubles.is_empty()).collect();
         if !troubled.is_empty() {
             text.push('\n');
@@ -188,6 +201,38 @@ impl Report {
             }),
         }
     }
+}
+
+/// What the cluster does about a partition, or waits for.
+fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
+    let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
+    let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>().join(", ");
+    let is_there = |id: &NodeId| view.session(*id).is_some();
+    let mut parts = vec![];
+    if has_no_leader(view, p) {
+        parts.push(match (p.isr.iter().any(is_there), view.controller()) {
+            (false, _) => format!("start one of {}: only they have everything", names(&p.isr)),
+            (true, None) => "waits for a controller: one lease at most".into(),
+            (true, Some(_)) => "a leader is elected now; after a mass expiry of leases in one lease".into(),
+        });
+    } else if let Some(former) = p.former {
+        parts.push(format!("deliveries wait for the lease of {}", name(former.node)));
+    }
+    if let Some(to) = p.wanted {
+        parts.push(format!("is handed over to {}", name(to)));
+    }
+    let (coming, away): (Vec<NodeId>, Vec<NodeId>) =
+        p.replicas.iter().copied().filter(|id| !p.isr.contains(id)).partition(is_there);
+    if !coming.is_empty() {
+        parts.push(format!("{} catches up", names(&coming)));
+    }
+    if !away.is_empty() {
+        parts.push(format!("{} is away: start it, or it is replaced after 10 minutes", names(&away)));
+    }
+    if p.replicas.len() < wanted {
+        parts.push(format!("{} nodes more are needed for its replicas", wanted - p.replicas.len()));
+    }
+    parts.join("; ")
 }
 
 fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord) -> Node {
@@ -236,7 +281,7 @@ impl Partition {
     fn json(&self) -> Value {
         json!({
             "topic": self.topic, "partition": self.number, "leader": self.leader, "epoch": self.epoch, "isr": self.isr,
-            "replicas": self.replicas, "troubles": self.troubles,
+            "replicas": self.replicas, "troubles": self.troubles, "outlook": self.outlook,
         })
     }
 }
@@ -245,9 +290,18 @@ fn partitions<'a>(all: impl Iterator<Item = &'a Partition>) -> String {
     let row = |p: &Partition| {
         let leader = p.leader.clone().unwrap_or_else(|| "nobody".into());
         let (isr, replicas) = (p.isr.join(" "), p.replicas.join(" "));
-        vec![p.topic.clone(), p.number.to_string(), leader, p.epoch.to_string(), isr, replicas, p.troubles.join(", ")]
+        vec![
+            p.topic.clone(),
+            p.number.to_string(),
+            leader,
+            p.epoch.to_string(),
+            isr,
+            replicas,
+            p.troubles.join(", "),
+            p.outlook.clone(),
+        ]
     };
-    table(&["topic", "partition", "leader", "epoch", "isr", "replicas", "trouble"], all.map(row))
+    table(&["topic", "partition", "leader", "epoch", "isr", "replicas", "trouble", "what happens"], all.map(row))
 }
 
 /// Columns as wide as what stands in them.

@@ -1,61 +1,98 @@
 //! What an operator, or a client's first publish, asks of the cluster. Any node does it: each is a transaction, or a few of them whose last
-//! one makes the whole visible.
+//! one makes the whole visible ([`plans`](super::plans)).
 
+use super::plans::Planner;
 use super::{Agent, Effect, Purpose};
 use crate::base::{NodeId, PartitionId, Ticks, TopicId, TopicName};
-use crate::controller::placement::{TooFewNodes, place};
-use crate::metadata::keys::Key;
-use crate::metadata::record::{DrainRecord, GoneRecord, Leader, PartitionRecord, Tag, TopicRecord, encode};
-use crate::metadata::request::{Compare, Op, Request, Txn};
-use crate::seam::membership::REPLICAS_MAX;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::controller::placement::TooFewNodes;
+use crate::metadata::request::{Request, Txn};
+use crate::seam::cluster::TopicProperties;
+use std::collections::{BTreeMap, VecDeque};
 
-/// Partitions that one transaction creates, at most.
-const CHUNK: usize = 60;
 /// Attempts whose compares fail, since something else changed.
-const TRIES_MAX: u32 = 8;
+pub const TRIES_MAX: u32 = 8;
 /// Requests that are not finished, at most.
 const ADMINS_MAX: usize = 1024;
 
+/// A request. Nodes go by their name or their id.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admin {
-    /// `None` and 0: the cluster's defaults. A topic that is there as it is asked for is an answer, too.
+    /// 0: the cluster's defaults. A topic that is there as it is asked for is an answer, too.
     CreateTopic {
         name: TopicName,
         partitions: u16,
         replicas: u8,
         min_isr: u8,
+        properties: TopicProperties,
+    },
+    AlterTopic {
+        name: TopicName,
+        change: TopicChange,
     },
     DeleteTopic {
         name: TopicName,
     },
+    /// Another node gets the partition in the place of one that has it.
+    MoveReplica {
+        name: TopicName,
+        partition: u16,
+        from: String,
+        to: String,
+    },
+    /// A member of the ISR leads.
+    MoveLeader {
+        name: TopicName,
+        partition: u16,
+        to: String,
+    },
+    /// Leaders go to the first replicas of their partitions, as many as one transaction takes. The controller does it by itself in a while.
+    Rebalance,
     /// Nothing new comes to the node, and what it has goes elsewhere.
     Drain {
-        node: NodeId,
+        node: String,
     },
     Undrain {
-        node: NodeId,
+        node: String,
     },
     /// The cluster forgets a node that is away and holds no replica.
     RemoveNode {
-        node: NodeId,
+        node: String,
     },
+}
+
+/// What is to be different. `None`: it stays; `Some(None)`: as the nodes' settings say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TopicChange {
+    pub replicas: Option<u8>,
+    pub min_isr: Option<u8>,
+    pub retention_ms: Option<Option<u64>>,
+    pub retention_bytes: Option<Option<u64>>,
+    pub ordered: Option<bool>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("topic {0} is there with other partitions or replicas than asked for; `alter` or `expand` change them")]
+    #[error(
+        "topic {0} is there with other partitions, replicas or properties than asked for: POST /topic/meta/update changes them"
+    )]
     TopicDiffers(TopicName),
     #[error("there is no topic {0}")]
     NoTopic(TopicName),
+    #[error("topic {topic} has no partition {partition}")]
+    NoPartition { topic: TopicName, partition: u16 },
     #[error("there is no node {0}")]
-    NoNode(NodeId),
+    NoNode(String),
+    #[error("several nodes are called {0}: name the id")]
+    AmbiguousNode(String),
+    #[error("node {0} is away, or is drained")]
+    NodeNotUsable(NodeId),
     #[error("node {node} holds {replicas} replicas or is alive: drain and stop it first")]
     NodeInUse { node: NodeId, replicas: usize },
-    #[error(
-        "a topic has 1 to {} partitions, 1 to {REPLICAS_MAX} replicas, and a min_isr of at most its replicas",
-        PartitionId::COUNT_MAX
-    )]
+    #[error("partition {partition} of topic {topic} has no replica at {from}, or has one at {to} already")]
+    BadMove { topic: TopicName, partition: u16, from: NodeId, to: NodeId },
+    #[error("node {node} is not in sync for partition {partition} of topic {topic}: only those can lead")]
+    NotInSync { topic: TopicName, partition: u16, node: NodeId },
+    #[error("a topic has 1 to {} partitions, 1 to 5 replicas, and a min_isr of 1 to its replicas", PartitionId::COUNT_MAX)]
     BadTopic,
     #[error(transparent)]
     TooFewNodes(#[from] TooFewNodes),
@@ -92,13 +129,13 @@ impl Agent {
 
     fn attempt(&mut self, now: Ticks, token: u64, mut work: Work, out: &mut Vec<Effect>) {
         let txns = match self.session.live() {
-            Some(_) => self.txns_of(&work.admin),
+            Some(session) => self.txns_of(session, &work.admin),
             None => Err(AdminError::NoSession),
         };
-        let is_deleted =
-            work.tries > 0 && matches!((&work.admin, &txns), (Admin::DeleteTopic { .. }, Err(AdminError::NoTopic(_))));
         match txns {
-            Err(_) if is_deleted => out.push(Effect::Admin { token, result: Ok(done(&work.admin)) }),
+            Err(error) if work.tries > 0 && work.admin.is_done_by(&error) => {
+                out.push(Effect::Admin { token, result: Ok(work.admin.done()) });
+            }
             Err(error) => out.push(Effect::Admin { token, result: Err(error) }),
             Ok(txns) => {
                 work.left = txns.into();
@@ -113,7 +150,7 @@ impl Agent {
                 self.admins.works.insert(token, work);
                 self.send(now, Purpose::Admin(token), Request::Txn(txn), out);
             }
-            None => out.push(Effect::Admin { token, result: Ok(done(&work.admin)) }),
+            None => out.push(Effect::Admin { token, result: Ok(work.admin.done()) }),
         }
     }
 
@@ -136,114 +173,36 @@ impl Agent {
         }
     }
 
-    /// None at all: it is so already.
-    fn txns_of(&mut self, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
-        let layout = self.view.layout();
-        let id = Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() };
-        let one = |key: Key, compare: Vec<Compare>, then: Vec<Op>| {
-            let compares = [id.clone()].into_iter().chain(compare).collect();
-            vec![Txn { compares, then, otherwise: vec![Op::Get { key: layout.key(&key) }] }]
-        };
-        match admin {
-            Admin::CreateTopic { name, partitions, replicas, min_isr } => self.create(name, *partitions, *replicas, *min_isr),
-            Admin::DeleteTopic { name } => {
-                let Some(topic) = self.view.topic(name) else { return Err(AdminError::NoTopic(name.clone())) };
-                let (key, record) = (layout.key(&Key::Topic(name.clone())), &topic.value.record);
-                let gone = GoneRecord { name: name.clone(), partitions: record.partitions };
-                let then = vec![
-                    Op::Put { key: layout.key(&Key::Gone(record.id)), value: encode(&gone), lease: None },
-                    Op::Delete { key: key.clone() },
-                    Op::DeletePrefix { prefix: layout.partitions(record.id) },
-                ];
-                Ok(one(Key::Topic(name.clone()), vec![Compare::ModRevision { key, is: topic.mod_revision }], then))
-            }
-            Admin::Drain { node } | Admin::Undrain { node } => {
-                let wanted = matches!(admin, Admin::Drain { .. });
-                if self.view.member(*node).is_none() {
-                    return Err(AdminError::NoNode(*node));
-                }
-                if self.view.is_draining(*node) == wanted {
-                    return Ok(vec![]);
-                }
-                let key = layout.key(&Key::Drain(*node));
-                let then = match wanted {
-                    true => Op::Put { key, value: encode(&DrainRecord {}), lease: None },
-                    false => Op::Delete { key },
-                };
-                Ok(one(Key::Drain(*node), vec![], vec![then]))
-            }
-            Admin::RemoveNode { node } => {
-                let Some(member) = self.view.member(*node) else { return Err(AdminError::NoNode(*node)) };
-                let replicas = self.view.replica_count(*node);
-                if replicas > 0 || self.view.session(*node).is_some() {
-                    return Err(AdminError::NodeInUse { node: *node, replicas });
-                }
-                let (key, session) = (layout.key(&Key::Member(*node)), layout.key(&Key::Node(*node)));
-                let compares = vec![
-                    Compare::ModRevision { key: key.clone(), is: member.mod_revision },
-                    Compare::CreateRevision { key: session, is: 0 },
-                ];
-                let then = vec![Op::Delete { key }, Op::Delete { key: layout.key(&Key::Drain(*node)) }];
-                Ok(one(Key::Member(*node), compares, then))
-            }
-        }
-    }
-
-    fn create(&mut self, name: &TopicName, partitions: u16, replicas: u8, min_isr: u8) -> Result<Vec<Txn>, AdminError> {
-        let or = |n: u8, default: u8| if n == 0 { default } else { n };
-        let replicas = or(replicas, self.options.replicas);
-        let wanted = if partitions == 0 { self.options.partitions } else { partitions };
-        let min_isr = or(min_isr, replicas / 2 + 1);
-        if let Some(there) = self.view.topic(name) {
-            let record = &there.value.record;
-            let is_same = (partitions == 0 || record.partitions == partitions) && record.replicas == replicas;
-            return if is_same { Ok(vec![]) } else { Err(AdminError::TopicDiffers(name.clone())) };
-        }
-        let is_possible =
-            (1..=PartitionId::COUNT_MAX).contains(&wanted) && usize::from(replicas) <= REPLICAS_MAX && min_isr <= replicas;
-        if !is_possible {
-            return Err(AdminError::BadTopic);
-        }
-        let id = TopicId(self.rng.bytes_16());
-        let placed = place(&self.view, wanted, replicas.into(), min_isr.into())?;
-        let (layout, session) = (self.view.layout(), self.session.live().unwrap_or(0));
-        let name_key = layout.key(&Key::Topic(name.clone()));
-        let mut txns = vec![];
-        for (chunk, first) in placed.chunks(CHUNK).zip((0u16..).step_by(CHUNK)) {
-            let mut compares = vec![
-                Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() },
-                Compare::CreateRevision { key: name_key.clone(), is: 0 },
-                // A late copy of this finds that the topic was deleted meanwhile.
-                Compare::CreateRevision { key: layout.key(&Key::Gone(id)), is: 0 },
-            ];
-            let mut then = vec![];
-            let mut leaders = BTreeSet::new();
-            for (replicas, number) in chunk.iter().zip(first..) {
-                let leader = replicas.first().and_then(|n| Some(Leader { node: *n, session: self.view.session(*n)? }));
-                leaders.extend(leader.map(|l| (l.node, l.session)));
-                let tag = Tag { session, number: 0 };
-                let (replicas, isr) = (replicas.clone(), replicas.clone());
-                let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted: None, former: None, tag };
-                let key = layout.key(&Key::Partition(id, number));
-                then.push(Op::Put { key, value: encode(&record), lease: None });
-            }
-            compares.extend(leaders.iter().map(|(n, s)| Compare::CreateRevision { key: layout.key(&Key::Node(*n)), is: *s }));
-            txns.push(Txn { compares, then, otherwise: vec![Op::Get { key: name_key.clone() }] });
-        }
-        let record = TopicRecord { id, partitions: wanted, replicas, min_isr };
-        if let Some(last) = txns.last_mut() {
-            last.then.push(Op::Put { key: name_key, value: encode(&record), lease: None });
-        }
-        Ok(txns)
+    fn txns_of(&mut self, session: u64, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
+        let fresh = TopicId(self.rng.bytes_16());
+        let (replicas, partitions) = (self.options.replicas, self.options.partitions);
+        Planner { view: &self.view, replicas, partitions, session, fresh }.txns(admin)
     }
 }
 
-fn done(admin: &Admin) -> String {
-    match admin {
-        Admin::CreateTopic { name, .. } => format!("topic {name} is there"),
-        Admin::DeleteTopic { name } => format!("topic {name} is deleted"),
-        Admin::Drain { node } => format!("node {node} is being drained"),
-        Admin::Undrain { node } => format!("node {node} is drained no more"),
-        Admin::RemoveNode { node } => format!("node {node} is removed"),
+impl Admin {
+    /// Whether an error says that an earlier attempt has done it.
+    pub fn is_done_by(&self, error: &AdminError) -> bool {
+        matches!(
+            (self, error),
+            (Admin::DeleteTopic { .. }, AdminError::NoTopic(_)) | (Admin::RemoveNode { .. }, AdminError::NoNode(_))
+        )
+    }
+
+    /// What is so when it is done.
+    pub fn done(&self) -> String {
+        match self {
+            Admin::CreateTopic { name, .. } => format!("topic {name} is there"),
+            Admin::AlterTopic { name, .. } => format!("topic {name} is as asked for"),
+            Admin::DeleteTopic { name } => format!("topic {name} is deleted"),
+            Admin::MoveReplica { name, partition, from, to } => {
+                format!("partition {partition} of topic {name} goes from {from} to {to}")
+            }
+            Admin::MoveLeader { name, partition, to } => format!("partition {partition} of topic {name} is to be led by {to}"),
+            Admin::Rebalance => "leaders go to the first replicas of their partitions".into(),
+            Admin::Drain { node } => format!("node {node} is being drained"),
+            Admin::Undrain { node } => format!("node {node} is drained no more"),
+            Admin::RemoveNode { node } => format!("node {node} is removed"),
+        }
     }
 }

@@ -17,6 +17,7 @@
 
 mod admin;
 mod hints;
+pub mod plans;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::metadata::record::{ClusterRecord, ControllerRecord, MemberRecord, Nod
 use crate::metadata::request::{Answer, Change, Compare, Failure, KeyValue, Listing, Op, Outcome, Request, Txn};
 use crate::metadata::view::{Changed, Unreadable, View, ViewError};
 use crate::seam::cluster::{Ask, Fact};
-pub use admin::{Admin, AdminError};
+pub use admin::{Admin, AdminError, TRIES_MAX, TopicChange};
 use bytes::Bytes;
 pub use hints::Probe;
 use session::Session;
@@ -221,8 +222,12 @@ pub struct Agent {
     /// Everything is to be listed, not before this.
     list_at: Option<Ticks>,
     is_campaigning: bool,
+    /// Not before this.
+    campaign_at: Ticks,
 }
 
+/// A pause of who lost the office and lives on.
+const DEPOSED: Duration = Duration::from_secs(1);
 /// A pause before what failed is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -244,6 +249,7 @@ impl Agent {
             again_at: Ticks(0),
             list_at: Some(Ticks(0)),
             is_campaigning: false,
+            campaign_at: Ticks(0),
             options,
         }
     }
@@ -299,7 +305,8 @@ impl Agent {
         let again = (!self.again.is_empty()).then_some(self.again_at);
         let list = self.list_at.filter(|_| !self.is_listing());
         let plan = self.term.and_then(|_| self.controller.deadline());
-        [late, again, list, plan, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
+        let campaign = self.may_campaign().then_some(self.campaign_at);
+        [late, again, list, plan, campaign, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
     }
 
     // ---- requests
@@ -496,6 +503,10 @@ impl Agent {
 
     // ---- the controller
 
+    fn may_campaign(&self) -> bool {
+        self.view.controller().is_none() && !self.is_campaigning && self.session.live().is_some()
+    }
+
     /// Whoever lives and finds no controller tries to be it.
     fn look_at_office(&mut self, now: Ticks, out: &mut Vec<Effect>) {
         let lease = self.session.live().and(self.session.lease());
@@ -508,12 +519,14 @@ impl Agent {
                     self.controller.take_office(now, &self.view);
                 }
                 None => {
+                    // Another one took it away, and is to have it.
+                    self.campaign_at = now + DEPOSED;
                     out.push(Effect::Say(Note::LeftOffice));
                     self.controller.leave_office();
                 }
             }
         }
-        if let Some(lease) = lease.filter(|_| self.view.controller().is_none() && !self.is_campaigning) {
+        if let Some(lease) = lease.filter(|_| self.may_campaign() && now >= self.campaign_at) {
             self.is_campaigning = true;
             let layout = self.view.layout();
             let (key, node) = (layout.key(&Key::Controller), layout.key(&Key::Node(self.options.me)));

@@ -348,7 +348,13 @@ impl World {
     }
 
     fn create(&mut self, n: usize, name: &str, partitions: u16) {
-        let admin = Admin::CreateTopic { name: TopicName::new(name).unwrap(), partitions, replicas: 0, min_isr: 0 };
+        let admin = Admin::CreateTopic {
+            name: TopicName::new(name).unwrap(),
+            partitions,
+            replicas: 0,
+            min_isr: 0,
+            properties: Default::default(),
+        };
         self.step(n, Event::Admin { token: 1, admin });
     }
 
@@ -453,7 +459,7 @@ fn who_refuses_connections_is_replaced_at_once_and_nothing_is_delivered_before_i
         let served = (0..3).filter(|n| *n != killed).map(|n| world.led_by(n)).sum::<usize>();
         world.kill(killed);
         world.run(300);
-        let others = || (0..3).filter(|n| *n != killed);
+        let others = || (0..3).filter(move |n| *n != killed);
         assert_eq!(others().map(|n| world.written_at(n)).sum::<usize>(), 30, "was the controller: {was_controller}");
         assert_eq!(others().map(|n| world.led_by(n)).sum::<usize>(), served, "what it led is delivered by nobody else yet");
         assert!(world.records().iter().all(|(_, r)| r.leader.unwrap().node != id(killed)));

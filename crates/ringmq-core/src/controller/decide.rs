@@ -43,6 +43,9 @@ impl Controller {
         if record.former.is_some_and(|former| !is_in_session(view, former)) {
             return PartitionRecord { former: None, ..record.clone() }.into();
         }
+        if record.min_isr != topic.value.record.min_isr {
+            return PartitionRecord { min_isr: topic.value.record.min_isr, ..record.clone() }.into();
+        }
         let wanted = usize::from(topic.value.record.replicas);
         if let Some(next) = self.remove(now, view, at, record, wanted) {
             return next;
@@ -97,6 +100,11 @@ impl Controller {
         view.member(node).is_some() && !view.is_draining(node) && !is_late
     }
 
+    /// Whether this replica is to stay where it is.
+    fn stays_in(&self, now: Ticks, view: &View, record: &PartitionRecord, node: NodeId) -> bool {
+        record.leaving != Some(node) && self.stays(now, view, node)
+    }
+
     /// One replica more than the topic wants goes, once as many others that stay are in sync, alive and whole. One that stays goes only
     /// when none of them catches up any more: it may be the one that was added.
     fn remove(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
@@ -104,7 +112,7 @@ impl Controller {
             return None;
         }
         let leader = record.leader.map(|l| l.node);
-        let stays = |n: &NodeId| self.stays(now, view, *n);
+        let stays = |n: &NodeId| self.stays_in(now, view, record, *n);
         let good = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n);
         let is_coming = |n: &NodeId| view.session(*n).is_some() && stays(n) && !record.isr.contains(n);
         let is_whole = !record.replicas.iter().any(is_coming);
@@ -116,7 +124,7 @@ impl Controller {
         let victim = record.replicas.iter().copied().filter(may_go).max_by_key(rank)?;
         if Some(victim) == leader {
             // First another one leads.
-            let to = record.replicas.iter().copied().find(|n| *n != victim && good(n) && self.stays(now, view, *n))?;
+            let to = record.replicas.iter().copied().find(|n| *n != victim && good(n) && stays(n))?;
             return self.ask_leader(record, to);
         }
         let mut next = record.clone();
@@ -124,6 +132,7 @@ impl Controller {
         next.replicas.retain(|n| *n != victim);
         next.isr.retain(|n| *n != victim);
         next.wanted = next.wanted.filter(|n| *n != victim);
+        next.leaving = next.leaving.filter(|n| *n != victim);
         if place == 0
             && let Some(last) = next.replicas.pop()
         {
@@ -146,7 +155,7 @@ impl Controller {
     /// The first replica is to lead, when it is in sync and has been here for a while; never a node that is drained.
     fn hand_over(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Option<Verdict> {
         let leader = record.leader?.node;
-        let is_fit = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n) && self.stays(now, view, *n);
+        let is_fit = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n) && self.stays_in(now, view, record, *n);
         if record.wanted.is_some_and(|to| to == leader || !is_fit(&to)) {
             return Some(PartitionRecord { wanted: None, ..record.clone() }.into());
         }
@@ -155,7 +164,7 @@ impl Controller {
         }
         let is_calm = |n: &NodeId| self.sessions.get(n).is_some_and(|(_, since)| now >= *since + self.options.calm);
         let first = record.replicas.iter().copied().find(|n| is_fit(n))?;
-        let must = !self.stays(now, view, leader);
+        let must = !self.stays_in(now, view, record, leader);
         if first == leader || !must && Some(&first) != record.replicas.first() {
             return None;
         }
@@ -167,7 +176,7 @@ impl Controller {
 
     /// A replica on another node, for one that does not stay.
     fn add(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Verdict {
-        let staying = record.replicas.iter().filter(|n| self.stays(now, view, **n)).count();
+        let staying = record.replicas.iter().filter(|n| self.stays_in(now, view, record, **n)).count();
         if staying >= wanted || record.replicas.len() >= crate::seam::membership::REPLICAS_MAX {
             return Verdict::Rest;
         }

@@ -111,11 +111,12 @@ impl Rig {
                 min_isr,
                 wanted: None,
                 former: None,
+                leaving: None,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(topic, number), encode(&record));
         }
-        let record = TopicRecord { id: topic, partitions, replicas, min_isr };
+        let record = TopicRecord { id: topic, partitions, replicas, min_isr, properties: Default::default() };
         self.put(Key::Topic(TopicName::new(name).unwrap()), encode(&record));
         self.look();
     }
@@ -399,4 +400,82 @@ fn who_resigns_is_followed_by_each_other_one_in_turn() {
         rig.go_on();
     }
     assert_eq!(led.len(), 4, "a node that is drained has its turn, too: it may be the one that has everything");
+}
+
+/// Carries what an operator asks for.
+fn ask(rig: &mut Rig, admin: &crate::agent::Admin) -> Result<usize, crate::agent::AdminError> {
+    let planner =
+        crate::agent::plans::Planner { view: &rig.view, replicas: 3, partitions: 1, session: 0, fresh: TopicId([8; 16]) };
+    let txns = planner.txns(admin)?;
+    let count = txns.len();
+    txns.into_iter().for_each(|txn| assert!(rig.txn(txn)));
+    rig.look();
+    Ok(count)
+}
+
+#[test]
+fn a_replica_that_an_operator_moves_goes_when_the_other_one_is_in_sync_and_no_other_goes() {
+    use crate::agent::Admin;
+    let mut rig = Rig::new(4, 4, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
+    rig.topic(TOPIC, "t", 1, 3);
+    let before = rig.record(0);
+    let name = |n: NodeId| format!("n{}", (0..4).find(|i| id(*i) == n).unwrap());
+    let to = (0..4).map(id).find(|n| !before.replicas.contains(n)).unwrap();
+    // The leader's own replica is the one that goes.
+    let from = before.leader.unwrap().node;
+    let topic = TopicName::new("t").unwrap();
+    let admin = Admin::MoveReplica { name: topic.clone(), partition: 0, from: name(from), to: to.to_string() };
+    assert_eq!(ask(&mut rig, &admin), Ok(1));
+    assert_eq!(ask(&mut rig, &admin), Ok(0), "it is asked for already");
+    rig.run(1);
+    assert_eq!(rig.record(0).replicas.len(), 4, "it is not in sync yet");
+    (0..4).for_each(|_| {
+        rig.leaders_work();
+        rig.run(1);
+    });
+    let after = rig.record(0);
+    let expected: BTreeSet<NodeId> = before.replicas.iter().copied().filter(|n| *n != from).chain([to]).collect();
+    assert_eq!(after.replicas.iter().copied().collect::<BTreeSet<_>>(), expected);
+    assert!(after.leaving.is_none() && after.isr.len() == 3 && after.leader.unwrap().node != from, "{after:?}");
+    assert_eq!(ask(&mut rig, &admin), Ok(0), "it is so");
+    // And a leader, which stays where it was moved to.
+    let to = *after.isr.iter().find(|n| **n != after.leader.unwrap().node).unwrap();
+    let admin = Admin::MoveLeader { name: topic.clone(), partition: 0, to: name(to) };
+    assert_eq!(ask(&mut rig, &admin), Ok(1));
+    (0..4).for_each(|_| {
+        rig.leaders_work();
+        rig.run(11);
+    });
+    assert_eq!(rig.record(0).leader.unwrap().node, to);
+    let nobody = Admin::MoveLeader { name: topic, partition: 0, to: "n9".into() };
+    assert!(ask(&mut rig, &nobody).unwrap_err().to_string().contains("no node n9"));
+}
+
+#[test]
+fn a_topic_that_is_altered_gets_its_replicas_and_its_min_isr() {
+    use crate::agent::{Admin, TopicChange};
+    let mut rig = Rig::new(4, 4, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
+    rig.topic(TOPIC, "t", 2, 2);
+    let name = TopicName::new("t").unwrap();
+    let alter = |change| Admin::AlterTopic { name: name.clone(), change };
+    let change = TopicChange { replicas: Some(4), retention_ms: Some(Some(5)), ordered: Some(true), ..Default::default() };
+    assert_eq!(ask(&mut rig, &alter(change)), Ok(1));
+    assert_eq!(ask(&mut rig, &alter(change)), Ok(0));
+    (0..6).for_each(|_| {
+        rig.run(11);
+        rig.leaders_work();
+    });
+    assert!((0..2).all(|p| rig.record(p).replicas.len() == 4 && rig.record(p).isr.len() == 4 && rig.record(p).min_isr == 3));
+    let fewer = TopicChange { replicas: Some(1), retention_ms: Some(None), ..Default::default() };
+    assert_eq!(ask(&mut rig, &alter(fewer)), Ok(1));
+    (0..8).for_each(|_| {
+        rig.run(11);
+        rig.leaders_work();
+    });
+    assert!((0..2).all(|p| rig.record(p).replicas.len() == 1 && rig.record(p).min_isr == 1), "{:?}", rig.record(0));
+    let record = &rig.view.topic("t").unwrap().value.record;
+    assert_eq!((record.properties.retention_ms, record.properties.ordered), (None, true), "what is not named stays");
+    for bad in [TopicChange { replicas: Some(6), ..Default::default() }, TopicChange { min_isr: Some(2), ..Default::default() }] {
+        assert_eq!(ask(&mut rig, &alter(bad)), Err(crate::agent::AdminError::BadTopic));
+    }
 }

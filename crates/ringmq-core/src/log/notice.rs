@@ -56,6 +56,8 @@ pub struct StoreOptions {
     pub retention_bytes: u64,
     /// Topics that have a retention of their own.
     pub topics: BTreeMap<String, TopicSettings>,
+    /// The same of a cluster's topics, as its metadata says; it comes before the node's.
+    pub cluster_topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
     /// Rate at which segments are deleted that nobody needs any more. Zero: at once.
@@ -66,12 +68,14 @@ pub struct StoreOptions {
 impl StoreOptions {
     /// (milliseconds, bytes) for which a topic's confirmed messages are kept.
     pub fn retention_of(&self, topic: &str) -> (u64, u64) {
-        TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
+        let own = TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes));
+        TopicSettings::retention(self.cluster_topics.get(topic), own)
     }
 
     /// Whether age keeps anything: then it is looked at from time to time.
     pub fn is_any_timed(&self) -> bool {
-        self.retention_ms > 0 || self.topics.values().any(|t| t.retention_ms.is_some_and(|ms| ms > 0))
+        self.retention_ms > 0
+            || self.topics.values().chain(self.cluster_topics.values()).any(|t| t.retention_ms.is_some_and(|ms| ms > 0))
     }
 
     pub fn new(settings: &Settings, core: CoreId, epoch: Epoch, journal: JournalIdentity) -> Self {
@@ -88,6 +92,7 @@ impl StoreOptions {
             retention_ms: settings.retention_ms,
             retention_bytes: settings.retention_bytes,
             topics: settings.topics.clone(),
+            cluster_topics: BTreeMap::new(),
             scrub_bytes_per_second: settings.scrub_bytes_per_second,
             delete_bytes_per_second: settings.delete_bytes_per_second,
             producers: settings.into(),

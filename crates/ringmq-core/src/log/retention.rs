@@ -12,6 +12,7 @@ use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
+use crate::config::TopicSettings;
 use crate::format::journal::RecordKind;
 use std::{collections::VecDeque, time::Duration};
 
@@ -62,6 +63,15 @@ impl Store {
     /// The partition is one replica of several: nothing goes that they have not agreed on.
     pub fn await_agreement(&mut self, p: PartitionIdx) {
         self.part_mut(p).borders.await_agreement();
+    }
+
+    /// How long the metadata wants a topic's confirmed messages to be kept.
+    pub fn set_topic_retention(&mut self, topic: &str, settings: TopicSettings) {
+        let topics = &mut self.options.cluster_topics;
+        match settings == TopicSettings::default() {
+            true => drop(topics.remove(topic)),
+            false => drop(topics.insert(topic.to_owned(), settings)),
+        }
     }
 
     /// No replica may need what lies before `at`. Never moves back.

@@ -3,7 +3,7 @@
 use super::keys::Key;
 use super::view::{Changed, View};
 use crate::base::{NodeId, PartitionId, TopicId, TopicRef};
-use crate::seam::cluster::{ClusterNode, Fact};
+use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -33,11 +33,16 @@ impl Told {
         for key in keys {
             match key {
                 Key::Topic(name) => {
-                    let Some(topic) = view.topic(name).map(|e| e.value.info.clone()) else { continue };
-                    if view.gone(topic.id).is_none() && self.topics.insert(topic.id, topic.clone()).is_none() {
+                    let Some(entry) = view.topic(name).filter(|e| view.gone(e.value.info.id).is_none()) else { continue };
+                    let (topic, properties) = (entry.value.info.clone(), entry.value.record.properties);
+                    let is_new = self.topics.insert(topic.id, topic.clone()).is_none();
+                    if is_new {
                         // Its partitions were there before it.
                         partitions.extend(view.partitions_of(topic.id).map(|(number, _)| (topic.id, number)));
-                        out.push(Fact::Topic(topic));
+                        out.push(Fact::Topic(topic.clone()));
+                    }
+                    if !is_new || properties != TopicProperties::default() {
+                        out.push(Fact::TopicProperties { topic, properties });
                     }
                 }
                 Key::Partition(topic, number) => drop(partitions.insert((*topic, *number))),
@@ -146,7 +151,7 @@ mod tests {
         }
 
         fn topic(&mut self) -> Vec<Fact> {
-            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1 };
+            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties: Default::default() };
             self.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic))
         }
 
@@ -161,6 +166,7 @@ mod tests {
                 min_isr: 2,
                 wanted: None,
                 former: None,
+                leaving: None,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(TOPIC, 0), encode(&record))
@@ -183,6 +189,20 @@ mod tests {
         let facts = rig.part(2, (2, 5));
         let m = membership(&facts);
         assert_eq!((m.epoch.0, m.leader, m.min_isr), ((1 << 63) + 2, Some(n(2)), 2));
+    }
+
+    #[test]
+    fn properties_of_a_topic_are_told_when_there_are_some_and_when_they_change() {
+        let mut rig = Rig::new();
+        assert!(matches!(&rig.topic()[..], [Fact::Topic(_)]));
+        let mut put = |properties| {
+            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties };
+            rig.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic))
+        };
+        let kept = TopicProperties { retention_ms: Some(7), ..TopicProperties::default() };
+        assert!(matches!(&put(kept)[..], [Fact::TopicProperties { properties, .. }] if *properties == kept));
+        let none = TopicProperties::default();
+        assert!(matches!(&put(none)[..], [Fact::TopicProperties { properties, .. }] if *properties == none));
     }
 
     #[test]

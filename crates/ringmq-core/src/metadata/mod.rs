@@ -27,4 +27,5 @@ pub mod facts;
 pub mod keys;
 pub mod record;
 pub mod request;
+pub mod summary;
 pub mod view;

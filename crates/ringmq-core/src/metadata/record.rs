@@ -4,6 +4,7 @@
 
 use super::keys::parse_id;
 use crate::base::{Epoch, NodeId, TopicId, TopicName};
+use crate::seam::cluster::TopicProperties;
 use crate::seam::membership::{EPOCH_BASE, Membership, REPLICAS_MAX};
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, Error as _};
@@ -180,6 +181,8 @@ pub struct TopicRecord {
     pub replicas: u8,
     /// What its partitions are to have.
     pub min_isr: u8,
+    #[serde(flatten)]
+    pub properties: TopicProperties,
 }
 
 /// Who leads: a node, in one session.
@@ -214,6 +217,9 @@ pub struct PartitionRecord {
     /// Who led before and may still deliver, since its lease holds as far as the store knows: the leader delivers nothing until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<Leader>,
+    /// Replica that an operator moves elsewhere: it goes when enough others are in sync.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe_id")]
+    pub leaving: Option<NodeId>,
     pub tag: Tag,
 }
 
@@ -364,6 +370,7 @@ mod tests {
             min_isr: 1,
             wanted: None,
             former: None,
+            leaving: None,
             tag: Tag { session: 90, number: 3 },
         }
     }
@@ -384,8 +391,13 @@ mod tests {
 
     #[test]
     fn every_record_is_read_back() {
-        let topic = TopicRecord { id: TopicId([3; 16]), partitions: 4, replicas: 3, min_isr: 2 };
-        assert_eq!(decode(&encode(&topic)), Ok(topic));
+        let topic = TopicRecord { id: TopicId([3; 16]), partitions: 4, replicas: 3, min_isr: 2, properties: Default::default() };
+        let text = r#"{"v":1,"id":"03030303030303030303030303030303","partitions":4,"replicas":3,"min_isr":2}"#;
+        assert_eq!(encode(&topic), text, "what is not said is not written");
+        assert_eq!(decode(&encode(&topic)), Ok(topic.clone()));
+        let properties = TopicProperties { retention_ms: Some(5), retention_bytes: None, ordered: true };
+        let kept = TopicRecord { properties, ..topic };
+        assert_eq!(decode(&encode(&kept)), Ok(kept));
         let member = MemberRecord { name: "a".into(), peer_address: "h:1".into(), capacity: 100, ..Default::default() };
         assert_eq!(decode(&encode(&member)), Ok(member));
         let gone = GoneRecord { name: TopicName::new("t").unwrap(), partitions: 2 };

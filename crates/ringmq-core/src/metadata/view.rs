@@ -509,6 +509,7 @@ mod tests {
             min_isr: 1,
             wanted: None,
             former: None,
+            leaving: None,
             tag: Tag::default(),
         };
         kv(&Key::Partition(TOPIC, number), encode(&record), 2, changed)

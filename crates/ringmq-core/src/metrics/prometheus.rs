@@ -21,6 +21,8 @@ pub struct ProcessFacts {
     pub journal_bytes: u64,
     /// Publishes over HTTP, from the request to the answer.
     pub http_publishes: Buckets,
+    /// Name, help and value of gauges of the cluster.
+    pub cluster: Vec<(&'static str, &'static str, usize)>,
 }
 
 /// Content type of the text format.
@@ -118,6 +120,9 @@ impl Page {
             facts.spare_bytes,
         );
         self.single("ringmq_journal_bytes", "gauge", "Size of all cores' journals on the disk in bytes.", facts.journal_bytes);
+        for (name, help, value) in &facts.cluster {
+            self.single(name, "gauge", help, value);
+        }
     }
 
     fn cores(&mut self, shards: &[ShardStats]) {

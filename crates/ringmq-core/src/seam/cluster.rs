@@ -7,6 +7,7 @@ use crate::base::{Epoch, PartitionId, Ticks, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::outcome::PublishError;
 use crate::{base::NodeId, seam::membership::Membership};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// Options of a node that is one of several. Without them a node is alone and leads every partition.
@@ -40,6 +41,18 @@ impl ClusterNode {
     }
 }
 
+/// Properties of a topic that its partitions' logs and channels follow. `None`: the node's settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TopicProperties {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention_bytes: Option<u64>,
+    /// Whether each subscription makes its channel an ordered one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ordered: bool,
+}
+
 #[derive(Clone, Debug)]
 pub enum Fact {
     /// All nodes of the cluster. Connections of others are refused.
@@ -48,6 +61,8 @@ pub enum Fact {
     Topic(TopicRef),
     /// Membership of a partition; comes after its topic. A node that is no replica of the partition does not keep it.
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
+    /// What the metadata says of a topic beside who has it; comes after the topic.
+    TopicProperties { topic: TopicRef, properties: TopicProperties },
     /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
     TopicGone(TopicRef),
     /// The store renewed this node's lease at this revision of the metadata. Until its end no other node is made the leader of what

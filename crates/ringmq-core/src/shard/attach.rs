@@ -72,7 +72,8 @@ impl Engine {
 
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
-        let SubRequest { sub, topic, partition, channel, options, first, is_alone } = request;
+        let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
+        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
         if self.life.is_stopping() {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }

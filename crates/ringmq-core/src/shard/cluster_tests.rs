@@ -259,7 +259,13 @@ impl Net {
             }
             Ask::AskEpoch { .. } => {}
             Ask::Refresh { .. } => self.tell_partition(node, partition),
-            Ask::Resign { .. } => self.resigned.push(node),
+            Ask::Resign { to, .. } => {
+                self.resigned.push(node);
+                if let Some(to) = to.filter(|to| m.wanted == Some(*to)) {
+                    let epoch = Epoch(m.epoch.0 + 1);
+                    self.change_soon(partition, |m| (m.leader, m.epoch, m.wanted) = (Some(to), epoch, None));
+                }
+            }
             Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::PeerLost { .. } => {}
         }
     }

@@ -39,7 +39,7 @@ use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
 use crate::seam::cluster::{ClusterNode, ClusterOptions};
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
 
@@ -149,6 +149,8 @@ pub struct Cluster {
     lease: Lease,
     /// Of the metadata.
     topics: IdMap<TopicId, TopicRef>,
+    /// Topics whose channels are all ordered.
+    ordered: BTreeSet<TopicId>,
     /// What this node's disk knows by each name, durably.
     recorded: HashMap<TopicName, TopicId>,
     /// At their home: topics whose record is on its way.
@@ -187,6 +189,7 @@ impl Cluster {
             nodes: Arc::new([]),
             lease: Lease::default(),
             topics: IdMap::default(),
+            ordered: BTreeSet::new(),
             recorded: HashMap::new(),
             recording: VecDeque::new(),
             coming: BTreeMap::new(),

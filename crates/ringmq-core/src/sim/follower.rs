@@ -306,6 +306,7 @@ impl<'a> Node<'a> {
             retention_ms: 0,
             retention_bytes: 0,
             topics: Default::default(),
+            cluster_topics: Default::default(),
             scrub_bytes_per_second: 1 << 20,
             delete_bytes_per_second: 400_000,
             producers: ProducerLimits::default(),

@@ -293,6 +293,7 @@ impl Node<'_> {
                 retention_ms: 0,
                 retention_bytes: 0,
                 topics: Default::default(),
+                cluster_topics: Default::default(),
                 scrub_bytes_per_second: 1 << 20,
                 delete_bytes_per_second: 400_000,
                 producers: limits(plan),

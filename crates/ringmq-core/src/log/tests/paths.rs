@@ -336,6 +336,26 @@ fn retention_keeps_by_consumption_age_and_size() {
     assert_eq!(rig.disk.removed.len(), 6);
 }
 
+#[test]
+fn a_cluster_s_word_on_the_retention_of_a_topic_comes_before_the_node_s() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    let forever = crate::config::TopicSettings { retention_ms: Some(3_600_000), retention_bytes: None };
+    rig.store.set_topic_retention("t", forever);
+    for n in 0..300 {
+        rig.publish(p, &[n as u8; 3000]);
+        rig.settle();
+    }
+    rig.store.set_low_water(p, rig.store.durable_end(p));
+    rig.settle();
+    assert_eq!(rig.store.start(p).offset, 0, "all is confirmed and young");
+    rig.store.set_topic_retention("t", crate::config::TopicSettings::default());
+    rig.store.look_at_retention(p);
+    rig.tick(100);
+    rig.settle();
+    assert!(rig.store.start(p).offset > 0, "the node keeps nothing that is confirmed");
+}
+
 /// A channel may begin before what the others have confirmed: what it has still to read is kept from then on.
 #[test]
 fn retention_waits_for_a_channel_that_begins_early() {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::{ChannelName, MessageId, MessageIds};
+use crate::seam::cluster::TopicProperties;
 use crate::seam::message::{SetOrder, Ticket};
 
 #[test]
@@ -215,6 +216,62 @@ fn an_order_that_is_set_stands_on_all_replicas() {
     net.nodes[2].is_slow = false;
     net.run();
     assert_eq!((answers(&net), ordered(&net, 1), ordered(&net, 2)), (1, true, true));
+}
+
+#[test]
+fn a_topic_whose_properties_say_so_has_ordered_channels() {
+    let mut net = Net::new();
+    let properties = TopicProperties { ordered: true, ..TopicProperties::default() };
+    (0..3).for_each(|node| net.tell(node, Fact::TopicProperties { topic: net.topic.clone(), properties }));
+    net.subscribe(0, "ch", 0);
+    net.run();
+    let ordered = |net: &Net, node: usize| net.partition(node, 0).channels.iter().all(|(_, c)| c.machine.is_ordered());
+    assert!((0..3).all(|node| net.partition(node, 0).channels.iter().count() == 1 && ordered(&net, node)));
+}
+
+/// A publish is on its way and another one comes while the leader hands over.
+#[test]
+fn a_hand_over_leaves_no_publish_without_a_clear_answer() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "a");
+    assert_eq!(net.take(p), ["OK"]);
+    net.nodes[2].is_slow = true;
+    net.publish(p, "b");
+    net.change(0, |m| m.wanted = Some(id_of_node(1)));
+    net.publish(p, "c");
+    assert_eq!(net.take(p), Vec::<String>::new(), "one is not committed, the other one waits");
+    net.nodes[2].is_slow = false;
+    net.run();
+    net.pass_time(Duration::from_millis(100));
+    let told = net.take(p);
+    assert_eq!(told.first().map(String::as_str), Some("OK"), "{told:?}");
+    assert!(told[1..].iter().all(|t| t == "OK" || t.starts_with("E_FAILED_ON_NOT_LEADER")), "{told:?}");
+    assert_eq!((net.metadata[0].leader, net.metadata[0].wanted), (Some(id_of_node(1)), None));
+    let q = net.connect(1);
+    net.publish(q, "d");
+    assert_eq!(net.take(q), ["OK"]);
+}
+
+#[test]
+fn a_new_leader_writes_at_once_and_delivers_when_the_former_one_surely_does_not() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "a");
+    let (c, _) = net.subscribe(0, "ch", 5);
+    net.change(0, |m| (m.leader, m.epoch, m.former) = (Some(id_of_node(1)), Epoch(m.epoch.0 + 1), Some(id_of_node(0))));
+    net.pass_time(Duration::from_millis(100));
+    let q = net.connect(1);
+    net.publish(q, "b");
+    assert_eq!(net.take(q), ["OK"]);
+    let s = net.connect(1);
+    net.send(s, b"SUB t ch\nRDY 5\n");
+    assert!(net.take(s).iter().all(|told| told.starts_with("E_")), "nothing is delivered");
+    net.take(c);
+    net.change(0, |m| m.former = None);
+    net.pass_time(Duration::from_millis(100));
+    let (_, got) = net.subscribe(1, "ch", 5);
+    assert_eq!(bodies(&got), ["a", "b"]);
 }
 
 #[test]

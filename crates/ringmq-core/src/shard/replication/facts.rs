@@ -10,10 +10,11 @@ use crate::base::topic::home_core;
 use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::codec::peer::message::{Body, Message, Route};
+use crate::config::TopicSettings;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
-use crate::seam::cluster::{Ask, ClusterNode, Fact};
+use crate::seam::cluster::{Ask, ClusterNode, Fact, TopicProperties};
 use crate::seam::event;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::PublishError;
@@ -55,6 +56,7 @@ impl Engine {
             Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
             Fact::Lease { until, revision } => self.change_lease(now, |lease| lease.renewed(until, revision)),
             Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
+            Fact::TopicProperties { topic, properties } => self.set_properties(&topic, properties),
             Fact::NodeDown { node } => {
                 self.members().into_iter().for_each(|idx| self.tell_member(now, idx, Event::Down { node }))
             }
@@ -92,6 +94,25 @@ impl Engine {
     /// A topic of the metadata.
     pub(in crate::shard) fn cluster_topic(&self, id: TopicId) -> Option<&TopicRef> {
         self.cluster.as_ref()?.topics.get(&id)
+    }
+
+    /// The logs and channels of the topic follow these from now on.
+    fn set_properties(&mut self, topic: &TopicRef, properties: TopicProperties) {
+        let TopicProperties { retention_ms, retention_bytes, ordered } = properties;
+        let cluster = self.cluster_mut();
+        match ordered {
+            true => drop(cluster.ordered.insert(topic.id)),
+            false => drop(cluster.ordered.remove(&topic.id)),
+        }
+        self.store.set_topic_retention(&topic.name, TopicSettings { retention_ms, retention_bytes });
+        let of_topic: Vec<PartitionIdx> =
+            self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect();
+        of_topic.into_iter().for_each(|idx| self.store.look_at_retention(idx));
+    }
+
+    /// Whether each subscription of the topic makes its channel ordered.
+    pub(in crate::shard) fn orders_channels(&self, topic: TopicId) -> bool {
+        self.cluster.as_ref().is_some_and(|c| c.ordered.contains(&topic))
     }
 
     pub(super) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
@@ -237,6 +258,7 @@ impl Engine {
         }
         cluster.coming.retain(|(id, _), _| *id != topic.id);
         cluster.leaders.retain(|route, _| route.topic_id != topic.id);
+        cluster.ordered.remove(&topic.id);
         let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
         tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
         for idx in self.members() {

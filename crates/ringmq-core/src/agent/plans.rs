@@ -1,0 +1,285 @@
+//! What an operator's request is in the store: transactions, in order, made from what is known of it. Also for a tool that has read
+//! the store and has no agent.
+
+use super::admin::{Admin, AdminError, TopicChange};
+use crate::base::{NodeId, PartitionId, TopicId, TopicName};
+use crate::controller::placement::place;
+use crate::metadata::keys::{Key, Layout};
+use crate::metadata::record::{DrainRecord, GoneRecord, Leader, PartitionRecord, Tag, TopicRecord, encode};
+use crate::metadata::request::{Compare, Op, Txn};
+use crate::metadata::view::{Entry, Topic, View};
+use crate::seam::cluster::TopicProperties;
+use std::collections::BTreeSet;
+
+/// Partitions that one transaction writes, at most.
+const CHUNK: usize = 60;
+/// Replicas that an operator may ask for.
+const REPLICAS_MAX: u8 = 5;
+
+#[derive(Debug)]
+pub struct Planner<'a> {
+    pub view: &'a View,
+    /// Replicas and partitions of a topic that does not say how many.
+    pub replicas: u8,
+    pub partitions: u16,
+    /// Session of the writer; 0: it has none.
+    pub session: u64,
+    /// Of a topic that is created.
+    pub fresh: TopicId,
+}
+
+impl Planner<'_> {
+    /// None at all: it is so already.
+    pub fn txns(&self, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
+        match admin {
+            Admin::CreateTopic { name, partitions, replicas, min_isr, properties } => {
+                self.create(name, *partitions, *replicas, *min_isr, *properties)
+            }
+            Admin::AlterTopic { name, change } => self.alter(name, change),
+            Admin::DeleteTopic { name } => self.delete(name),
+            Admin::MoveReplica { name, partition, from, to } => {
+                self.move_replica(name, *partition, self.node(from)?, self.node(to)?)
+            }
+            Admin::MoveLeader { name, partition, to } => self.move_leader(name, *partition, self.node(to)?),
+            Admin::Rebalance => Ok(self.rebalance()),
+            Admin::Drain { node } => self.drain(self.node(node)?, true),
+            Admin::Undrain { node } => self.drain(self.node(node)?, false),
+            Admin::RemoveNode { node } => self.remove_node(self.node(node)?),
+        }
+    }
+
+    fn layout(&self) -> &Layout {
+        self.view.layout()
+    }
+
+    fn is_cluster(&self) -> Compare {
+        Compare::Value { key: self.layout().key(&Key::Id), is: self.view.cluster_value().clone() }
+    }
+
+    /// `read`: what is read when a compare fails, so that the next attempt knows it.
+    fn one(&self, read: &Key, compare: Vec<Compare>, then: Vec<Op>) -> Vec<Txn> {
+        let compares = [self.is_cluster()].into_iter().chain(compare).collect();
+        vec![Txn { compares, then, otherwise: vec![Op::Get { key: self.layout().key(read) }] }]
+    }
+
+    /// The node of this id, or of this name.
+    fn node(&self, text: &str) -> Result<NodeId, AdminError> {
+        let unknown = || AdminError::NoNode(text.into());
+        if let Some(id) = crate::metadata::keys::parse_id(text).map(NodeId) {
+            return self.view.member(id).map(|_| id).ok_or_else(unknown);
+        }
+        let mut named = self.view.members().filter(|(_, e)| e.value.name == text).map(|(id, _)| id);
+        match (named.next(), named.next()) {
+            (Some(id), None) => Ok(id),
+            (Some(_), Some(_)) => Err(AdminError::AmbiguousNode(text.into())),
+            (None, _) => Err(unknown()),
+        }
+    }
+
+    fn topic(&self, name: &TopicName) -> Result<&Entry<Topic>, AdminError> {
+        self.view.topic(name).ok_or_else(|| AdminError::NoTopic(name.clone()))
+    }
+
+    // ---- topics
+
+    fn create(
+        &self,
+        name: &TopicName,
+        partitions: u16,
+        replicas: u8,
+        min_isr: u8,
+        properties: TopicProperties,
+    ) -> Result<Vec<Txn>, AdminError> {
+        let or = |n: u8, default: u8| if n == 0 { default } else { n };
+        let replicas = or(replicas, self.replicas);
+        let wanted = if partitions == 0 { self.partitions } else { partitions };
+        let min_isr = or(min_isr, replicas / 2 + 1);
+        if let Some(there) = self.view.topic(name) {
+            let record = &there.value.record;
+            let is_same = (partitions == 0 || record.partitions == partitions)
+                && record.replicas == replicas
+                && (properties == TopicProperties::default() || record.properties == properties);
+            return if is_same { Ok(vec![]) } else { Err(AdminError::TopicDiffers(name.clone())) };
+        }
+        if !(1..=PartitionId::COUNT_MAX).contains(&wanted) || replicas > REPLICAS_MAX || min_isr > replicas {
+            return Err(AdminError::BadTopic);
+        }
+        let placed = place(self.view, wanted, replicas.into(), min_isr.into())?;
+        let (layout, id) = (self.layout(), self.fresh);
+        let name_key = layout.key(&Key::Topic(name.clone()));
+        let mut txns = vec![];
+        for (chunk, first) in placed.chunks(CHUNK).zip((0u16..).step_by(CHUNK)) {
+            let mut compares = vec![
+                self.is_cluster(),
+                Compare::CreateRevision { key: name_key.clone(), is: 0 },
+                // A late copy of this finds that the topic was deleted meanwhile.
+                Compare::CreateRevision { key: layout.key(&Key::Gone(id)), is: 0 },
+            ];
+            let mut then = vec![];
+            let mut leaders = BTreeSet::new();
+            for (replicas, number) in chunk.iter().zip(first..) {
+                let leader = replicas.first().and_then(|n| Some(Leader { node: *n, session: self.view.session(*n)? }));
+                leaders.extend(leader.map(|l| (l.node, l.session)));
+                let (replicas, isr) = (replicas.clone(), replicas.clone());
+                let tag = Tag { session: self.session, number: 0 };
+                let (wanted, former, leaving) = (None, None, None);
+                let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, tag };
+                let key = layout.key(&Key::Partition(id, number));
+                then.push(Op::Put { key, value: encode(&record), lease: None });
+            }
+            compares.extend(leaders.iter().map(|(n, s)| Compare::CreateRevision { key: layout.key(&Key::Node(*n)), is: *s }));
+            txns.push(Txn { compares, then, otherwise: vec![Op::Get { key: name_key.clone() }] });
+        }
+        let record = TopicRecord { id, partitions: wanted, replicas, min_isr, properties };
+        if let Some(last) = txns.last_mut() {
+            last.then.push(Op::Put { key: name_key, value: encode(&record), lease: None });
+        }
+        Ok(txns)
+    }
+
+    /// The controller brings the partitions to what the record then says.
+    fn alter(&self, name: &TopicName, change: &TopicChange) -> Result<Vec<Txn>, AdminError> {
+        let topic = self.topic(name)?;
+        let before = &topic.value.record;
+        let replicas = change.replicas.unwrap_or(before.replicas);
+        let kept = if replicas == before.replicas { before.min_isr } else { replicas / 2 + 1 };
+        let min_isr = change.min_isr.unwrap_or(kept);
+        if !(1..=REPLICAS_MAX).contains(&replicas) || !(1..=replicas).contains(&min_isr) {
+            return Err(AdminError::BadTopic);
+        }
+        let properties = TopicProperties {
+            retention_ms: change.retention_ms.unwrap_or(before.properties.retention_ms),
+            retention_bytes: change.retention_bytes.unwrap_or(before.properties.retention_bytes),
+            ordered: change.ordered.unwrap_or(before.properties.ordered),
+        };
+        let record = TopicRecord { replicas, min_isr, properties, ..before.clone() };
+        if record == *before {
+            return Ok(vec![]);
+        }
+        let key = self.layout().key(&Key::Topic(name.clone()));
+        let compare = vec![Compare::ModRevision { key: key.clone(), is: topic.mod_revision }];
+        Ok(self.one(&Key::Topic(name.clone()), compare, vec![Op::Put { key, value: encode(&record), lease: None }]))
+    }
+
+    fn delete(&self, name: &TopicName) -> Result<Vec<Txn>, AdminError> {
+        let topic = self.topic(name)?;
+        let (key, record) = (self.layout().key(&Key::Topic(name.clone())), &topic.value.record);
+        let gone = GoneRecord { name: name.clone(), partitions: record.partitions };
+        let then = vec![
+            Op::Put { key: self.layout().key(&Key::Gone(record.id)), value: encode(&gone), lease: None },
+            Op::Delete { key: key.clone() },
+            Op::DeletePrefix { prefix: self.layout().partitions(record.id) },
+        ];
+        Ok(self.one(&Key::Topic(name.clone()), vec![Compare::ModRevision { key, is: topic.mod_revision }], then))
+    }
+
+    // ---- partitions
+
+    fn partition(&self, name: &TopicName, number: u16) -> Result<(TopicId, &Entry<PartitionRecord>), AdminError> {
+        let id = self.topic(name)?.value.record.id;
+        let no_partition = || AdminError::NoPartition { topic: name.clone(), partition: number };
+        Ok((id, self.view.partition(id, number).ok_or_else(no_partition)?))
+    }
+
+    fn write(&self, (topic, number): (TopicId, u16), entry: &Entry<PartitionRecord>, next: PartitionRecord) -> Vec<Txn> {
+        if next == entry.value {
+            return vec![];
+        }
+        let key = Key::Partition(topic, number);
+        let stored = self.layout().key(&key);
+        let compare = vec![Compare::ModRevision { key: stored.clone(), is: entry.mod_revision }];
+        let next = PartitionRecord { tag: Tag { session: self.session, number: 0 }, ..next };
+        self.one(&key, compare, vec![Op::Put { key: stored, value: encode(&next), lease: None }])
+    }
+
+    fn usable(&self, node: NodeId) -> Result<(), AdminError> {
+        let is_usable = self.view.session(node).is_some() && !self.view.is_draining(node);
+        if is_usable { Ok(()) } else { Err(AdminError::NodeNotUsable(node)) }
+    }
+
+    /// The other one is added; the first one goes when that one is in sync.
+    fn move_replica(&self, name: &TopicName, number: u16, from: NodeId, to: NodeId) -> Result<Vec<Txn>, AdminError> {
+        let (topic, entry) = self.partition(name, number)?;
+        let record = &entry.value;
+        let (has_from, has_to) = (record.replicas.contains(&from), record.replicas.contains(&to));
+        if has_to && (!has_from || record.leaving == Some(from)) {
+            return Ok(vec![]);
+        }
+        if !has_from || has_to {
+            let (topic, partition) = (name.clone(), number);
+            return Err(AdminError::BadMove { topic, partition, from, to });
+        }
+        self.usable(to)?;
+        let mut next = PartitionRecord { leaving: Some(from), ..record.clone() };
+        next.replicas.push(to);
+        Ok(self.write((topic, number), entry, next))
+    }
+
+    /// That one is the first replica from now on, and the leader is asked to hand over to it.
+    fn move_leader(&self, name: &TopicName, number: u16, to: NodeId) -> Result<Vec<Txn>, AdminError> {
+        let (topic, entry) = self.partition(name, number)?;
+        let record = &entry.value;
+        self.usable(to)?;
+        if !record.isr.contains(&to) {
+            return Err(AdminError::NotInSync { topic: name.clone(), partition: number, node: to });
+        }
+        let mut next = record.clone();
+        next.replicas.retain(|n| *n != to);
+        next.replicas.insert(0, to);
+        next.wanted = Some(to).filter(|to| record.leader.is_some_and(|l| l.node != *to));
+        Ok(self.write((topic, number), entry, next))
+    }
+
+    /// First replicas that do not lead, and could, are to lead: so many as one transaction takes.
+    fn rebalance(&self) -> Vec<Txn> {
+        let (mut compares, mut then, mut read) = (vec![self.is_cluster()], vec![], vec![]);
+        for ((topic, number), entry) in self.view.partitions() {
+            let record = &entry.value;
+            let first = record.replicas.first().copied().filter(|n| record.isr.contains(n) && self.usable(*n).is_ok());
+            let is_led_elsewhere =
+                record.leader.is_some_and(|l| Some(l.node) != first && self.view.session(l.node) == Some(l.session));
+            if first.is_none() || !is_led_elsewhere || record.wanted.is_some() {
+                continue;
+            }
+            let key = self.layout().key(&Key::Partition(topic, number));
+            let tag = Tag { session: self.session, number: 0 };
+            let next = PartitionRecord { wanted: first, tag, ..record.clone() };
+            compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });
+            read.push(Op::Get { key: key.clone() });
+            then.push(Op::Put { key, value: encode(&next), lease: None });
+            if then.len() == CHUNK {
+                break;
+            }
+        }
+        if then.is_empty() { vec![] } else { vec![Txn { compares, then, otherwise: read }] }
+    }
+
+    // ---- nodes
+
+    fn drain(&self, node: NodeId, wanted: bool) -> Result<Vec<Txn>, AdminError> {
+        if self.view.is_draining(node) == wanted {
+            return Ok(vec![]);
+        }
+        let key = self.layout().key(&Key::Drain(node));
+        let then = match wanted {
+            true => Op::Put { key, value: encode(&DrainRecord {}), lease: None },
+            false => Op::Delete { key },
+        };
+        Ok(self.one(&Key::Drain(node), vec![], vec![then]))
+    }
+
+    fn remove_node(&self, node: NodeId) -> Result<Vec<Txn>, AdminError> {
+        let member = self.view.member(node).ok_or_else(|| AdminError::NoNode(node.to_string()))?;
+        let replicas = self.view.replica_count(node);
+        if replicas > 0 || self.view.session(node).is_some() {
+            return Err(AdminError::NodeInUse { node, replicas });
+        }
+        let (key, session) = (self.layout().key(&Key::Member(node)), self.layout().key(&Key::Node(node)));
+        let compares = vec![
+            Compare::ModRevision { key: key.clone(), is: member.mod_revision },
+            Compare::CreateRevision { key: session, is: 0 },
+        ];
+        let then = vec![Op::Delete { key }, Op::Delete { key: self.layout().key(&Key::Drain(node)) }];
+        Ok(self.one(&Key::Member(node), compares, then))
+    }
+}

@@ -1,0 +1,167 @@
+//! What operators ask of a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/move`, `/cluster/...`. Any node
+//! answers. Each is idempotent: asked again, it says that it is so already.
+
+use super::Node;
+use super::channels::ANSWER_LIMIT;
+use super::publish::topic_of;
+use super::routes::{Failure, Query};
+use super::topics::{existing, not_found};
+use crate::agent::{Admin, AdminError, TopicChange};
+use crate::coordinator::hub::Hub;
+use crate::seam::cluster::TopicProperties;
+use hyper::StatusCode;
+use std::str::FromStr;
+use tokio::time::timeout;
+
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+/// Days of `retention=`, at most.
+const RETENTION_DAYS_MAX: u64 = 60;
+
+/// `POST /topic/create?topic=...` of a cluster.
+pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
+    let name = topic_of(query)?;
+    if name.is_ephemeral() {
+        return Err(bad("INVALID_TOPIC: an ephemeral topic is of one node, not of a cluster"));
+    }
+    check_syncdisk(query)?;
+    let properties = TopicProperties {
+        retention_ms: retention(query)?.flatten(),
+        retention_bytes: number(query, "retention_bytes")?,
+        ordered: flag(query, "orderedmulti")?.unwrap_or(false),
+    };
+    let admin = Admin::CreateTopic {
+        name,
+        partitions: number(query, "partition_num")?.unwrap_or(0),
+        replicas: number(query, "replicator")?.unwrap_or(0),
+        min_isr: number(query, "min_isr")?.unwrap_or(0),
+        properties,
+    };
+    carry(hub, admin).await
+}
+
+/// `POST /topic/delete?topic=...` of a cluster. `partition=**` says what is so anyway: the whole topic goes.
+pub async fn delete(hub: &Hub, query: &Query) -> Result<(), Failure> {
+    if query.get("partition").is_some_and(|partition| partition != "**") {
+        return Err(bad("INVALID_ARG: partition can only be **: a topic is deleted as a whole"));
+    }
+    carry(hub, Admin::DeleteTopic { name: existing(query)? }).await
+}
+
+/// `POST /topic/meta/update?topic=...`: what is not named stays.
+pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let (query, hub) = (query?, hub(node)?);
+    check_syncdisk(&query)?;
+    let bytes: Option<u64> = number(&query, "retention_bytes")?;
+    let change = TopicChange {
+        replicas: number(&query, "replicator")?,
+        min_isr: number(&query, "min_isr")?,
+        retention_ms: retention(&query)?,
+        retention_bytes: bytes.map(|bytes| Some(bytes).filter(|bytes| *bytes > 0)),
+        ordered: flag(&query, "orderedmulti")?,
+    };
+    carry(hub, Admin::AlterTopic { name: existing(&query)?, change }).await
+}
+
+/// `POST /topic/partition/move?topic=...&partition=...&move_to=...`, with `move_leader=true` or `move_from=...`.
+pub async fn move_partition(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let (query, hub) = (query?, hub(node)?);
+    let name = existing(&query)?;
+    let partition = number(&query, "partition")?.ok_or_else(|| bad("MISSING_ARG_PARTITION"))?;
+    let text = |key: &str| query.get(key).filter(|text| !text.is_empty()).map(String::from);
+    let to = text("move_to").ok_or_else(|| bad("MISSING_ARG_MOVE_TO: a node's name or id"))?;
+    let admin = match (flag(&query, "move_leader")?.unwrap_or(false), text("move_from")) {
+        (true, _) => Admin::MoveLeader { name, partition, to },
+        (false, Some(from)) => Admin::MoveReplica { name, partition, from, to },
+        (false, None) => return Err(bad("MISSING_ARG_MOVE_FROM: a node's name or id, unless move_leader=true")),
+    };
+    carry(hub, admin).await
+}
+
+/// `POST /cluster/node/remove?remove_node=...`: the node is drained; asked again when it is empty and stopped, the cluster forgets it.
+pub async fn remove_node(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let (query, hub) = (query?, hub(node)?);
+    let name = query.get("remove_node").filter(|name| !name.is_empty()).ok_or_else(|| bad("MISSING_ARG_REMOVE_NODE"))?.to_owned();
+    match timeout(ANSWER_LIMIT, hub.admin(Admin::RemoveNode { node: name.clone() })).await {
+        Ok(Some(Err(AdminError::NodeInUse { .. }))) => carry(hub, Admin::Drain { node: name }).await,
+        Ok(Some(result)) => told(result),
+        _ => Err(no_answer()),
+    }
+}
+
+/// `POST /cluster/node/drain` and `/cluster/node/undrain?node=...`.
+pub async fn drain(node: &Node, query: Result<Query, Failure>, is_wanted: bool) -> Result<(), Failure> {
+    let (query, hub) = (query?, hub(node)?);
+    let name = query.get("node").filter(|name| !name.is_empty()).ok_or_else(|| bad("MISSING_ARG_NODE"))?.to_owned();
+    carry(hub, if is_wanted { Admin::Drain { node: name } } else { Admin::Undrain { node: name } }).await
+}
+
+/// `GET /cluster/stats`: what this node knows of the cluster.
+pub async fn stats(node: &Node) -> Result<String, Failure> {
+    timeout(ANSWER_LIMIT, hub(node)?.stats()).await.ok().flatten().ok_or_else(no_answer)
+}
+
+fn hub(node: &Node) -> Result<&Hub, Failure> {
+    let alone = || Failure::new(StatusCode::CONFLICT, "NOT_IN_A_CLUSTER: this node has no --etcd-endpoints");
+    node.around.hub.as_deref().ok_or_else(alone)
+}
+
+/// Answered when the metadata store has it.
+async fn carry(hub: &Hub, admin: Admin) -> Result<(), Failure> {
+    match timeout(ANSWER_LIMIT, hub.admin(admin)).await {
+        Ok(Some(result)) => told(result),
+        Err(_) | Ok(None) => Err(no_answer()),
+    }
+}
+
+fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
+    let Err(error) = result else { return Ok(()) };
+    let status = match &error {
+        AdminError::NoTopic(_) => return Err(not_found()),
+        AdminError::NoNode(_) | AdminError::NoPartition { .. } => StatusCode::NOT_FOUND,
+        AdminError::BadTopic | AdminError::AmbiguousNode(_) => StatusCode::BAD_REQUEST,
+        AdminError::TopicDiffers(_)
+        | AdminError::NodeInUse { .. }
+        | AdminError::NodeNotUsable(_)
+        | AdminError::BadMove { .. }
+        | AdminError::NotInSync { .. } => StatusCode::CONFLICT,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Err(Failure::new(status, format!("NOT_DONE: {error}")))
+}
+
+fn bad(message: &'static str) -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, message)
+}
+
+fn no_answer() -> Failure {
+    let why = "OUTCOME_UNKNOWN: the metadata store did not answer in time: ask again";
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, why)
+}
+
+fn number<T: FromStr>(query: &Query, key: &'static str) -> Result<Option<T>, Failure> {
+    let wrong = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is no number that it can have"));
+    query.get(key).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+fn flag(query: &Query, key: &'static str) -> Result<Option<bool>, Failure> {
+    match query.get(key) {
+        None | Some("") => Ok(None),
+        Some("true" | "1") => Ok(Some(true)),
+        Some("false" | "0") => Ok(Some(false)),
+        Some(_) => Err(Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is true or false"))),
+    }
+}
+
+/// Every publish is on the disks of all in-sync replicas before it is acknowledged: a number is taken and changes nothing.
+fn check_syncdisk(query: &Query) -> Result<(), Failure> {
+    number::<u32>(query, "syncdisk").map(drop)
+}
+
+/// Of days; 0: as the nodes' settings say.
+fn retention(query: &Query) -> Result<Option<Option<u64>>, Failure> {
+    let days: Option<u64> = number(query, "retention")?;
+    if days.is_some_and(|days| days > RETENTION_DAYS_MAX) {
+        return Err(bad("INVALID_ARG: retention is 0 to 60 days"));
+    }
+    Ok(days.map(|days| Some(days * DAY_MS).filter(|ms| *ms > 0)))
+}

@@ -1,0 +1,157 @@
+//! `ringmq cluster move`, `drain` and the like: the same requests as a node's HTTP takes, written to etcd by this command itself.
+
+use crate::agent::plans::Planner;
+use crate::agent::{Admin, AdminError, TRIES_MAX};
+use crate::base::{TopicId, TopicName};
+use crate::config::Settings;
+use crate::coordinator::CoordinatorError;
+use crate::coordinator::store;
+use crate::metadata::view::{View, ViewError};
+use std::io::{self, Write};
+use std::time::Duration;
+
+/// Between two looks at a node that is being drained.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("--etcd-endpoints is missing: it names the etcd that is written to")]
+    NoEtcd,
+    #[error("{word} needs --{flag}")]
+    Missing { word: &'static str, flag: &'static str },
+    #[error("{0} is no name of a topic")]
+    BadTopic(String),
+    #[error(transparent)]
+    Coordinator(#[from] CoordinatorError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Words of the command line that change something.
+pub const WORDS: [&str; 5] = ["move", "rebalance", "drain", "undrain", "remove"];
+
+/// What the command line names beside the word.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    pub topic: Option<String>,
+    pub partition: Option<u16>,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub node: Option<String>,
+    /// Of a drain: wait until the node is empty.
+    pub waits: bool,
+}
+
+impl Names {
+    fn admin(&self, word: &'static str) -> Result<Admin, ChangeError> {
+        let need = |value: &Option<String>, flag| value.clone().ok_or(ChangeError::Missing { word, flag });
+        Ok(match word {
+            "move" => {
+                let topic = need(&self.topic, "topic")?;
+                let name = TopicName::new(&topic).map_err(|_| ChangeError::BadTopic(topic))?;
+                let partition = self.partition.ok_or(ChangeError::Missing { word, flag: "partition" })?;
+                let to = need(&self.to, "to")?;
+                match &self.from {
+                    Some(from) => Admin::MoveReplica { name, partition, from: from.clone(), to },
+                    None => Admin::MoveLeader { name, partition, to },
+                }
+            }
+            "rebalance" => Admin::Rebalance,
+            "drain" => Admin::Drain { node: need(&self.node, "node")? },
+            "undrain" => Admin::Undrain { node: need(&self.node, "node")? },
+            _ => Admin::RemoveNode { node: need(&self.node, "node")? },
+        })
+    }
+}
+
+pub fn run(settings: &Settings, word: &'static str, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
+    if !settings.has_etcd() {
+        return Err(ChangeError::NoEtcd);
+    }
+    let admin = names.admin(word)?;
+    carry(settings, &admin)?;
+    writeln!(out, "{}", admin.done())?;
+    match &admin {
+        Admin::Drain { node } if names.waits => wait_until_empty(settings, node, out),
+        _ => Ok(()),
+    }
+}
+
+fn view(settings: &Settings) -> Result<View, ChangeError> {
+    let (layout, listing) = store::list(settings)?;
+    let mut view = View::new(layout, 0);
+    view.replace(listing, None)?;
+    Ok(view)
+}
+
+/// Each attempt begins with what etcd has by then.
+fn carry(settings: &Settings, admin: &Admin) -> Result<(), ChangeError> {
+    for attempt in 0..TRIES_MAX {
+        let view = view(settings)?;
+        // None of these creates a topic, and nobody waits for the writer's session.
+        let planner = Planner { view: &view, replicas: 0, partitions: 0, session: 0, fresh: TopicId([0; 16]) };
+        let txns = match planner.txns(admin) {
+            Err(error) if attempt > 0 && admin.is_done_by(&error) => return Ok(()),
+            txns => txns?,
+        };
+        let is_last = *admin != Admin::Rebalance || txns.is_empty();
+        if txns.into_iter().try_fold(true, |is_done, txn| Ok::<_, CoordinatorError>(is_done && store::write(settings, txn)?))?
+            && is_last
+        {
+            return Ok(());
+        }
+    }
+    match admin {
+        // What is left is asked for by the next call, or by the controller.
+        Admin::Rebalance => Ok(()),
+        _ => Err(AdminError::Busy.into()),
+    }
+}
+
+fn wait_until_empty(settings: &Settings, node: &str, out: &mut dyn Write) -> Result<(), ChangeError> {
+    let mut said = None;
+    loop {
+        let view = view(settings)?;
+        let is_it = |id: &crate::base::NodeId, name: &str| name == node || id.to_string() == node;
+        let Some(id) = view.members().find(|(id, e)| is_it(id, &e.value.name)).map(|(id, _)| id) else {
+            return Err(AdminError::NoNode(node.into()).into());
+        };
+        let led = |at: &(TopicId, u16)| {
+            let leader = view.partition(at.0, at.1).and_then(|e| e.value.leader);
+            leader.is_some_and(|l| l.node == id)
+        };
+        let (replicas, leads) = (view.replica_count(id), view.replicas_of(id).filter(led).count());
+        if replicas == 0 {
+            writeln!(out, "node {node} is empty: stop it, then `ringmq cluster remove --node={node}`")?;
+            return Ok(());
+        }
+        if said.replace((replicas, leads)) != Some((replicas, leads)) {
+            writeln!(out, "node {node} has {replicas} replicas left and leads {leads} partitions")?;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_says_which_flags_it_needs() {
+        let text = |word, names: &Names| names.admin(word).unwrap_err().to_string();
+        assert_eq!(text("drain", &Names::default()), "drain needs --node");
+        let mut names = Names { topic: Some("t".into()), to: Some("b".into()), ..Names::default() };
+        assert_eq!(text("move", &names), "move needs --partition");
+        names.partition = Some(3);
+        let leader = Admin::MoveLeader { name: TopicName::new("t").unwrap(), partition: 3, to: "b".into() };
+        assert_eq!(names.admin("move").unwrap(), leader);
+        names.from = Some("a".into());
+        assert!(matches!(names.admin("move"), Ok(Admin::MoveReplica { .. })));
+        names.topic = Some("a b".into());
+        assert_eq!(text("move", &names), "a b is no name of a topic");
+    }
+}
