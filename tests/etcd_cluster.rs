@@ -45,7 +45,8 @@ fn a_killed_leader_is_replaced_and_comes_back_as_a_follower() {
 #[test]
 fn a_client_publishes_where_nothing_is_led_while_the_leader_is_killed() {
     let etcd = Member::start(&FAST);
-    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    // A busy machine takes its time over a failover, and nothing is refused meanwhile.
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--pub-waiting-timeout=30s"]);
     let first = {
         Publisher::new(&cluster, "orders").publish(1);
         cluster.leader("orders", 0)
