@@ -207,7 +207,7 @@ fn a_connection_that_moves_between_cores_loses_no_byte() {
                             port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer: None });
                         }
                         Happened::Received(..) => panic!("no memory was lent"),
-                        Happened::Sent(..) | Happened::Ended(_) | Happened::Dialed(..) => {}
+                        Happened::Sent(..) | Happened::Ended(..) | Happened::Dialed(..) => {}
                     }
                 }
                 port.drain(&mut |_, m| {

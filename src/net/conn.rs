@@ -1,19 +1,18 @@
 //! One connection's state, and ids that name one connection for ever.
 //!
 //! ```text
-//!              peer ends,                    grace over
-//!   Open ----- unanswered bytes ----> HalfClosed -----.
-//!     |  \---- peer ends, all answered -------------. |
-//!     |  \---- close() ---------------------------. | |
-//!     |                                           v v v       all sent, peer has not ended
+//!              peer ends                     grace over, close()
+//!   Open ------------ (Ended is told) -> HalfClosed --.
+//!     |  \---- close() -----------------------------. |
+//!     |                                             v v       all sent, peer has not ended
 //!     |                                          Closing --------------------------------> Draining (Closed was told)
 //!     |                                             | all sent and peer ended, or time out     | peer ends, or time out
 //!     |  move_away()                                v                                          v
 //!     '-------------> Moving ---> gone (Moved)     gone (Closed)                              gone
 //! ```
 //! A broken connection (reset, failed send) goes from each state to gone once its operations have completed.
-//! HalfClosed: a client may send its commands, end its side and then read the answers (`nc -N` does); the shard has no
-//! notion of that, so its `Closed` is held back a little while there may be answers to come.
+//! HalfClosed: a client may send its commands, end its side and then read the answers (`nc -N` does), or the error that says what its last
+//! command lacks. The shard closes when all is said; where it does not, the grace is over a little later.
 //! Draining: closing a socket that has unread bytes resets it, and a reset can destroy what was just sent: the error
 //! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
 

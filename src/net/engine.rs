@@ -68,7 +68,7 @@ struct Listening {
 
 /// News that `settle` has to report.
 enum Told {
-    Ended { conn: ConnId },
+    Ended { conn: ConnId, unanswered: bool },
     Closed { conn: ConnId },
     Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
     Dialed { dial: u64, result: Result<(ConnId, Peer), String> },
@@ -378,7 +378,7 @@ impl Net {
         while let Some(told) = self.told.pop_front() {
             events += 1;
             match told {
-                Told::Ended { conn } => each(NetEvent::Ended { conn }),
+                Told::Ended { conn, unanswered } => each(NetEvent::Ended { conn, unanswered }),
                 Told::Closed { conn } => each(NetEvent::Closed { conn }),
                 Told::Moved { conn, fd, moving } => {
                     let Moving { to, session, unread } = *moving;
@@ -556,13 +556,9 @@ impl Net {
 
     fn peer_ended(&mut self, conn: ConnId) {
         let Some(c) = self.conns.get_mut(conn) else { return };
-        if c.unanswered {
-            c.phase = Phase::HalfClosed;
-            self.told.push_back(Told::Ended { conn });
-            self.end_phase_at(conn, Instant::now() + HALF_CLOSE_GRACE);
-        } else {
-            self.flush_and_close(conn);
-        }
+        c.phase = Phase::HalfClosed;
+        self.told.push_back(Told::Ended { conn, unanswered: c.unanswered });
+        self.end_phase_at(conn, Instant::now() + HALF_CLOSE_GRACE);
     }
 
     fn flush_and_close(&mut self, conn: ConnId) {

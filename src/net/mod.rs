@@ -99,8 +99,9 @@ pub enum NetEvent<'a> {
     Received { conn: ConnId, lent: Lent },
     /// The kernel took this many bytes of what was sent.
     Sent { conn: ConnId, bytes: usize },
-    /// The other side has closed its half, with something unanswered: no bytes follow.
-    Ended { conn: ConnId },
+    /// The other side has closed its half: no bytes follow. `unanswered`: bytes came after the last send. Who does not close the connection
+    /// gets `Closed` a moment later.
+    Ended { conn: ConnId, unanswered: bool },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
     /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.

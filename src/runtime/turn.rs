@@ -218,7 +218,7 @@ impl<M: Machine> Core<M> {
                     0 => {}
                     bytes => machine.step(now, Event::Sent { conn, bytes }, effects),
                 },
-                NetEvent::Ended { conn } => machine.step(now, Event::Ended { conn }, effects),
+                NetEvent::Ended { conn, unanswered } => machine.step(now, Event::Ended { conn, unanswered }, effects),
                 NetEvent::Closed { conn } => {
                     links.closed(conn);
                     machine.step(now, Event::Closed { conn }, effects);

@@ -19,7 +19,8 @@ pub enum Happened {
     Bytes(ConnId, Vec<u8>),
     Received(ConnId, Lent),
     Sent(ConnId, usize),
-    Ended(ConnId),
+    /// With `true`: bytes came after the last send.
+    Ended(ConnId, bool),
     Closed(ConnId),
     Moved(ConnId, OwnedFd, CoreId, Box<MovedSession>, Vec<u8>),
     Dialed(u64, Result<(ConnId, Peer), String>),
@@ -31,7 +32,7 @@ fn owned(event: NetEvent<'_>) -> Happened {
         NetEvent::Bytes { conn, bytes } => Happened::Bytes(conn, bytes.to_vec()),
         NetEvent::Received { conn, lent } => Happened::Received(conn, lent),
         NetEvent::Sent { conn, bytes } => Happened::Sent(conn, bytes),
-        NetEvent::Ended { conn } => Happened::Ended(conn),
+        NetEvent::Ended { conn, unanswered } => Happened::Ended(conn, unanswered),
         NetEvent::Closed { conn } => Happened::Closed(conn),
         NetEvent::Dialed { dial, result } => Happened::Dialed(dial, result),
         NetEvent::Moved { conn, fd, to, session, unread } => Happened::Moved(conn, fd, to, session, unread),

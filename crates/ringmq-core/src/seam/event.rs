@@ -61,9 +61,11 @@ pub enum Event<'a> {
         conn: ConnId,
         bytes: usize,
     },
-    /// The other side has closed its half, and may wait for answers: nothing more comes in.
+    /// The other side has closed its half: nothing more comes in. It may wait for answers, most of all where bytes came after the last send
+    /// (`unanswered`).
     Ended {
         conn: ConnId,
+        unanswered: bool,
     },
     /// The connection is gone; nothing more comes for it.
     Closed {

@@ -60,11 +60,12 @@ impl Client {
         }
     }
 
-    /// Nothing more comes in. A native client's answers are waited for by the net.
-    pub fn on_end(&mut self) {
-        if let Client::Nsq(s) = self {
-            s.on_end();
-        }
+    /// Nothing more comes in. True: the session closes the connection when all is answered. A native client's answers are waited for by the
+    /// net.
+    pub fn on_end(&mut self) -> bool {
+        let Client::Nsq(s) = self else { return false };
+        s.on_end();
+        true
     }
 
     pub fn on_sent(&mut self, now: Now, bytes: usize) {

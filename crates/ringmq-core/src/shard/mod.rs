@@ -314,10 +314,13 @@ impl Shard {
                     links.sent(now, conn, bytes);
                 }
             }
-            Event::Ended { conn } => {
-                if let Some(c) = self.conns.get_mut(&conn) {
-                    c.session.on_end();
+            Event::Ended { conn, unanswered } => {
+                let closes_itself = self.conns.get_mut(&conn).is_some_and(|c| {
                     c.touch(conn, &mut self.touched);
+                    c.session.on_end()
+                });
+                if !closes_itself && !unanswered {
+                    out.push(Effect::Close { conn });
                 }
             }
             Event::Closed { conn } => match self.engine.links_mut() {
