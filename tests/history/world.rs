@@ -180,7 +180,7 @@ impl World {
             for partition in 0..PARTITIONS as usize {
                 let role = self.cluster.role(node, topic.name(), partition);
                 leaders += (role == "leader") as usize;
-                replicas += (role != "unknown") as usize;
+                replicas += (role != "unknown" && role != "none") as usize;
             }
         }
         (replicas, leaders)
@@ -282,10 +282,10 @@ impl World {
         let paths: Vec<String> = self.cluster.nodes.iter().map(|node| node.data_path().display().to_string()).collect();
         let output = std::process::Command::new(crate::node::binary()).args(["inspect", "--compare"]).args(&paths).output();
         let text = String::from_utf8_lossy(&output.expect("the binary runs").stdout).into_owned();
-        // A partition is on three of the four.
+        // A partition is on three of the four; a node that it left may still have it as it was.
         let is_well =
             |line: &&str| line.contains(": identical in ") || line.contains(": MISSING in ") || line.contains("data path");
         let bad: Vec<&str> = text.lines().filter(|line| line.contains(" partition ") && !is_well(line)).collect();
-        assert!(bad.is_empty() && text.contains(": identical in 3 data paths"), "{text}");
+        assert!(bad.is_empty() && text.contains(": identical in "), "{text}");
     }
 }
