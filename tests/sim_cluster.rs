@@ -49,6 +49,7 @@ const KEPT_STORE: Kept = &[
     ),
     (9, &[90_030_260_001_549, 90_030_260_001_808]),
     (10, &[310_000_000_000_457]),
+    (11, &[340_000_000_000_051]),
     // found nothing, but make transitions of a replica that one seed of 400 makes, or a dozen
     (
         8,

@@ -200,7 +200,7 @@ impl World {
     /// True if all publishes of a client were taken.
     fn has_taken(&self, wire: u64) -> bool {
         let client = self.clients.get(&wire).map(|v| &v.client);
-        client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave())
+        client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave() && !c.lacks_publish())
     }
 
     /// Stops all nodes and compares what they leave.

@@ -82,6 +82,11 @@ impl AnyClient {
         }
     }
 
+    /// True if a publish was answered with an error that leaves a connection as it is.
+    pub fn lacks_publish(&self) -> bool {
+        matches!(self, AnyClient::Native(c) if c.lacks_publish)
+    }
+
     pub fn is_satisfied(&self) -> bool {
         match self {
             AnyClient::Nsq(c) => c.is_satisfied(),

@@ -100,6 +100,8 @@ pub struct NativeClient {
     pub has_failed: bool,
     /// Another node is to be asked.
     pub wants_to_leave: bool,
+    /// A publish was refused, or its outcome is unknown.
+    pub lacks_publish: bool,
 }
 
 impl NativeClient {
@@ -122,6 +124,7 @@ impl NativeClient {
             again_at_ms: 0,
             has_failed: false,
             wants_to_leave: false,
+            lacks_publish: false,
         };
         let hello = Hello {
             version: VERSION,
@@ -546,6 +549,7 @@ impl NativeClient {
         book.counts.unknown += u64::from(is_publish && e.code == Code::Outcome);
         let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
         self.wants_to_leave |= is_elsewhere;
+        self.lacks_publish |= matches!(pending, Pending::Publish { .. });
         let is_ending = is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
         if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) || e.code == Code::ReadOnly && e.retry == Retry::Later {
             self.again_at_ms = self.age_ms + 100;
@@ -601,4 +605,18 @@ fn ranges(ids: &[u64]) -> Vec<IdRange> {
         }
     }
     ranges
+}
+
+/// At rest each partition must take a publish: one that is refused for a moment was not taken.
+#[test]
+fn who_was_refused_a_publish_lacks_it() {
+    let (mut book, mut rng) = (Book::default(), Rng::new(1));
+    let reach = Reach { is_clustered: true, ..Reach::alone(1) };
+    let mut client = NativeClient::new(1, NativeRole::Publisher, reach, None);
+    client.publish_to(&mut book, &mut rng, 0, 0);
+    let pending = client.pending.remove(&(client.next_request - 1)).expect("it was just sent");
+    let opening = NativeError { code: Code::ReadOnly, retry: Retry::Later, message: "", core: 0, fatal: false };
+    assert!(!client.lacks_publish);
+    client.refused(&mut book, pending, &opening);
+    assert!(client.lacks_publish && !client.has_failed && !client.wants_to_leave);
 }
