@@ -115,6 +115,8 @@ pub struct Book {
     settled: BTreeMap<(ChannelKey, MessagePlace), Settled>,
     /// What clients put off for longer than the message timeout.
     put_off: BTreeSet<(ChannelKey, MessagePlace)>,
+    /// Some message may have a copy: it was put off, or published deferred, for long.
+    has_copies: bool,
     generation: u64,
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed_topics: BTreeSet<usize>,
@@ -210,11 +212,6 @@ impl Book {
         });
         self.counts.written += 1;
         n
-    }
-
-    /// Records that a message is about to be written as a deferred publish.
-    pub fn is_due_in(&mut self, n: usize, delay_ms: u64) {
-        (self.messages[n].due_ms, self.messages[n].delay_ms) = (self.wall_ms + delay_ms, delay_ms);
     }
 
     /// The node lets go of a message, or the client reads it.

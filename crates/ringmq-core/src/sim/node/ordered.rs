@@ -119,7 +119,7 @@ impl Book {
 
     /// An id that names no message, where others do: [`Order::names_a_message`] holds it against what comes later.
     fn is_copy(&self, topic: usize, at: MessagePlace) -> bool {
-        self.counts.put_off > 0 && (!self.is_named(topic, at) || self.order.aliases.contains(&(topic, at)))
+        self.has_copies() && (!self.is_named(topic, at) || self.order.aliases.contains(&(topic, at)))
     }
 
     fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessagePlace) {
@@ -140,4 +140,17 @@ impl Book {
         let last = self.order.last.entry(key).or_default();
         *last = (*last).max(came);
     }
+}
+
+/// What other channels have copied forward stands between the messages of an ordered one.
+#[test]
+fn a_copy_of_a_deferred_publish_is_no_gap() {
+    use crate::base::{PartitionId, Rng};
+    use crate::sim::node::world::FORWARD_AFTER_MS;
+    let (mut book, at) = (Book::default(), MessagePlace::new(PartitionId(0), LogId(7)));
+    let n = book.write_to(0, Some(0), &mut Rng::new(1));
+    book.is_due_in(n, FORWARD_AFTER_MS);
+    assert!(!book.is_copy(0, at), "nobody copies it");
+    book.is_due_in(n, FORWARD_AFTER_MS + 1);
+    assert!(book.is_copy(0, at));
 }

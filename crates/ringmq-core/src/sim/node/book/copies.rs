@@ -36,12 +36,24 @@ impl Book {
         MessagePlace::new(at.partition, copy_of.log_id)
     }
 
+    /// Records that a message is about to be written as a deferred publish.
+    pub fn is_due_in(&mut self, n: usize, delay_ms: u64) {
+        (self.messages[n].due_ms, self.messages[n].delay_ms) = (self.wall_ms + delay_ms, delay_ms);
+        self.has_copies |= delay_ms > FORWARD_AFTER_MS;
+    }
+
+    /// Whether copies of messages may stand between others in the logs.
+    pub fn has_copies(&self) -> bool {
+        self.has_copies
+    }
+
     /// A REQ for longer than the message timeout was written: from now on the channel may have the message and a copy of it, which
     /// clients know by one id. A FIN of one says nothing of the other.
     pub fn puts_off_for_long(&mut self, channel: &ChannelKey, id: MessagePlace) {
         self.put_off.insert((channel.clone(), id));
         self.settled.remove(&(channel.clone(), id));
         self.counts.put_off += 1;
+        self.has_copies = true;
     }
 
     /// The time of clients, and the wall clock of nodes that all have one.
