@@ -57,6 +57,7 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
 /// Metrics for Prometheus. Cores give numbers alone; this thread renders the text.
 pub async fn metrics(node: &Node) -> Reply {
     let shards = ask_all(node, None, None, false).await;
+    let cluster = cluster_numbers(node).await;
     let facts = ProcessFacts {
         version: env!("CARGO_PKG_VERSION"),
         start_unix_s: node.start_unix_s,
@@ -65,7 +66,7 @@ pub async fn metrics(node: &Node) -> Reply {
         spare_bytes: (node.around.spare_bytes)(),
         journal_bytes: node.settings.journal_bytes * u64::from(node.link.cores()),
         http_publishes: node.publish_times.borrow().clone(),
-        cluster: cluster_numbers(node).await,
+        cluster,
     };
     with_type(StatusCode::OK, prometheus::CONTENT_TYPE, prometheus::render(&shards, &facts).into())
 }

@@ -127,7 +127,7 @@ const FOREIGN: &[&str] = &["security-opt", "release", "version", "help", "test",
 
 /// What each `.long(` and its like of a command names.
 fn declared(source: &str) -> BTreeSet<String> {
-    let makers = ["long(\"", "number(\""];
+    let makers = ["long(\"", "number(\"", "of_change(\""];
     let found = makers.iter().flat_map(|maker| source.match_indices(maker).map(|(at, maker)| &source[at + maker.len()..]));
     found.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
 }

@@ -254,7 +254,7 @@ impl World {
             if self.nodes[n].paused <= now {
                 self.answer_probes(n);
             }
-            if now % (100 * MS) == 0 && self.nodes[n].paused <= now {
+            if now.is_multiple_of(100 * MS) && self.nodes[n].paused <= now {
                 self.hand_over(n);
             }
         }
