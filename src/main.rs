@@ -228,10 +228,13 @@ fn command() -> Command {
         )
         .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print JSON").help_heading("Print"))
         .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic; of move: the topic").help_heading("Print"))
-        .arg(of_change("partition", "number", "Of move: the partition").value_parser(clap::value_parser!(u16)))
-        .arg(of_change("from", "node", "Of move: the node that gives a replica up, by its name or id; without it the leader moves"))
-        .arg(of_change("to", "node", "Of move: the node that gets the replica or leads"))
-        .arg(of_change("node", "node", "Of drain, undrain and remove: the node, by its name or id"))
+        .arg(
+            of_change(Arg::new("partition").long("partition"), "number", "Of move: the partition")
+                .value_parser(clap::value_parser!(u16)),
+        )
+        .arg(of_change(Arg::new("from").long("from"), "node", "Of move: the node that gives a replica up; without it the leader moves"))
+        .arg(of_change(Arg::new("to").long("to"), "node", "Of move: the node that gets the replica or leads"))
+        .arg(of_change(Arg::new("node").long("node"), "node", "Of drain, undrain and remove: the node, by its name or id"))
         .arg(
             Arg::new("wait")
                 .long("wait")
@@ -367,8 +370,8 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
 }
 
 /// A flag of the words of `ringmq cluster` that change something.
-fn of_change(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).value_name(value).help(help).help_heading("Change")
+fn of_change(flag: Arg, value: &'static str, help: &'static str) -> Arg {
+    flag.value_name(value).help(help).help_heading("Change")
 }
 
 fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
