@@ -79,8 +79,18 @@ fn a_client_publishes_where_nothing_is_led_while_the_leader_is_killed() {
         assert!(answer.ends_with("OK"), "{answer}");
         acknowledged.extend(body.split('\n').map(|line| line.as_bytes().to_vec()));
     }
-    let mut consumer = Client::connect(cluster.nodes[second].tcp()).expect("it runs");
-    consumer.subscribe("orders", "c", 100).expect("it leads the topic");
+    // The next leader takes publishes at once, and delivers when the lease of the killed one is over.
+    let leader = cluster.nodes[second].tcp();
+    let mut subscribed = None;
+    until(
+        || {
+            let mut client = Client::connect(leader).expect("it runs");
+            subscribed = client.subscribe("orders", "c", 100).is_ok().then_some(client);
+            subscribed.is_some()
+        },
+        || "the next leader delivers".to_owned(),
+    );
+    let mut consumer = subscribed.expect("it was just looked at");
     let mut missing: BTreeSet<Vec<u8>> = acknowledged.into_iter().collect();
     let mut came = BTreeSet::new();
     while !missing.is_empty() {
