@@ -162,7 +162,7 @@ impl Controller {
         if record.wanted.is_some() {
             return None;
         }
-        let is_calm = |n: &NodeId| self.sessions.get(n).is_some_and(|(_, since)| now >= *since + self.options.calm);
+        let is_calm = |n: &NodeId| self.sessions.get(n).is_some_and(|(_, since, _)| now >= *since + self.options.calm);
         let first = record.replicas.iter().copied().find(|n| is_fit(n))?;
         let must = !self.stays_in(now, view, record, leader);
         if first == leader || !must && Some(&first) != record.replicas.first() {

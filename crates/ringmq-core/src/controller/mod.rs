@@ -30,7 +30,7 @@ use crate::metadata::request::{Compare, Op, Txn};
 use crate::metadata::view::{Changed, View};
 use decide::Verdict;
 use placement::Move;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A topic's id and a partition's number.
@@ -84,16 +84,16 @@ pub struct Batch {
 pub struct Controller {
     me: NodeId,
     options: ControllerOptions,
-    /// Sessions that are known, and since when.
-    sessions: BTreeMap<NodeId, (u64, Ticks)>,
+    /// Sessions that are known, since when, and the starts of their processes.
+    sessions: BTreeMap<NodeId, (u64, Ticks, u64)>,
     /// Nodes without a session, and since when.
     away: BTreeMap<NodeId, Ticks>,
     /// Sessions whose process is taken for ended before their lease is.
     down: BTreeMap<NodeId, u64>,
     /// Nodes that are away for too long and whose partitions were looked at for that.
     replaced: BTreeSet<NodeId>,
-    /// When sessions ended lately.
-    lost: VecDeque<Ticks>,
+    /// When a node's session ended lately, and the start of its process. A process that began since then has no lease to lose.
+    lost: BTreeMap<NodeId, (Ticks, u64)>,
     /// Until then nothing moves: many leases ended at once.
     hold_until: Ticks,
     in_office: bool,
@@ -125,7 +125,7 @@ impl Controller {
             away: BTreeMap::new(),
             down: BTreeMap::new(),
             replaced: BTreeSet::new(),
-            lost: VecDeque::new(),
+            lost: BTreeMap::new(),
             hold_until: Ticks(0),
             in_office: false,
             dirty: BTreeSet::new(),
@@ -203,15 +203,22 @@ impl Controller {
     }
 
     fn see_session(&mut self, now: Ticks, view: &View, node: NodeId) {
-        let before = self.sessions.get(&node).map(|(session, _)| *session);
+        let before = self.sessions.get(&node).copied();
         let session = view.session(node);
-        if before == session {
+        if before.map(|(session, ..)| session) == session {
             // Only its value: what it says of its suspects.
             return self.look_at(view, node);
         }
-        match session {
-            Some(session) => {
-                self.sessions.insert(node, (session, now));
+        if let Some((_, _, start)) = before {
+            self.lost.insert(node, (now, start));
+        }
+        match view.node(node) {
+            Some(entry) => {
+                let start = entry.value.start;
+                self.sessions.insert(node, (entry.create_revision, now, start));
+                if self.lost.get(&node).is_some_and(|(_, lost)| *lost < start) {
+                    self.lost.remove(&node);
+                }
                 self.dirty.append(&mut self.short);
                 self.away.remove(&node);
                 self.replaced.remove(&node);
@@ -235,10 +242,7 @@ impl Controller {
     /// Half of the nodes in one TTL, and more than one: the store was asleep, or cut off from them.
     fn see_lost(&mut self, now: Ticks) {
         let ttl = self.options.ttl;
-        self.lost.push_back(now);
-        while self.lost.front().is_some_and(|at| *at + ttl < now) {
-            self.lost.pop_front();
-        }
+        self.lost.retain(|_, (at, _)| *at + ttl >= now);
         let nodes = self.sessions.len() + self.away.len();
         if self.lost.len() >= 2 && self.lost.len() * 2 >= nodes {
             self.hold_until = self.hold_until.max(now + ttl);

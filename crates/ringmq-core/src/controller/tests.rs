@@ -62,7 +62,12 @@ impl Rig {
     }
 
     fn arrive(&mut self, n: usize, suspects: Suspects) {
-        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects };
+        self.begin(n, 1, suspects);
+    }
+
+    /// The process that has begun so often registers.
+    fn begin(&mut self, n: usize, start: u64, suspects: Suspects) {
+        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start, suspects };
         self.put(Key::Node(id(n)), encode(&node));
     }
 
@@ -299,6 +304,23 @@ fn after_a_mass_expiry_nothing_moves_for_a_ttl() {
         let r = rig.record(p);
         assert_eq!(r.leader.map(|l| l.node), before.leader.map(|l| l.node), "each comes back to what it led");
         assert_eq!(r.isr, before.isr);
+    }
+}
+
+#[test]
+fn a_restart_is_no_expiry_and_holds_back_no_election() {
+    for (start, is_held) in [(2, false), (1, true)] {
+        let mut rig = Rig::new(3, 3, ControllerOptions::default());
+        rig.topic(TOPIC, "t", 3, 3);
+        let led_by_2 = (0..3).find(|p| rig.record(*p).leader.is_some_and(|l| l.node == id(2))).unwrap();
+        rig.leave(1);
+        rig.run(1);
+        rig.begin(1, start, Suspects::None);
+        rig.run(1);
+        rig.leave(2);
+        rig.run(1);
+        let is_led = rig.record(led_by_2).leader.is_some_and(|l| l.node != id(2));
+        assert_eq!(is_led, !is_held, "node 1 is back as start {start}");
     }
 }
 
