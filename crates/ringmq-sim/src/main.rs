@@ -50,12 +50,10 @@ fn command() -> Command {
         .arg(number("nodes", "Nodes of each cluster, 1 to 5 [default: as each seed draws]"))
         .arg(number("span-ms", "How long faults come, in simulated milliseconds [default: as each seed draws]"))
         .arg(number("clients", "Clients at a time [default: as each seed draws]"))
-        .arg(
-            Arg::new("by")
-                .long("by")
-                .value_parser(["store", "file", "alone"])
-                .help("Who says what a node leads: a metadata store, static files, or nobody, for one node alone"),
-        )
+        .arg(Arg::new("by").long("by").value_parser(["store", "etcd", "file", "alone"]).help(
+            "Who says what a node leads: a test double of a store, the real agents over an etcd in memory, static files, or \
+                     nobody, for one node alone [default: store or file, as each seed draws]",
+        ))
         .arg(
             Arg::new("without")
                 .long("without")
@@ -91,6 +89,7 @@ impl Asked {
         let number = |name| matches.get_one::<u64>(name).copied();
         let by = matches.get_one::<String>("by").map(|by| match by.as_str() {
             "store" => Coordination::Store,
+            "etcd" => Coordination::Etcd,
             "file" => Coordination::File,
             _ => Coordination::Alone,
         });

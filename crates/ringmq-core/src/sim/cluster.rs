@@ -9,6 +9,8 @@
 //! Time is simulated: everything that happens stands in one queue, by its time. What is checked, and under which name of
 //! docs/promise.md: [`check`]. Panics at the first broken promise, the name of the check first. Only for tests.
 
+mod agents;
+mod budget;
 mod check;
 mod clients;
 pub mod coverage;
@@ -21,13 +23,49 @@ pub mod plan;
 mod quiet;
 mod roles;
 pub mod shrink;
+mod store;
 mod tap;
+mod topics;
 mod wires;
 mod world;
 
 use crate::sim::node::book::Counts;
 use plan::Plan;
 use world::World;
+
+/// What became of the metadata in a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetadataCounts {
+    /// Leaders that the controller or operator named.
+    pub elections: u64,
+    /// Memberships that the store changed for a leader.
+    pub proposals: u64,
+    pub replica_changes: u64,
+    /// Of an etcd: changes of the controller's office, sessions that began, leases that nodes took for over by their own clocks.
+    pub terms: u64,
+    pub sessions: u64,
+    pub lapses: u64,
+    /// Requests that were lost, watches that ended.
+    pub requests_lost: u64,
+    pub watches_lost: u64,
+    pub topics_made: u64,
+    pub topics_deleted: u64,
+}
+
+impl MetadataCounts {
+    fn add(&mut self, o: &MetadataCounts) {
+        self.elections += o.elections;
+        self.proposals += o.proposals;
+        self.replica_changes += o.replica_changes;
+        self.terms += o.terms;
+        self.sessions += o.sessions;
+        self.lapses += o.lapses;
+        self.requests_lost += o.requests_lost;
+        self.watches_lost += o.watches_lost;
+        self.topics_made += o.topics_made;
+        self.topics_deleted += o.topics_deleted;
+    }
+}
 
 /// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,11 +85,7 @@ pub struct Outcome {
     /// Connections that ended meanwhile.
     pub lent_cut: u64,
     pub dials: u64,
-    /// Leaders that the controller or operator named, or a leader that resigned.
-    pub elections: u64,
-    /// Memberships that the store changed for a leader.
-    pub proposals: u64,
-    pub replica_changes: u64,
+    pub metadata: MetadataCounts,
     pub read_only: u64,
     pub damages: u64,
     /// Segments that began on the space of others.
@@ -90,9 +124,7 @@ impl Outcome {
         self.lent += o.lent;
         self.lent_cut += o.lent_cut;
         self.dials += o.dials;
-        self.elections += o.elections;
-        self.proposals += o.proposals;
-        self.replica_changes += o.replica_changes;
+        self.metadata.add(&o.metadata);
         self.read_only += o.read_only;
         self.damages += o.damages;
         self.reused += o.reused;

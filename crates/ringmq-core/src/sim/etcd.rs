@@ -86,6 +86,11 @@ impl Etcd {
         all.into_iter().for_each(|id| self.end(id));
     }
 
+    /// All leases begin anew: another member of the store keeps their time.
+    pub fn extend_all_leases(&mut self, now: u64) {
+        self.leases.values_mut().for_each(|l| l.ends = now + l.ttl.as_nanos() as u64);
+    }
+
     fn end(&mut self, lease: LeaseId) {
         self.leases.remove(&lease);
         let keys: Vec<Bytes> = self.keys.values().filter(|kv| kv.lease == Some(lease)).map(|kv| kv.key.clone()).collect();

@@ -15,6 +15,7 @@
 use super::meta::Key;
 use super::node::recover_options;
 use super::plan::Coordination;
+use super::store::PASSING;
 use super::world::{MS, World};
 use crate::base::{Epoch, LogId, MessagePlace, PartitionId};
 use crate::format::batch::BatchHeader;
@@ -124,9 +125,10 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
 impl World {
     /// A turn of a core ends: what it hands out, it hands out now. Static files know no lease.
     pub fn look_who_serves(&mut self, n: usize, core: usize) {
-        if self.plan.coordination != Coordination::Store {
+        if !matches!(self.plan.coordination, Coordination::Store | Coordination::Etcd) {
             return;
         }
+        self.a_deleted_topic_stays_deleted(n, core);
         let now = self.nodes[n].clocks(self.now).ticks;
         let Some(r) = &self.nodes[n].running else { return };
         for (route, epoch) in r.shards[core].served(now) {
@@ -221,7 +223,7 @@ impl World {
 
     /// Checks at the end that all replicas of a partition have the same bytes, from where all still have them.
     pub fn replicas_are_equal(&self, logs: &[Logs], starts: &[BTreeMap<Key, i64>]) {
-        for (key, entry) in &self.meta.entries {
+        for (key, entry) in self.meta.entries.iter().filter(|(key, _)| key.0 < PASSING) {
             let replicas: Vec<usize> = entry.now.replicas.iter().map(|id| self.meta.index(*id)).collect();
             let of = |n: usize| logs[n].get(key).map_or(&[][..], |l| &l[..]);
             let start = replicas.iter().filter_map(|n| starts[*n].get(key)).copied().max().unwrap_or(0);

@@ -31,6 +31,9 @@ impl World {
             return;
         }
         let keys = self.meta.keys();
+        if keys.is_empty() {
+            return;
+        }
         let key = keys[self.rng.below(keys.len() as u64) as usize];
         let node = match self.meta.leader(key) {
             Some(leader) if self.rng.chance(0.92) => leader,
@@ -72,7 +75,7 @@ impl World {
     fn reach(&self, key: Key, node: usize) -> Reach {
         let is_clustered = self.plan.coordination != Coordination::Alone;
         let defers = self.plan.faults.put_off > 0.0;
-        let defers_publishes = defers && self.meta.topics[key.0].partitions == 1;
+        let defers_publishes = defers && self.meta.topics[&key.0].partitions == 1;
         Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered, defers, defers_publishes }
     }
 
@@ -85,7 +88,7 @@ impl World {
     pub fn native_client(&mut self, role: NativeRole, key: Key, node: usize) -> u64 {
         let wire = self.connect(node, true);
         let cores = self.nodes[node].cores;
-        let topic = &self.meta.topics[key.0];
+        let topic = &self.meta.topics[&key.0];
         let home = topic.core_of(crate::base::PartitionId(key.1), cores).0;
         let is_lost =
             matches!(role, NativeRole::Publisher | NativeRole::Consumer | NativeRole::Both) && self.phase == Phase::Faulty;

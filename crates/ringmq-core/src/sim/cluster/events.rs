@@ -1,9 +1,11 @@
 //! What will happen, by its time. What concerns a node's process dies with it, and waits while it stands still.
 
+use crate::metadata::{self, request::Request};
 use crate::seam::cluster::{Ask, Fact};
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
 pub enum Happening {
     /// Completion of a disk operation.
@@ -39,6 +41,41 @@ pub enum Happening {
         node: usize,
         life: u64,
         ask: Ask,
+    },
+    /// What a node's agent concludes, for one core, in order.
+    Facts {
+        node: usize,
+        life: u64,
+        core: usize,
+        facts: Arc<[Fact]>,
+    },
+    /// Question of a core that reaches the agent of its node.
+    AskAgent {
+        node: usize,
+        life: u64,
+        ask: Ask,
+    },
+    AgentTick {
+        node: usize,
+        life: u64,
+    },
+    /// A request of an agent that reaches the etcd, and what came of it.
+    Request {
+        node: usize,
+        life: u64,
+        token: u64,
+        request: Box<Request>,
+    },
+    Answered {
+        node: usize,
+        life: u64,
+        token: u64,
+        outcome: Box<metadata::request::Outcome>,
+    },
+    /// A watch tells what it has.
+    WatchDue {
+        node: usize,
+        life: u64,
     },
     /// A node renews its lease; then the store's answer, with the moment at which it asked and the revision of all metadata then.
     Renew {
@@ -129,6 +166,7 @@ pub enum Mend {
     Cut(usize, usize),
     Slow(usize, usize),
     StoreAway(usize),
+    StoreAsleep,
     Shaky(usize),
     Full(usize),
 }
@@ -146,9 +184,14 @@ impl Happening {
             | Renew { node, life }
             | Renewed { node, life, .. }
             | Look { node, life }
+            | Facts { node, life, .. }
+            | AskAgent { node, life, .. }
+            | AgentTick { node, life }
+            | Answered { node, life, .. }
+            | WatchDue { node, life }
             | Dialed { node, life, .. } => Some((*node, *life)),
             // it has left the node
-            Ask { .. } => None,
+            Ask { .. } | Request { .. } => None,
             _ => None,
         }
     }

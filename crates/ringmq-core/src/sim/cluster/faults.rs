@@ -25,6 +25,8 @@ const TIMED: &[&str] = &[
     "full_disk",
     "operator",
     "hand_over",
+    "store_sleep",
+    "topics",
 ];
 
 impl World {
@@ -32,7 +34,7 @@ impl World {
     pub fn plan_faults(&mut self) {
         for (field, (name, .., much)) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
             // nothing is drawn for the newest ones where they are not: runs without them stay as they were
-            if !["full_disk", "operator", "hand_over"].contains(name) || *much(&mut self.faults) > 0.0 {
+            if !["full_disk", "operator", "hand_over", "store_sleep", "topics"].contains(name) || *much(&mut self.faults) > 0.0 {
                 self.next_fault(field);
             }
         }
@@ -56,6 +58,7 @@ impl World {
         match FIELDS[field].0 {
             "operator" => return self.operate(),
             "hand_over" => return self.want_hand_over(),
+            "topics" => return self.change_topics(),
             _ => {}
         }
         let n = self.rng.below(self.nodes.len() as u64) as usize;
@@ -90,12 +93,14 @@ impl World {
                 self.take_store_away(n, until);
             }
             "leader_move" => self.move_leader(),
+            "membership" if self.plan.coordination == Coordination::Etcd => self.change_drain(n),
             "membership" => self.change_membership(n),
             "slow_disk" => self.nodes[n].disk_stands_until = self.now + self.rng.below(1500 * MS),
             "rot" => self.rot(),
             "all_down" => self.power_sags(),
             "cut_off" => self.cut_off(n),
             "full_disk" => self.fill_disk(n),
+            "store_sleep" => self.store_falls_asleep(),
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));
@@ -286,7 +291,8 @@ impl World {
             if let Some(r) = &mut node.running {
                 r.effects_left = None;
             }
-            if std::mem::take(&mut node.is_store_away) || node.running.is_some() {
+            let is_away = std::mem::take(&mut node.is_store_away);
+            if self.plan.coordination != Coordination::Etcd && (is_away || node.running.is_some()) {
                 let life = node.life;
                 self.queue.put(self.now, Happening::Look { node: n, life });
             }
@@ -294,6 +300,7 @@ impl World {
         if self.plan.coordination == Coordination::File {
             self.spread_file(10 * MS);
         }
+        self.store_wakes();
         if self.plan.coordination == Coordination::Store {
             for key in self.meta.keys() {
                 if self.meta.restore_replicas(key, self.plan.replicas) {

@@ -3,7 +3,9 @@
 //!
 //! The store is linearizable: it is one value here. That its word comes late, twice or not at all is the world's doing.
 
+use super::MetadataCounts;
 use super::plan::{Coordination, Plan};
+use super::store::{PASSING, Store};
 use crate::base::{Epoch, PartitionId, Rng, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::cluster::{Ask, ClusterNode, Fact};
@@ -30,6 +32,12 @@ pub struct Entry {
     led_until: u64,
 }
 
+impl Entry {
+    pub fn new(now: Membership) -> Entry {
+        Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 }
+    }
+}
+
 /// Consequence of an [`Ask`].
 #[derive(Debug, Default)]
 pub struct Answer {
@@ -42,8 +50,11 @@ pub struct Answer {
 pub struct Meta {
     coordination: Coordination,
     pub nodes: Arc<[ClusterNode]>,
-    pub topics: Vec<TopicRef>,
+    /// Topics by their numbers.
+    pub topics: BTreeMap<usize, TopicRef>,
     pub entries: BTreeMap<Key, Entry>,
+    /// The etcd of a run that has one. The entries say what stands there.
+    pub store: Store,
     /// Revision of all entries: rises with each change.
     pub revision: u64,
     /// Time until which the store takes each node for alive.
@@ -54,16 +65,16 @@ pub struct Meta {
     /// The generation of each node's life.
     pub generations: Vec<u64>,
     replicas_max: usize,
-    pub elections: u64,
-    pub proposals: u64,
-    pub replica_changes: u64,
+    pub counts: MetadataCounts,
 }
 
 impl Meta {
     pub fn new(plan: &Plan, ids: &[NodeId], topics: Vec<TopicRef>, rng: &mut Rng) -> Meta {
         let node = |(n, id): (usize, &NodeId)| ClusterNode::new(*id, format!("node{n}"), format!("node{n}:4170"));
         let mut entries = BTreeMap::new();
-        for (t, topic) in topics.iter().enumerate() {
+        let is_etcd = plan.coordination == Coordination::Etcd;
+        let topics: BTreeMap<usize, TopicRef> = if is_etcd { BTreeMap::new() } else { (0..).zip(topics).collect() };
+        for (&t, topic) in &topics {
             for p in 0..topic.partitions {
                 let first = rng.below(ids.len() as u64) as usize;
                 let replicas: Vec<NodeId> = (0..plan.replicas).map(|i| ids[(first + i) % ids.len()]).collect();
@@ -81,7 +92,7 @@ impl Meta {
                     wanted: None,
                     former: None,
                 };
-                entries.insert((t, p), Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 });
+                entries.insert((t, p), Entry::new(now));
             }
         }
         Meta {
@@ -89,15 +100,14 @@ impl Meta {
             nodes: ids.iter().enumerate().map(node).collect(),
             topics,
             entries,
+            store: Store::default(),
             revision: 1,
             leases: vec![0; ids.len()],
             files: vec![1; ids.len()],
             openings: BTreeMap::new(),
             generations: vec![0; ids.len()],
             replicas_max: (plan.replicas + 1).min(plan.nodes),
-            elections: 0,
-            proposals: 0,
-            replica_changes: 0,
+            counts: MetadataCounts::default(),
         }
     }
 
@@ -111,11 +121,17 @@ impl Meta {
     }
 
     pub fn key(&self, route: Route) -> Option<Key> {
-        let topic = self.topics.iter().position(|t| t.id == route.topic_id)?;
+        let topic = *self.topics.iter().find(|(_, t)| t.id == route.topic_id)?.0;
         self.entries.contains_key(&(topic, route.partition.0)).then_some((topic, route.partition.0))
     }
 
+    /// Partitions that clients use.
     pub fn keys(&self) -> Vec<Key> {
+        self.entries.range(..(PASSING, 0)).map(|(key, _)| *key).collect()
+    }
+
+    /// Those of topics that come and go, too.
+    pub fn all_keys(&self) -> Vec<Key> {
         self.entries.keys().copied().collect()
     }
 
@@ -133,7 +149,7 @@ impl Meta {
 
     /// Facts that a starting node reads, in order.
     pub fn all_facts(&self, node: usize) -> Vec<Fact> {
-        let topics = self.topics.iter().map(|t| Fact::Topic(t.clone()));
+        let topics = self.topics.values().map(|t| Fact::Topic(t.clone()));
         let partitions = self.entries.keys().map(|key| self.fact(node, *key));
         let read = Fact::Read { revision: self.revision };
         std::iter::once(Fact::Nodes(self.nodes.clone())).chain(topics).chain(partitions).chain([read]).collect()
@@ -162,7 +178,7 @@ impl Meta {
             membership.epoch = static_epoch(membership.epoch.0, generation, opening).expect("a run has few of each");
             membership.version = membership.version << OPENINGS_BITS | openings;
         }
-        Fact::Partition { topic: self.topics[key.0].clone(), partition: PartitionId(key.1), membership }
+        Fact::Partition { topic: self.topics[&key.0].clone(), partition: PartitionId(key.1), membership }
     }
 
     /// A start of a node.
@@ -189,7 +205,7 @@ impl Meta {
             Ask::Propose { version, isr, .. } => {
                 let proposed = Membership { isr, ..m.clone() };
                 if !is_file && m.version == version && m.leader == Some(id) && proposed.is_sane() {
-                    self.proposals += 1;
+                    self.counts.proposals += 1;
                     return self.swap(key, proposed);
                 }
                 Answer { fact: Some(Fact::ProposalRefused { route, version }), changed: None }
@@ -259,7 +275,7 @@ impl Meta {
         match old.filter(|old| self.leases[*old] > now) {
             Some(old) => self.take_lead(key, old, m),
             None => {
-                self.elections += 1;
+                self.counts.elections += 1;
                 self.swap(key, Membership { leader, epoch, wanted: None, ..m });
             }
         }
@@ -309,12 +325,12 @@ impl Meta {
             m.replicas.retain(|n| *n != id);
             m.isr = others;
             if m.leader == Some(id) {
-                self.replica_changes += 1;
+                self.counts.replica_changes += 1;
                 self.take_lead(key, node, m);
                 return true;
             }
         }
-        self.replica_changes += 1;
+        self.counts.replica_changes += 1;
         self.swap(key, m);
         true
     }
@@ -344,7 +360,7 @@ impl Meta {
         let (leader, epoch) = (Some(self.nodes[leader].id), Epoch(entry.now.epoch.0 + 1));
         entry.now = Membership { version, leader, epoch, ..entry.now.clone() };
         entry.history.push(entry.now.clone());
-        self.elections += 1;
+        self.counts.elections += 1;
     }
 
     pub fn newest_file(&self) -> u64 {
@@ -424,7 +440,7 @@ mod tests {
             let m = &meta.entries[&(0, 0)].now;
             assert!(m.isr.len() >= 2 && m.is_sane(), "{m:?}");
         }
-        assert!(meta.replica_changes > 2);
+        assert!(meta.counts.replica_changes > 2);
         assert!(!meta.change_replicas((0, 0), 0, false, &mut rng) || !meta.is_in_sync((0, 0), 0));
     }
 

@@ -1,5 +1,6 @@
 //! A node: its disk, which stays, and its process, which comes and goes.
 
+use super::agents::Seat;
 use super::check::Look;
 use super::events::Happening;
 use super::plan::Coordination;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 pub const JOURNAL_WRITES: usize = 16;
 
 /// The cluster's id.
-const CLUSTER: [u8; 16] = [0xc5; 16];
+pub const CLUSTER: [u8; 16] = [0xc5; 16];
 
 pub struct Node {
     pub disk: SimDisk,
@@ -39,6 +40,8 @@ pub struct Node {
     pub is_store_away: bool,
     /// Revision up to which its coordinator has read the metadata, in this life.
     pub read: u64,
+    /// Cluster and revision of the etcd that its data path remembers.
+    pub remembered: Option<([u8; 16], u64)>,
     /// Time until which it has no power.
     pub is_off_until: u64,
     /// Time until which its disk is full.
@@ -78,6 +81,8 @@ pub struct Running {
     pub journal: Vec<VecDeque<(u64, u64)>>,
     /// Doubts that its recovery found, by partition.
     pub doubts: BTreeMap<super::meta::Key, Doubt>,
+    /// Its conversation with the etcd.
+    pub seat: Option<Box<Seat>>,
 }
 
 impl Node {
@@ -93,6 +98,7 @@ impl Node {
             wall_skew: 0,
             is_store_away: false,
             read: 0,
+            remembered: None,
             is_off_until: 0,
             is_full_until: 0,
             is_shaky: false,
@@ -153,6 +159,7 @@ impl World {
         let doubts =
             doubts.filter_map(|p| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.damage.doubt()))).collect();
         let shards = self.make_shards(n, recovered);
+        let seat = (self.plan.coordination == Coordination::Etcd).then(|| self.new_seat(n));
         self.nodes[n].fails_journal = false;
         self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);
         if self.nodes[n].is_shaky {
@@ -175,11 +182,15 @@ impl World {
             effects_left: None,
             journal: vec![VecDeque::new(); all],
             doubts,
+            seat,
         });
         (0..all).for_each(|core| self.arm_tick(n, core));
         if self.is_clustered() {
             let life = self.nodes[n].life;
             let at = self.soon(5 * MS);
+            if self.plan.coordination == Coordination::Etcd {
+                return self.queue.put(at, Happening::AgentTick { node: n, life });
+            }
             self.queue.put(at, Happening::Look { node: n, life });
             match self.plan.coordination {
                 Coordination::Store => self.queue.put(at, Happening::Renew { node: n, life }),
@@ -369,8 +380,9 @@ impl World {
 
     /// Ends the process, after all its cores have stopped.
     pub fn has_stopped(&mut self, n: usize) {
-        let running = self.nodes[n].running.take();
-        assert!(running.is_some_and(|r| r.is_stopped.iter().all(|s| *s)), "it was asked");
+        let running = self.nodes[n].running.take().expect("it was asked");
+        assert!(running.is_stopped.iter().all(|s| *s), "it was asked");
+        self.give_lease_back(n, running.seat);
         self.terms_end(n);
         self.say(|| format!("node{n} has stopped"));
         self.outcome.stops += 1;

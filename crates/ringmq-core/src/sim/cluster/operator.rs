@@ -2,6 +2,7 @@
 //! answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
 use super::meta::Key;
+use super::topics::Wishes;
 use super::world::{Phase, World};
 use crate::base::{CoreId, PartitionId};
 use crate::seam::event::Event;
@@ -26,6 +27,14 @@ pub struct Operator {
     last_ticket: u64,
     /// Channels that go on, or are not there, at rest.
     settled: BTreeSet<Key>,
+    /// What is asked of the cluster's agents.
+    pub wishes: Wishes,
+}
+
+impl Operator {
+    pub fn new(wishes: Wishes) -> Operator {
+        Operator { wishes, ..Operator::default() }
+    }
 }
 
 fn channel(key: Key) -> ChannelKey {
@@ -36,6 +45,9 @@ impl World {
     /// Some change of some channel.
     pub fn operate(&mut self) {
         let keys = self.meta.keys();
+        if keys.is_empty() {
+            return;
+        }
         let key = keys[self.rng.below(keys.len() as u64) as usize];
         let changes = [Change::Pause, Change::Unpause, Change::Unpause, Change::Empty, Change::Delete, Change::Delete];
         let change = changes[self.rng.below(changes.len() as u64) as usize];
@@ -55,7 +67,7 @@ impl World {
         let is_rest = self.phase == Phase::Healed;
         self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_rest });
         self.say(|| format!("the operator asks node{n}: {change:?} of {key:?}"));
-        let topic = self.meta.topics[key.0].clone();
+        let topic = self.meta.topics[&key.0].clone();
         let core = topic.core_of(PartitionId(key.1), self.nodes[n].cores).0 as usize;
         let message = change.ask(Ticket(ticket), topic, key.1, OPERATED);
         self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });

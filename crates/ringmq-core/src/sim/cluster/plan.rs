@@ -9,10 +9,30 @@ use crate::shard::LENT_MIN;
 pub enum Coordination {
     /// A single node that leads everything.
     Alone,
-    /// A metadata store with leases and a controller.
+    /// A test double of a metadata store, its leases and its controller: it elects and removes whom and when a fault wants it to.
     Store,
+    /// The real agents and the real controller, over an etcd in memory.
+    Etcd,
     /// A file on each node, changed by an operator.
     File,
+}
+
+/// Faults of the metadata store and of the way to it. Unless stated otherwise: a probability.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StoreFaults {
+    /// What a watch says comes late, comes twice, or does not come before the next look at the whole.
+    pub watch_late: f64,
+    pub watch_twice: f64,
+    pub watch_compacted: f64,
+    /// Per request of an agent: it is lost; it is carried out long after the agent has given it up.
+    pub request_lost: f64,
+    pub request_late: f64,
+    /// Per request that was carried out: nobody hears what came of it.
+    pub answer_lost: f64,
+    /// Per second: the store does nothing for up to several leases. Its leases go on, begin anew, or end all at once.
+    pub sleep: f64,
+    /// Per second: a topic is created or deleted. No fault by itself.
+    pub topics: f64,
 }
 
 /// Faults. Unless stated otherwise: rate in the whole cluster, per second of simulated time.
@@ -38,15 +58,12 @@ pub struct Faults {
     pub slow_link: f64,
     /// A node does not reach the metadata store for a while.
     pub store_away: f64,
-    /// Probability that what a watch says comes late, comes twice, or does not come before the next look at the whole.
-    pub watch_late: f64,
-    pub watch_twice: f64,
-    pub watch_compacted: f64,
+    pub store: StoreFaults,
     /// Another leader is named.
     pub leader_move: f64,
     /// A leader is asked to hand over, as for a drain. No fault by itself.
     pub hand_over: f64,
-    /// A replica is taken away or added.
+    /// A replica is taken away or added; with an etcd: a node is drained, or is drained no more.
     pub membership: f64,
     /// A node's disk completes nothing for a while.
     pub slow_disk: f64,
@@ -108,9 +125,9 @@ pub const FIELDS: &[Field] = &[
     ("reset", 0.4, 4.0, |f| &mut f.reset),
     ("slow_link", 0.25, 0.8, |f| &mut f.slow_link),
     ("store_away", 0.3, 0.5, |f| &mut f.store_away),
-    ("watch_late", 0.4, 0.4, |f| &mut f.watch_late),
-    ("watch_twice", 0.4, 0.4, |f| &mut f.watch_twice),
-    ("watch_compacted", 0.4, 0.4, |f| &mut f.watch_compacted),
+    ("watch_late", 0.4, 0.4, |f| &mut f.store.watch_late),
+    ("watch_twice", 0.4, 0.4, |f| &mut f.store.watch_twice),
+    ("watch_compacted", 0.4, 0.4, |f| &mut f.store.watch_compacted),
     ("leader_move", 0.4, 1.2, |f| &mut f.leader_move),
     ("membership", 0.35, 1.2, |f| &mut f.membership),
     ("slow_disk", 0.3, 0.6, |f| &mut f.slow_disk),
@@ -136,7 +153,15 @@ pub const FIELDS: &[Field] = &[
     ("put_off", 0.4, 1.0, |f| &mut f.put_off),
     ("stray", 0.7, 1.0, |f| &mut f.stray),
     ("hand_over", 0.3, 2.0, |f| &mut f.hand_over),
+    ("request_lost", 0.4, 0.3, |f| &mut f.store.request_lost),
+    ("request_late", 0.3, 0.1, |f| &mut f.store.request_late),
+    ("answer_lost", 0.4, 0.3, |f| &mut f.store.answer_lost),
+    ("store_sleep", 0.3, 0.5, |f| &mut f.store.sleep),
+    ("topics", 0.5, 3.0, |f| &mut f.store.topics),
 ];
+
+/// Faults that only an etcd has: a seed draws them apart.
+const OF_ETCD: &[&str] = &["request_lost", "request_late", "answer_lost", "store_sleep", "topics"];
 
 impl Faults {
     /// The names of those that there are.
@@ -201,6 +226,7 @@ impl Plan {
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
         let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
         let mut hand_over = Rng::new(seed ^ 0x4a2d);
+        let mut etcd = Rng::new(seed ^ 0xe7cd);
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -212,6 +238,7 @@ impl Plan {
                 "stray" => &mut stray,
                 "hand_over" => &mut hand_over,
                 name if APART.contains(&name) => &mut apart,
+                name if OF_ETCD.contains(&name) => &mut etcd,
                 _ => &mut rng,
             };
             // drawn in any case, so that a fault that is not there changes no other
@@ -254,10 +281,18 @@ impl Plan {
             (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
             (f.cut_off, f.hand_over) = (0.0, 0.0);
         }
-        if self.coordination != Coordination::Store {
-            let f = &mut self.faults;
-            (f.store_away, f.watch_late, f.watch_twice, f.watch_compacted, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
-            (f.cut_off, f.role_change, f.hand_over) = (0.0, 0.0, 0.0);
+        let f = &mut self.faults;
+        match self.coordination {
+            // The controller alone names leaders.
+            Coordination::Etcd => (f.leader_move, f.role_change, f.hand_over) = (0.0, 0.0, 0.0),
+            Coordination::Store => {
+                let StoreFaults { watch_late, watch_twice, watch_compacted, .. } = f.store;
+                f.store = StoreFaults { watch_late, watch_twice, watch_compacted, ..StoreFaults::default() };
+            }
+            Coordination::File | Coordination::Alone => {
+                (f.store_away, f.store, f.membership) = (0.0, StoreFaults::default(), 0.0);
+                (f.cut_off, f.role_change, f.hand_over) = (0.0, 0.0, 0.0);
+            }
         }
         if self.coordination == Coordination::Alone {
             // its topics are its own; the node simulator has an operator
@@ -272,7 +307,8 @@ mod tests {
 
     #[test]
     fn every_fault_is_drawn_by_some_seed_and_can_be_taken_away() {
-        let plans: Vec<Plan> = (0..300).map(|seed| Plan::draw(seed, 0, None)).collect();
+        let etcd = |seed| Plan::draw(seed, 0, Some(Coordination::Etcd));
+        let plans: Vec<Plan> = (0..300).flat_map(|seed| [Plan::draw(seed, 0, None), etcd(seed)]).collect();
         for (name, ..) in FIELDS {
             let with = plans.iter().find(|p| p.faults.names().contains(name));
             let mut faults = with.unwrap_or_else(|| panic!("no seed has {name}")).faults;

@@ -26,6 +26,7 @@ impl World {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
         self.heal();
+        self.leaders_come_in_time();
         let until = self.now + PATIENCE;
         self.wait(until, "all nodes are up and in sync", World::is_in_step);
         let drains_first = self.victim.is_some() && self.rng.chance(0.5);
@@ -95,11 +96,7 @@ impl World {
     fn is_in_step(&mut self) -> bool {
         let runs = |n: usize| self.nodes[n].running.as_ref().is_some_and(|r| !r.is_stopping) && !self.is_read_only(n);
         let are_up = (0..self.nodes.len()).all(runs);
-        let is_whole = |key: &Key| {
-            let m = &self.meta.entries[key].now;
-            m.leader.is_some() && m.isr.len() == m.replicas.len()
-        };
-        are_up && self.meta.keys().iter().all(is_whole)
+        are_up && self.has_wishes_fulfilled() && self.meta.all_keys().iter().all(|key| self.is_whole(key))
     }
 
     fn has_finished_producers(&mut self) -> bool {
@@ -265,6 +262,7 @@ impl World {
         let entries: String = self.meta.entries.iter().map(|(key, e)| format!("{key:?} {:?}\n", e.now)).collect();
         let left: String = self.left.iter().map(|(n, stats)| format!("node{n} {stats:?}\n")).collect();
         let clients: Vec<&AnyClient> = self.clients.values().map(|v| &v.client).filter(|c| !c.is_satisfied()).take(4).collect();
-        format!("{nodes}{entries}owed: {:?}\nunanswered: {clients:?}\n{left}", self.book.owes())
+        let agents = self.describe_agents();
+        format!("{nodes}{agents}{entries}owed: {:?}\nunanswered: {clients:?}\n{left}", self.book.owes())
     }
 }

@@ -8,8 +8,10 @@ use super::node::{Mail, Node, recover_options};
 use super::operator::Operator;
 use super::plan::{Coordination, Faults, Plan};
 use super::tap::Tap;
+use super::topics::Wishes;
 use super::wires::Wire;
 use super::{Outcome, Sink};
+use crate::agent;
 use crate::base::NodeId;
 use crate::base::{CoreId, DiskDone, DiskError, DiskOp, FileId, OpId, Rng, Ticks, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::log::recovery::recover;
@@ -90,6 +92,7 @@ impl World {
                 Arc::new(TopicInfo { name, id: TopicId(rng.bytes_16()), partitions })
             })
             .collect();
+        let wishes = Wishes::new(topics.iter().map(|t| (t.name.clone(), t.partitions)).collect());
         let meta = Meta::new(plan, &ids, topics, &mut rng);
         let victim = plan.faults.damage().then(|| rng.below(plan.nodes as u64) as usize);
         let mut world = World {
@@ -112,7 +115,7 @@ impl World {
             slow: BTreeSet::new(),
             victim,
             left: vec![],
-            operator: Operator::default(),
+            operator: Operator::new(wishes),
             roles: BTreeMap::new(),
             sink,
             scratch: vec![],
@@ -133,8 +136,7 @@ impl World {
 
     pub fn outcome(mut self) -> Outcome {
         self.outcome.counts = self.book.counts;
-        (self.outcome.elections, self.outcome.proposals) = (self.meta.elections, self.meta.proposals);
-        self.outcome.replica_changes = self.meta.replica_changes;
+        self.outcome.metadata = self.meta.counts;
         (self.outcome.batches_replicated, self.outcome.clamped) = (self.tap.batches, self.tap.clamped);
         self.outcome.reused = self.nodes.iter().map(|n| n.disk.counts.reused).sum();
         (self.outcome.paused, self.outcome.removed, self.outcome.operated_looked_for) = self.book.operators_counts();
@@ -188,6 +190,14 @@ impl World {
             Happening::Tick { node, core, .. } => self.tick(node, core),
             Happening::Fact { node, core, fact, .. } => self.step(node, core, Event::Cluster(fact)),
             Happening::Ask { node, life, ask } => self.asked(node, life, ask),
+            Happening::Facts { node, core, facts, .. } => self.facts_come(node, core, &facts),
+            Happening::AskAgent { node, life, ask } => self.agent_is_asked(node, life, ask),
+            Happening::AgentTick { node, .. } => self.agent_tick(node),
+            Happening::Request { node, life, token, request } => self.store_hears(node, life, token, request),
+            Happening::Answered { node, token, outcome, .. } => {
+                self.step_agent(node, agent::Event::Answered { token, outcome: *outcome });
+            }
+            Happening::WatchDue { node, .. } => self.watch_tells(node),
             Happening::Renew { node, life } => self.renew(node, life),
             Happening::Renewed { node, asked, revision, .. } => self.renewed(node, asked, revision),
             Happening::Look { node, life } => self.look_at_store(node, life),
@@ -277,7 +287,11 @@ impl World {
                 self.trace([7, n as u64, core as u64, 0]);
                 let (at, life) = (self.soon(4 * MS), self.nodes[n].life);
                 self.say(|| format!("node{n} asks {ask:?}"));
-                self.queue.put(at, Happening::Ask { node: n, life, ask });
+                let happening = match self.plan.coordination {
+                    Coordination::Etcd => Happening::AskAgent { node: n, life, ask },
+                    _ => Happening::Ask { node: n, life, ask },
+                };
+                self.queue.put(at, happening);
             }
             Effect::Pass { to: CoreId::HTTP, message } => self.note_left(n, message),
             Effect::Pass { to, message } => {
@@ -412,22 +426,27 @@ impl World {
             // it may have been asked for another epoch
             self.all_terms_end();
         }
-        if let Ask::Propose { route, version, .. } = &ask
-            && let Some(key) = self.meta.key(*route)
-            && let Some(r) = self.nodes[n].running.as_ref().filter(|_| self.nodes[n].life == life)
-        {
-            let (id, newest) = (self.nodes[n].id, &self.meta.entries[&key].now);
-            if newest.version == *version && newest.leader == Some(id) && self.plan.coordination == Coordination::Store {
-                let doubt = r.doubts.get(&key).copied().unwrap_or_default();
-                self.tap.proposes(id, life, key, &self.meta, doubt);
-            }
-        }
+        self.look_who_proposes(n, life, &ask);
         let answer = self.meta.ask(n, ask, self.now, &mut self.rng);
         if let Some(key) = answer.changed {
             self.changed(key);
         }
         if let Some(fact) = answer.fact.filter(|_| self.nodes[n].life == life) {
             self.tell_all_cores(n, &fact);
+        }
+    }
+
+    /// A node that asks for another ISR has decided which log is the one.
+    pub fn look_who_proposes(&mut self, n: usize, life: u64, ask: &Ask) {
+        if let Ask::Propose { route, version, .. } = ask
+            && let Some(key) = self.meta.key(*route)
+            && let Some(r) = self.nodes[n].running.as_ref().filter(|_| self.nodes[n].life == life)
+        {
+            let (id, newest) = (self.nodes[n].id, &self.meta.entries[&key].now);
+            if newest.version == *version && newest.leader == Some(id) && self.plan.coordination != Coordination::File {
+                let doubt = r.doubts.get(&key).copied().unwrap_or_default();
+                self.tap.proposes(id, life, key, &self.meta, doubt);
+            }
         }
     }
 
@@ -442,14 +461,14 @@ impl World {
             }
             let fact = self.meta.fact(n, key);
             let f = if self.phase == Phase::Faulty { self.faults } else { Faults::default() };
-            if self.rng.chance(f.watch_compacted) {
+            if self.rng.chance(f.store.watch_compacted) {
                 let (at, life) = (self.soon(2 * SECOND), self.nodes[n].life);
                 self.queue.put(at, Happening::Look { node: n, life });
                 continue;
             }
-            let late = if self.rng.chance(f.watch_late) { self.rng.below(3 * SECOND) } else { 0 };
+            let late = if self.rng.chance(f.store.watch_late) { self.rng.below(3 * SECOND) } else { 0 };
             self.tell(n, &fact, late);
-            if self.rng.chance(f.watch_twice) {
+            if self.rng.chance(f.store.watch_twice) {
                 let again = self.rng.below(2 * SECOND);
                 self.tell(n, &fact, again);
             }
@@ -501,7 +520,7 @@ impl World {
         let until = Ticks(self.nodes[n].ticks_base + asked + super::meta::LEASE * 4 / 5);
         self.tell_all_cores(n, &Fact::Lease { until, revision });
         if self.nodes[n].read < revision {
-            let is_late = self.phase == Phase::Faulty && self.rng.chance(self.faults.watch_late);
+            let is_late = self.phase == Phase::Faulty && self.rng.chance(self.faults.store.watch_late);
             let late = if is_late { self.rng.below(3 * SECOND) } else { 0 };
             let (at, life) = (self.soon(20 * MS) + late, self.nodes[n].life);
             self.queue.put(at, Happening::Look { node: n, life });
@@ -515,6 +534,10 @@ impl World {
             for key in self.meta.control(self.now, &mut self.rng) {
                 self.changed(key);
             }
+        }
+        if self.plan.coordination == Coordination::Etcd {
+            self.time_goes_by_in_the_store();
+            self.operator_goes_on();
         }
         self.watch_over();
     }
@@ -539,11 +562,14 @@ impl World {
                 self.nodes[n].is_shaky = false;
                 self.nodes[n].disk.faults = self.disk_faults(n);
             }
+            Mend::StoreAsleep => self.store_wakes(),
             Mend::Full(n) => self.nodes[n].disk.faults = self.disk_faults(n),
             Mend::StoreAway(n) => {
                 self.nodes[n].is_store_away = false;
-                let life = self.nodes[n].life;
-                self.queue.put(self.now, Happening::Look { node: n, life });
+                if self.plan.coordination != Coordination::Etcd {
+                    let life = self.nodes[n].life;
+                    self.queue.put(self.now, Happening::Look { node: n, life });
+                }
             }
         }
         self.say(|| format!("mended: {mend:?}"));

@@ -1,0 +1,44 @@
+//! What the controller owes: a leader for each partition in time, and no copy lost by what it moves.
+
+use super::plan::Coordination;
+use super::store::Removal;
+use super::world::{MS, SECOND, World};
+
+/// A partition without a leader waits for the lease of its last one, and for this.
+const ELECTION: u64 = SECOND;
+
+impl World {
+    /// After the faults, once all nodes run: every partition has a leader in its session within the lease and a second.
+    pub fn leaders_come_in_time(&mut self) {
+        if self.plan.coordination != Coordination::Etcd {
+            return;
+        }
+        let runs = |w: &World| (0..w.nodes.len()).all(|n| w.takes_clients(n));
+        let patience = self.now + 20 * SECOND;
+        while !runs(self) && self.now < patience {
+            self.run_until(self.now + 10 * MS);
+        }
+        let end = self.now + super::meta::LEASE + ELECTION;
+        let lacks = |w: &World| w.meta.all_keys().into_iter().find(|key| w.meta.leader(*key).is_none());
+        while let Some(key) = lacks(self) {
+            assert!(self.now < end, "every_partition_is_led_in_time: {key:?} has no leader\n{}", self.describe());
+            self.run_until(self.now + 10 * MS);
+        }
+        self.say(|| "every partition has a leader".into());
+    }
+
+    /// A replica was removed: of those that stay in sync, one that nobody damaged has all that was acknowledged, on its disk.
+    pub fn no_only_copy_is_removed(&mut self, removal: &Removal) {
+        let Some(entry) = self.meta.entries.get(&removal.key) else { return };
+        let stay: Vec<usize> = entry.now.isr.iter().map(|id| self.meta.index(*id)).collect();
+        self.say(|| format!("{} is no replica of {:?} any more", removal.node, removal.key));
+        let sound = stay.iter().copied().find(|n| !self.nodes[*n].is_damaged);
+        assert!(sound.is_some(), "no_only_copy_is_removed: of {:?} damaged copies are left: {stay:?}", removal.key);
+        // A node that is down is looked at when it starts.
+        for n in stay {
+            if self.nodes[n].running.is_some() {
+                self.probe(n);
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What an operator asks of the agents: topics that clients use, topics that come and go, nodes that are drained. Every request goes to
+//! some agent, and is made again until it is so. What was answered is held:
+//! `a_deleted_topic_stays_deleted`, `only_a_deleted_topic_goes`.
+
+use super::meta::Key;
+use super::store::PASSING;
+use super::world::{Phase, SECOND, World};
+use crate::agent::{Admin, AdminError, Event};
+use crate::base::TopicName;
+use crate::seam::cluster::Fact;
+use crate::sim::node::book::topic_name;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Topics that come and go, at a time.
+const PASSING_MAX: usize = 4;
+
+/// A request that has no answer yet.
+struct Asked {
+    node: usize,
+    life: u64,
+    at: u64,
+    admin: Admin,
+}
+
+#[derive(Default)]
+pub struct Wishes {
+    /// Topics of clients, with their partitions.
+    topics: Vec<(TopicName, u16)>,
+    /// Topics that come and go and are wanted, or not wanted any more.
+    passing: BTreeMap<TopicName, bool>,
+    made: usize,
+    drained: BTreeSet<usize>,
+    asked: BTreeMap<u64, Asked>,
+    tokens: u64,
+}
+
+impl Wishes {
+    pub fn new(topics: Vec<(TopicName, u16)>) -> Wishes {
+        Wishes { topics, ..Wishes::default() }
+    }
+}
+
+impl World {
+    /// A topic comes or goes.
+    pub fn change_topics(&mut self) {
+        let wishes = &mut self.operator.wishes;
+        let there: Vec<TopicName> = wishes.passing.iter().filter(|(_, is_wanted)| **is_wanted).map(|(name, _)| name.clone()).collect();
+        if there.len() < PASSING_MAX && self.rng.chance(0.6) {
+            let name = TopicName::new(&topic_name(PASSING + wishes.made)).expect("a valid name");
+            wishes.made += 1;
+            wishes.passing.insert(name, true);
+        } else if !there.is_empty() {
+            let name = there[self.rng.below(there.len() as u64) as usize].clone();
+            wishes.passing.insert(name, false);
+        }
+    }
+
+    pub fn change_drain(&mut self, n: usize) {
+        let drained = &mut self.operator.wishes.drained;
+        if !drained.remove(&n) {
+            drained.insert(n);
+        }
+    }
+
+    /// Asks for what is not so yet.
+    pub fn operator_goes_on(&mut self) {
+        if self.phase != Phase::Faulty {
+            self.operator.wishes.drained.clear();
+        }
+        let (nodes, now) = (&self.nodes, self.now);
+        let is_over = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none() || now > a.at + 5 * SECOND;
+        self.operator.wishes.asked.retain(|_, a| !is_over(a));
+        for admin in self.unfulfilled() {
+            if self.operator.wishes.asked.values().any(|a| a.admin == admin) {
+                continue;
+            }
+            let both = self.rng.chance(0.3);
+            self.ask_some_agent(admin.clone());
+            if both {
+                self.ask_some_agent(admin);
+            }
+        }
+    }
+
+    fn unfulfilled(&self) -> Vec<Admin> {
+        let (wishes, layout) = (&self.operator.wishes, &self.meta.store.layout);
+        let (replicas, min_isr) = (self.plan.replicas as u8, self.plan.min_isr as u8);
+        let is_there = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name);
+        let create = |name: &TopicName, partitions| Admin::CreateTopic { name: name.clone(), partitions, replicas, min_isr };
+        let of_clients = wishes.topics.iter().filter(|(name, _)| !is_there(name)).map(|(name, p)| create(name, *p));
+        let passing = wishes.passing.iter().filter(|(name, is_wanted)| is_there(name) != **is_wanted);
+        let passing = passing.map(|(name, is_wanted)| match is_wanted {
+            true => create(name, 1 + name.len() as u16 % 2),
+            false => Admin::DeleteTopic { name: name.clone() },
+        });
+        let is_drained = |n: usize| {
+            let key = layout.key(&crate::metadata::keys::Key::Drain(self.nodes[n].id));
+            self.meta.store.etcd.get(&key).is_some()
+        };
+        let changes = (0..self.nodes.len()).filter(|n| is_drained(*n) != wishes.drained.contains(n));
+        let drains = changes.map(|n| match wishes.drained.contains(&n) {
+            true => Admin::Drain { node: self.nodes[n].id },
+            false => Admin::Undrain { node: self.nodes[n].id },
+        });
+        of_clients.chain(passing).chain(drains).collect()
+    }
+
+    fn ask_some_agent(&mut self, admin: Admin) {
+        let listens = |n: &usize| self.takes_clients(*n) && self.nodes[*n].paused_until <= self.now;
+        let listening: Vec<usize> = (0..self.nodes.len()).filter(listens).collect();
+        if listening.is_empty() {
+            return;
+        }
+        let node = listening[self.rng.below(listening.len() as u64) as usize];
+        let wishes = &mut self.operator.wishes;
+        wishes.tokens += 1;
+        let (token, life) = (wishes.tokens, self.nodes[node].life);
+        wishes.asked.insert(token, Asked { node, life, at: self.now, admin: admin.clone() });
+        self.say(|| format!("the operator asks node{node}: {admin:?}"));
+        self.step_agent(node, Event::Admin { token, admin });
+    }
+
+    pub fn operator_is_told(&mut self, token: u64, result: Result<String, AdminError>) {
+        self.say(|| format!("the operator is told: {result:?}"));
+        let Some(Asked { admin, .. }) = self.operator.wishes.asked.remove(&token) else { return };
+        let is_there = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name);
+        match (&admin, &result) {
+            (Admin::CreateTopic { name, .. }, Ok(_)) => {
+                let is_wanted = self.operator.wishes.passing.get(name) != Some(&false);
+                assert!(!is_wanted || is_there(name), "only_a_deleted_topic_goes: {name} was said to be there, and is not");
+            }
+            (Admin::DeleteTopic { name }, Ok(_)) => {
+                assert!(!is_there(name), "a_deleted_topic_stays_deleted: {name} was said to be deleted, and is there");
+            }
+            _ => {}
+        }
+    }
+
+    /// An agent tells its cores that a topic is gone: the store has said so before.
+    pub fn only_a_deleted_topic_goes(&self, n: usize, facts: &[Fact]) {
+        for fact in facts {
+            if let Fact::TopicGone(topic) = fact {
+                let deleted = self.meta.store.deleted(topic.id);
+                assert!(deleted.is_some(), "only_a_deleted_topic_goes: node{n} takes {topic:?} for deleted");
+            }
+        }
+    }
+
+    /// A turn of a core ends: it serves nothing of a topic of whose deletion it was told.
+    pub fn a_deleted_topic_stays_deleted(&self, n: usize, core: usize) {
+        let now = self.nodes[n].clocks(self.now).ticks;
+        let Some(r) = &self.nodes[n].running else { return };
+        let read = self.core_has_read(n, core);
+        for (route, epoch) in r.shards[core].served(now) {
+            let deleted = self.meta.store.deleted(route.topic_id);
+            assert!(
+                deleted.is_none_or(|at| at > read),
+                "a_deleted_topic_stays_deleted: node{n} serves {route:?} in {epoch:?}, which was deleted at {deleted:?}, and has read {read}"
+            );
+        }
+    }
+
+    /// All that is wanted of topics and nodes is so.
+    pub fn has_wishes_fulfilled(&mut self) -> bool {
+        self.unfulfilled().is_empty()
+    }
+
+    /// Partitions of all topics, and how many replicas each is to have.
+    pub fn is_whole(&self, key: &Key) -> bool {
+        let m = &self.meta.entries[key].now;
+        let wanted = match self.plan.coordination {
+            super::plan::Coordination::Etcd => self.plan.replicas,
+            _ => m.replicas.len(),
+        };
+        m.leader.is_some() && m.isr.len() == m.replicas.len() && m.replicas.len() >= wanted
+    }
+}
