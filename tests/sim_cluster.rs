@@ -246,7 +246,10 @@ fn the_promise_holds_with_the_real_agents_over_an_etcd() {
 #[test]
 fn the_promise_holds_with_static_files() {
     let (total, _) = sweep(Coordination::File, 75, KEPT_FILE);
-    assert!(asked().is_some() || total.metadata.elections > 15 && total.crashes > 37 && total.counts.acknowledged > 5_000, "{total:?}");
+    assert!(
+        asked().is_some() || total.metadata.elections > 15 && total.crashes > 37 && total.counts.acknowledged > 5_000,
+        "{total:?}"
+    );
 }
 
 #[test]

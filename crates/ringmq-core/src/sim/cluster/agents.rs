@@ -336,10 +336,14 @@ impl World {
 
     /// What the agents know of themselves, for the message of a failure.
     pub fn describe_agents(&self) -> String {
-        let agents = self.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, &node.running.as_ref()?.seat.as_ref()?.agent)));
+        let agents =
+            self.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, &node.running.as_ref()?.seat.as_ref()?.agent)));
         let one = |(n, agent): (usize, &Agent)| {
             let (session, term, read) = (agent.session(), agent.term(), agent.view().read());
-            format!("agent of node{n}: session {session:?}, term {term:?}, read {read}, rebuilds {}\n", agent.controller().rebuilding())
+            format!(
+                "agent of node{n}: session {session:?}, term {term:?}, read {read}, rebuilds {}\n",
+                agent.controller().rebuilding()
+            )
         };
         agents.map(one).collect()
     }

@@ -84,7 +84,12 @@ impl Store {
             assert_eq!(first, leader, "one_leader_writes_per_epoch: {at:?} in {}", new.epoch);
         }
         let Some(old) = old else { return };
-        assert!(new.epoch >= old.epoch, "one_leader_writes_per_epoch: the epoch of {at:?} fell from {} to {}", old.epoch, new.epoch);
+        assert!(
+            new.epoch >= old.epoch,
+            "one_leader_writes_per_epoch: the epoch of {at:?} fell from {} to {}",
+            old.epoch,
+            new.epoch
+        );
         if let Some(leader) = old.leader.filter(|l| new.leader != Some(*l)) {
             let lives = self.session(leader.node) == Some(leader.session);
             assert!(

@@ -44,7 +44,8 @@ impl World {
     /// A topic comes or goes.
     pub fn change_topics(&mut self) {
         let wishes = &mut self.operator.wishes;
-        let there: Vec<TopicName> = wishes.passing.iter().filter(|(_, is_wanted)| **is_wanted).map(|(name, _)| name.clone()).collect();
+        let there: Vec<TopicName> =
+            wishes.passing.iter().filter(|(_, is_wanted)| **is_wanted).map(|(name, _)| name.clone()).collect();
         if there.len() < PASSING_MAX && self.rng.chance(0.6) {
             let name = TopicName::new(&topic_name(PASSING + wishes.made)).expect("a valid name");
             wishes.made += 1;
