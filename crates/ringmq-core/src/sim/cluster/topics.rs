@@ -156,7 +156,7 @@ impl World {
             let deleted = self.meta.store.deleted(route.topic_id);
             assert!(
                 deleted.is_none_or(|at| at > read),
-                "a_deleted_topic_stays_deleted: node{n} serves {route:?} in {epoch:?}, which was deleted at {deleted:?}, and has read {read}"
+                "a_deleted_topic_stays_deleted: node{n} serves {route:?} in {epoch:?}, deleted at {deleted:?}, and has read {read}"
             );
         }
     }
