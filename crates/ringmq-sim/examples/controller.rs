@@ -147,7 +147,8 @@ impl Rig {
         for (t, first) in (0..partitions).step_by(TOPIC).enumerate() {
             let count = TOPIC.min(partitions - first) as u16;
             let name = TopicName::new(&format!("topic{t}")).expect("a good name");
-            let admin = Admin::CreateTopic { name, partitions: count, replicas: REPLICAS, min_isr: 2 };
+            let admin =
+                Admin::CreateTopic { name, partitions: count, replicas: REPLICAS, min_isr: 2, properties: Default::default() };
             self.step(Event::Admin { token: t as u64, admin });
             self.until_still();
         }

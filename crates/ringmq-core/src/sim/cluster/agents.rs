@@ -5,7 +5,7 @@ use super::events::{Happening, Mend};
 use super::node::CLUSTER;
 use super::plan::StoreFaults;
 use super::world::{MS, Phase, SECOND, World};
-use crate::agent::{Agent, AgentOptions, Effect, Event, Note};
+use crate::agent::{Agent, AgentOptions, Effect, Event, Note, Probe};
 use crate::controller::ControllerOptions;
 use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
 use crate::metadata::request::{Change, Failure, Request};
@@ -99,12 +99,14 @@ impl World {
     pub fn step_agent(&mut self, n: usize, event: Event) {
         let now = self.nodes[n].clocks(self.now).ticks;
         let Some(seat) = self.seat(n) else { return };
-        let (mut out, mut facts) = (vec![], vec![]);
+        let (mut out, mut facts, mut probes) = (vec![], vec![], vec![]);
         seat.agent.step(now, event, &mut out);
         for effect in out {
             match effect {
                 Effect::Send { token, request } => self.ask_store(n, token, request),
                 Effect::Watch { from } => self.watch(n, from),
+                // No probe has an answer here: who is silent is replaced when its lease is over.
+                Effect::Probe { node, .. } => probes.push(node),
                 Effect::Fact(fact) => facts.push(fact),
                 Effect::Remember { cluster, seen } => {
                     let before = self.nodes[n].remembered.map_or(0, |(_, seen)| seen);
@@ -124,6 +126,9 @@ impl World {
             self.tell_in_order(n, facts.into());
         }
         self.arm_agent(n);
+        for node in probes {
+            self.step_agent(n, Event::Probed { node, probe: Probe::Silent });
+        }
     }
 
     fn tell_in_order(&mut self, n: usize, facts: Arc<[Fact]>) {

@@ -87,7 +87,13 @@ impl World {
         let (wishes, layout) = (&self.operator.wishes, &self.meta.store.layout);
         let (replicas, min_isr) = (self.plan.replicas as u8, self.plan.min_isr as u8);
         let is_there = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name);
-        let create = |name: &TopicName, partitions| Admin::CreateTopic { name: name.clone(), partitions, replicas, min_isr };
+        let create = |name: &TopicName, partitions| Admin::CreateTopic {
+            name: name.clone(),
+            partitions,
+            replicas,
+            min_isr,
+            properties: Default::default(),
+        };
         let of_clients = wishes.topics.iter().filter(|(name, _)| !is_there(name)).map(|(name, p)| create(name, *p));
         let passing = wishes.passing.iter().filter(|(name, is_wanted)| is_there(name) != **is_wanted);
         let passing = passing.map(|(name, is_wanted)| match is_wanted {
@@ -100,8 +106,8 @@ impl World {
         };
         let changes = (0..self.nodes.len()).filter(|n| is_drained(*n) != wishes.drained.contains(n));
         let drains = changes.map(|n| match wishes.drained.contains(&n) {
-            true => Admin::Drain { node: self.nodes[n].id },
-            false => Admin::Undrain { node: self.nodes[n].id },
+            true => Admin::Drain { node: self.nodes[n].id.to_string() },
+            false => Admin::Undrain { node: self.nodes[n].id.to_string() },
         });
         of_clients.chain(passing).chain(drains).collect()
     }
