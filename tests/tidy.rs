@@ -344,7 +344,10 @@ fn no_file_is_dead() {
     for folder in ["src", "tests", "benches", "crates"] {
         let files = rust_files(folder);
         let is_root = |path: &&PathBuf| match folder {
-            "crates" => path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"),
+            "crates" => {
+                let is_example = path.parent().is_some_and(|folder| folder.ends_with("examples"));
+                is_example || path.ends_with("src/lib.rs") || path.ends_with("src/main.rs")
+            }
             "src" => ["src/lib.rs", "src/main.rs"].iter().any(|root| path.ends_with(root)) || path.starts_with("src/bin"),
             _ => path.components().count() == 2 || path.ends_with("main.rs"),
         };
