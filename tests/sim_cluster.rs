@@ -261,10 +261,10 @@ fn no_publish_hears_unknown_because_of_a_hand_over() {
         plan.faults = Faults { hand_over: 6.0, ..Faults::default() };
         (plan.replicas, plan.min_isr) = (3, 2);
         let outcome = run(&plan, None);
-        assert_eq!(outcome.counts.unknown, 0, "hand_over_is_known: seed {seed}, {} hand-overs", outcome.elections);
+        assert_eq!(outcome.counts.unknown, 0, "hand_over_is_known: seed {seed}, {} hand-overs", outcome.metadata.elections);
         total.add(&outcome);
     }
-    assert!(total.elections > 100 && total.counts.acknowledged > 1000, "{} hand-overs", total.elections);
+    assert!(total.metadata.elections > 100 && total.counts.acknowledged > 1000, "{} hand-overs", total.metadata.elections);
 }
 
 #[test]
