@@ -7,7 +7,7 @@ use crate::codec::frame::FrameError;
 use crate::codec::input::{self, Input};
 use crate::codec::output::Output;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
+use crate::codec::peer::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message, Relay, Relayed};
 use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
 use crate::format::cursor::CursorImage;
 use bytes::Bytes;
@@ -259,6 +259,7 @@ pub(super) fn weight(message: &Message) -> usize {
             Body::Append(m) => m.batches.len(),
             Body::Pulled(m) => m.batches.len(),
             Body::Forward(m) => m.bodies.as_bytes().len(),
+            Body::Relay(Relay { what: Relayed::Deliver(frames), .. }) => frames.len(),
             Body::Cursors(m) => m.cursors.iter().map(CursorImage::encoded_len).sum::<usize>() + m.deleted.len() * 64,
             Body::Standing(m) => m.epochs.len() * 48,
             _ => 0,

@@ -131,6 +131,11 @@ impl Links {
         self.nodes.get(&node).is_some_and(|node| node.features & feature::FORWARD != 0)
     }
 
+    /// True if the node, which is connected, and this one pass on subscriptions of each other's clients.
+    pub fn takes_relays(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.features & feature::RELAY != 0)
+    }
+
     /// Number of the node's cores, once the node has told it.
     pub fn cores_of(&self, node: NodeId) -> Option<u16> {
         self.nodes.get(&node)?.cores

@@ -368,6 +368,7 @@ pub enum MeshMessage {
     /// To a client's core: its channel was deleted.
     ChannelDeleted {
         sub: SubId,
+        partition: PartitionId,
     },
 
     // ---- connections

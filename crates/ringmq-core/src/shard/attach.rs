@@ -72,11 +72,15 @@ impl Engine {
 
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
-        let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
-        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
+        let (sub, partition) = (request.sub, request.partition);
         if self.life.is_stopping() {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
+        if sub.core.guest_place().is_none() && self.relay_subscribe(&request) {
+            return;
+        }
+        let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
+        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
         let found = self.partition(now, &topic, partition);
         let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,

@@ -9,6 +9,8 @@ use rustc_hash::FxHashSet;
 pub(super) struct Bundles {
     /// Messages for clients of other cores.
     frames: IdMap<SubId, Vec<u8>>,
+    /// The same for clients of other nodes, partition by partition: each is at a leader of its own.
+    guest_frames: IdMap<(SubId, PartitionId), Vec<u8>>,
     /// Clients whose core said that their output is full.
     blocked: FxHashSet<SubId>,
     /// FINs of this core's clients for partitions of other cores.
@@ -17,12 +19,20 @@ pub(super) struct Bundles {
 
 impl Bundles {
     /// Where the client's messages of this turn go.
-    pub fn frames_for(&mut self, sub: SubId) -> &mut Vec<u8> {
-        self.frames.entry(sub).or_default()
+    pub fn frames_for(&mut self, sub: SubId, partition: PartitionId) -> &mut Vec<u8> {
+        match sub.core.guest_place() {
+            None => self.frames.entry(sub).or_default(),
+            Some(_) => self.guest_frames.entry((sub, partition)).or_default(),
+        }
     }
 
-    pub fn drop_frames(&mut self, sub: SubId) {
+    pub fn drop_frames(&mut self, sub: SubId, partition: PartitionId) {
         self.frames.remove(&sub);
+        self.guest_frames.remove(&(sub, partition));
+    }
+
+    pub fn take_guest_frames(&mut self) -> IdMap<(SubId, PartitionId), Vec<u8>> {
+        std::mem::take(&mut self.guest_frames)
     }
 
     /// Sends the turn's messages on their way.

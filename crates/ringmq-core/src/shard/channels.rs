@@ -6,6 +6,7 @@ use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
 use crate::base::{LogId, Now, PartitionId, Position, SubId};
 use crate::channel::Channel;
+use crate::codec::peer::message::Relayed;
 use crate::format::cursor::CursorImage;
 use crate::log::PartitionIdx;
 use crate::seam::{message::MeshMessage, outcome::InFlightError};
@@ -57,10 +58,13 @@ impl Engine {
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+        if self.relay_detach(sub, partition) {
+            return;
+        }
         self.bundles.set_blocked(sub, false);
         self.forget_subscribing(sub, partition);
         let Some(key) = self.partitions.forget_client(sub, partition) else { return };
-        self.bundles.drop_frames(sub);
+        self.bundles.drop_frames(sub, partition);
         self.detach_from(now, sub, key);
     }
 
@@ -114,6 +118,9 @@ impl Engine {
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
         let Some(key) = self.partitions.of_client(sub, partition) else {
+            if self.relay(sub, partition, Relayed::Lend(credit)) {
+                return;
+            }
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.credit += credit;
             }
@@ -127,6 +134,9 @@ impl Engine {
     /// What can be given back at once; the rest follows as messages are done.
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
         let Some(key) = self.partitions.of_client(sub, partition) else {
+            if self.relay(sub, partition, Relayed::Recall(credit)) {
+                return 0;
+            }
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.credit = parked.credit.saturating_sub(credit);
             }
@@ -193,7 +203,9 @@ impl Engine {
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let key = self.partitions.of_client(sub, partition).ok_or(InFlightError::NotInFlight)?;
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return if self.relay_finish(sub, partition, id) { Ok(()) } else { Err(InFlightError::NotInFlight) };
+        };
         let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
         if c.machine.is_ordered() {
             self.partitions.check_change(now.ticks, key).map_err(InFlightError::Refused)?;
@@ -228,7 +240,9 @@ impl Engine {
     }
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return self.relay(sub, partition, Relayed::Requeue { id, delay_ms });
+        };
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.is_ordered() && delay_ms > 0 {
             // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
@@ -244,12 +258,17 @@ impl Engine {
     }
 
     pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return self.relay(sub, partition, Relayed::Touch(id));
+        };
         self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
     }
 
     pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
         let Some(key) = self.partitions.of_client(sub, partition) else {
+            if self.relay(sub, partition, Relayed::Block(blocked)) {
+                return;
+            }
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.blocked = blocked;
             }

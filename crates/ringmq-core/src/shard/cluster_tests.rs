@@ -22,6 +22,7 @@ mod forward;
 mod native;
 mod operate;
 mod quorum;
+mod relay;
 mod roles;
 mod topics;
 mod writes;
@@ -546,6 +547,25 @@ impl Net {
             Frame::Message(m) => format!("{} {}", text(&m.id), text(m.body)),
         };
         frames.into_iter().map(show).filter(|f| f != "_heartbeat_").collect()
+    }
+
+    /// Bodies that came to an ordered subscription, OKs left out.
+    fn take_placed(&mut self, conn: ConnId) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").2);
+        let (frames, _) = frame::decode_all(&bytes).expect("well-formed frames");
+        let body = |f: Frame<'_>| match f {
+            Frame::Message(m) => Some(String::from_utf8_lossy(&m.body[frame::PLACE_LEN..]).into_owned()),
+            Frame::Response(_) => None,
+            Frame::Error(e) => panic!("{}", String::from_utf8_lossy(e)),
+        };
+        frames.into_iter().filter_map(body).collect()
+    }
+
+    /// The client goes without a word.
+    fn leave(&mut self, conn: ConnId) {
+        let (node, core, _) = self.clients.remove(&conn).expect("known");
+        self.step(node, core, Event::Closed { conn });
+        self.run();
     }
 
     /// A client of the channel with this RDY, and what it got beside its OK.

@@ -94,7 +94,7 @@ impl Sink for Outputs<'_> {
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool {
         let id = self.ids.id(MessagePlace::new(self.partition, message.log_id));
         if sub.core != self.core {
-            let frames = self.bundles.frames_for(sub);
+            let frames = self.bundles.frames_for(sub, self.partition);
             if frames.len() >= REMOTE_FRAMES_MAX {
                 self.full.push((sub, self.key));
                 return false;
@@ -152,6 +152,7 @@ impl Shard {
         }
         self.engine.wake_holding();
         self.engine.bundles.pass_frames(&mut self.engine.outbox);
+        self.engine.deliver_to_guests();
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.

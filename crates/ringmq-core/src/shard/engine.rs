@@ -135,6 +135,9 @@ impl Engine {
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
+        if to.guest_place().is_some() {
+            return self.tell_guest(message);
+        }
         self.outbox.pass(to, message);
     }
 

@@ -119,7 +119,7 @@ impl Engine {
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
             MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
-            MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
+            MeshMessage::ChannelDeleted { sub, .. } => self.subscription_deleted(sub),
             MeshMessage::InFlightFailed { sub, place, command, why } => self.tell_in_flight_failed(sub, place, command, why),
             MeshMessage::Peer { from, addressed } => {
                 self.on_link_event(now, LinkEvent::Message { from, addressed: *addressed });

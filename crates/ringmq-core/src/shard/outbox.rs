@@ -30,6 +30,8 @@ pub(super) enum Heard {
     NativeEnded(u32, &'static str),
     /// The channel that the connection has subscribed to was deleted.
     ChannelDeleted,
+    /// Messages of a partition that another node leads.
+    Frames(bytes::Bytes),
     /// Another node leads all that the connection has subscribed to.
     SubscriptionLost,
 }

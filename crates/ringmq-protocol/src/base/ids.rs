@@ -96,6 +96,19 @@ pub struct CoreId(pub u16);
 
 impl CoreId {
     pub const HTTP: CoreId = CoreId(u16::MAX);
+    /// First of the numbers that stand for cores of other nodes.
+    const GUESTS: u16 = 0x8000;
+
+    /// Number that stands for a core of another node, by its place in a list of these. `None`: the list is too long.
+    pub fn guest(place: usize) -> Option<CoreId> {
+        let core = CoreId(u16::try_from(place).ok()?.checked_add(Self::GUESTS)?);
+        (core != Self::HTTP).then_some(core)
+    }
+
+    /// Place in that list. `None`: it is a core of this node, or the HTTP thread.
+    pub fn guest_place(self) -> Option<usize> {
+        (self.0 >= Self::GUESTS && self != Self::HTTP).then(|| (self.0 - Self::GUESTS) as usize)
+    }
 }
 
 /// A connection on one core. The number is never reused while the process lives.

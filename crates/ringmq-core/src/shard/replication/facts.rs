@@ -161,6 +161,7 @@ impl Engine {
         }
         self.take_membership(now, &topic, route, membership, is_mine);
         self.go_on_forwarding(now, route);
+        self.look_at_relays(route);
     }
 
     fn take_membership(&mut self, now: Now, topic: &TopicRef, route: Route, membership: Membership, is_mine: bool) {
@@ -289,6 +290,14 @@ impl Engine {
                 return self.on_forward(now, from, (route, head.session), forward);
             }
             Message { body: Body::Forwarded(answer), .. } => return self.on_forwarded(now, route, answer),
+            Message { head, body: Body::Relay(relay) } => {
+                let of = (route, head.session);
+                return if relay.what.is_for_leader() {
+                    self.on_relay(now, from, of, relay)
+                } else {
+                    self.on_relayed(from, of, relay)
+                };
+            }
             message => message,
         };
         match self.member_at(route) {
@@ -315,6 +324,8 @@ impl Engine {
         self.forward_to(now, node, is_connected);
         if !is_connected {
             self.outbox.push(event::Effect::Ask(Ask::PeerLost { node }));
+            self.lose_relays(node);
+            self.guests_gone(now, node);
         }
     }
 }

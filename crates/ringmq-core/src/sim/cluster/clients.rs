@@ -1,5 +1,5 @@
 //! The clients of the cluster. They are those of a single node; here they are sent to the node that leads what they want,
-//! as far as the metadata says, and go elsewhere when it does not. Some publishers go to any node.
+//! as far as the metadata says, and go elsewhere when it does not. Some go to any node, which forwards and relays.
 
 use super::events::Happening;
 use super::meta::Key;
@@ -57,7 +57,7 @@ impl World {
             use Role::{Both, Consumer, Ordered, Publisher};
             let roles = [Publisher, Publisher, Publisher, Consumer, Consumer, Both, Both, Ordered];
             let role = roles[self.rng.below(roles.len() as u64) as usize];
-            let is_stray = role == Publisher && self.plan.faults.stray > 0.0 && self.rng.chance(self.plan.faults.stray);
+            let is_stray = self.plan.faults.stray > 0.0 && self.rng.chance(self.plan.faults.stray);
             let node = if is_stray { self.rng.below(self.nodes.len() as u64) as usize } else { node };
             if self.takes_clients(node) {
                 self.nsq_client(role, key, node);

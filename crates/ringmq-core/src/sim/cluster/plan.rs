@@ -87,7 +87,7 @@ pub struct Faults {
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,
-    /// Probability that a client that publishes comes to any node, and not to one that leads. No fault by itself.
+    /// Probability that an NSQ client comes to any node, and not to one that leads. No fault by itself.
     pub stray: f64,
 }
 
