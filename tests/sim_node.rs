@@ -254,7 +254,7 @@ fn a_block_of_what_stands_in_two_places_costs_nothing() {
     assert!(asked().is_some() || o.rotten.iter().all(|n| *n > 10) && o.counts.survived > 3_000, "{o:?}");
 }
 
-/// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
+/// Seeds that failed before something was mended, or that alone catch a mutant of tests/mutants.
 #[test]
 fn kept_seeds() {
     let kept = [
