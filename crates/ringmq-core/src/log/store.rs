@@ -527,6 +527,7 @@ impl Store {
     pub fn stop(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Asked;
+            self.stop_truncations();
         }
         self.turn_end(now, cursors, io);
     }

@@ -77,7 +77,7 @@ pub struct Truncation {
     /// Number of the first batch that goes.
     number: u64,
     stage: Stage,
-    /// The record of the truncation is durable.
+    /// The record of the truncation is durable, or the store stops and the record was given to the journal.
     is_frozen: bool,
     /// The segment that holds the end, its index, and its batches before the end.
     base: i64,
@@ -206,6 +206,16 @@ impl Store {
             let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
             if is_alive && !self.drive_cut(now, p, io) {
                 self.cuts.push(p);
+            }
+        }
+    }
+
+    /// A truncation goes no further once the store stops. With a record, its files are left to the next startup: a snapshot that is
+    /// taken now does not contain the record, so another one would not help the checkpoint. Without a record, there is none.
+    pub(super) fn stop_truncations(&mut self) {
+        for p in &self.cuts {
+            if let Some(cut) = &mut self.partitions[p.0 as usize].cut {
+                cut.is_frozen |= cut.sequence > 0;
             }
         }
     }
@@ -368,9 +378,10 @@ impl Store {
 
     /// An operation of a cut has finished.
     pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
+        let is_stopping = self.is_stopping();
         let part = &mut self.partitions[p.0 as usize];
         // Memory no longer has what a failed journal did not take.
-        let is_alive = !part.is_closed() && !self.ring.is_poisoned();
+        let is_alive = !part.is_closed() && !self.ring.is_poisoned() && !is_stopping;
         let Some(cut) = part.cut.as_mut().filter(|_| is_alive) else { return };
         cut.is_waiting = false;
         let bytes = match (outcome, cut.stage) {

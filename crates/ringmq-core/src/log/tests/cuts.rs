@@ -99,6 +99,32 @@ fn nothing_is_cut_before_its_record_is_durable() {
     assert_eq!(rig.redo_count(RecordKind::Truncate), 1);
 }
 
+/// Found by a seed: the record of a truncation became durable during the stop, no snapshot contained it, and the checkpoint of the
+/// stop asked for another snapshot without end.
+#[test]
+fn a_stop_ends_wherever_a_truncation_stands() {
+    for steps in 0..12 {
+        let options = StoreOptions { tail_cache_bytes: 0, flush_bytes: 1000, ..options() };
+        let (mut rig, p, peer) = filled(options, 30, 3000);
+        rig.truncate(p, tail_before(&peer, 12).at);
+        for _ in 0..steps {
+            rig.turn_end();
+            if !rig.disk.pending.is_empty() {
+                rig.complete(0);
+            }
+        }
+        rig.store.stop(rig.now, &NoCursors, &mut rig.io);
+        rig.disk.take(&mut rig.io);
+        for _ in 0..100 {
+            rig.turn_end();
+            if !rig.disk.pending.is_empty() {
+                rig.complete(0);
+            }
+        }
+        assert!(rig.notices.contains(&Notice::Stopped), "stopped after {steps} completions");
+    }
+}
+
 #[test]
 fn a_cut_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_the_journal() {
     let (mut rig, p, mut peer) = filled(options(), 10, 1000);
