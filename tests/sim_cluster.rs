@@ -67,10 +67,12 @@ const KEPT_STORE: Kept = &[
             1_643_923_689_188,
         ],
     ),
+    (12, &[930_000_000_007_032]),
 ];
 /// With the real agents and the real controller.
 const KEPT_ETCD: Kept = &[(10, &[12, 16, 17, 53, 91, 1086, 1104])];
-const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542]), (10, &[310_000_000_000_450])];
+const KEPT_FILE: Kept =
+    &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542]), (10, &[310_000_000_000_450]), (12, &[930_000_000_009_243])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.

@@ -79,7 +79,11 @@ impl Engine {
     pub fn retry_waiting(&mut self, now: Now) {
         while let Some(p) = self.waiting.parked.pop_front() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms) {
+            let attempt = match self.follows_refusal(p.publisher) {
+                true => Attempt::Refused(PublishError::NotLeader),
+                false => self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms),
+            };
+            match attempt {
                 Attempt::Accepted => {}
                 Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
                 Attempt::Wait => {

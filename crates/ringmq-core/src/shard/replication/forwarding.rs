@@ -268,8 +268,7 @@ impl Engine {
     pub(super) fn on_forward(&mut self, now: Now, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
         let Forward { asker, delay_ms, bodies } = forward;
         let publisher = Publisher::Node(Origin { node, route, attempt, asker });
-        let is_refused = self.cluster_mut().refused.get(&(node, route)) == Some(&(asker.generation, attempt));
-        let idx = self.member_at(route).filter(|_| !is_refused);
+        let idx = self.member_at(route).filter(|_| !self.follows_refusal(publisher));
         let attempt = match idx {
             None => Attempt::Refused(PublishError::NotLeader),
             Some(idx) => self.append_or_park(now, idx, publisher, &bodies, delay_ms),
@@ -277,6 +276,13 @@ impl Engine {
         if let Attempt::Refused(error) = attempt {
             self.tell_publisher(publisher, Err(error));
         }
+    }
+
+    /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
+    pub(in crate::shard) fn follows_refusal(&self, publisher: Publisher) -> bool {
+        let Publisher::Node(Origin { node, route, attempt, asker }) = publisher else { return false };
+        let refused = self.cluster.as_ref().and_then(|c| c.refused.get(&(node, route)));
+        refused == Some(&(asker.generation, attempt))
     }
 
     /// Tells another node what became of a publish of its client. After a refusal that it may try again, nothing that follows in the
