@@ -94,7 +94,7 @@ fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
     Front { wake, start: Box::new(start) }
 }
 
-/// What `doctor --measure` was asked.
+/// Arguments of `doctor --measure`.
 pub struct Measuring {
     pub time: Duration,
     pub json: Option<PathBuf>,

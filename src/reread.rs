@@ -26,7 +26,7 @@ impl ringmq::http::LogLevel for LogLevel {
     }
 }
 
-/// To the standard error, as nsqd does.
+/// Starts the log on standard error, as nsqd does.
 pub fn start_log(settings: &Settings) -> LogLevel {
     let (level, handle) = reload::Layer::new(level_of(&settings.log_level));
     let log = fmt::layer().with_writer(std::io::stderr);

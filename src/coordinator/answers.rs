@@ -102,7 +102,7 @@ impl Answers {
         Answers { me, generation, file, openings: IdMap::default(), offers, said: IdMap::default() }
     }
 
-    /// Whom a leader would have in the ISR that the file does not have there: from now on, until the file's version rises, they are
+    /// Offers a node, which the file does not have there, a place in the ISR: from now on, until the file's version rises, they are
     /// offered a place. Nobody, where the leader asks for something else.
     pub fn offer(&mut self, ask: &Ask) -> Option<Told> {
         let Ask::Propose { route, isr, .. } = ask else { return None };

@@ -20,7 +20,7 @@ pub enum Desks {
     Store(Arc<Hub>),
 }
 
-/// What one core talks to. Lives on the core's thread.
+/// One core's side of the coordinator. Lives on the core's thread.
 pub enum CoreDesk {
     File(Desk),
     Store(StoreDesk),
@@ -71,7 +71,7 @@ impl Cluster {
         }
     }
 
-    /// What the node says of itself, for those that ask whether it is well. A file leaves nothing to say.
+    /// The node's condition, for health checks. A file leaves nothing to say.
     pub fn hub(&self) -> Option<Arc<Hub>> {
         match self {
             Cluster::File(_) => None,

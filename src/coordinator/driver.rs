@@ -40,7 +40,7 @@ const PROBE_LIMIT: Duration = Duration::from_millis(500);
 /// The same line of the log again, at most once in this time.
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
-/// Who the node is, and where.
+/// Identity and addresses of the node.
 pub struct Place {
     pub member: MemberRecord,
     /// Id of the machine. With the data path it names the process that holds the lock.

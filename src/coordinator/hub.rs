@@ -19,7 +19,7 @@ struct Inbox {
     facts: Mutex<Vec<Fact>>,
 }
 
-/// What the coordinator's thread is told.
+/// Message to the coordinator's thread.
 #[derive(Debug)]
 pub enum Told {
     Ask(Ask),
@@ -54,7 +54,7 @@ impl Hub {
         Hub { inboxes: Mutex::default(), wake: OnceLock::new(), told, condition }
     }
 
-    /// To be called once, when the cores are there.
+    /// Sets the waker, once, when the cores exist.
     pub fn set_wake(&self, wake: WakeCores) {
         let _ = self.wake.set(wake);
     }
@@ -108,14 +108,14 @@ impl Hub {
     }
 }
 
-/// Where one core asks and hears. Lives on the core's thread.
+/// One core's questions and answers. Lives on the core's thread.
 pub struct StoreDesk {
     hub: Arc<Hub>,
     inbox: Arc<Inbox>,
 }
 
 impl StoreDesk {
-    /// To be made before the coordinator's thread starts, so that its core misses nothing.
+    /// A desk for one core, made before the coordinator's thread starts so that the core misses nothing.
     pub fn new(hub: Arc<Hub>) -> StoreDesk {
         let inbox = Arc::new(Inbox::default());
         hub.inboxes.lock().unwrap_or_else(PoisonError::into_inner).push(inbox.clone());

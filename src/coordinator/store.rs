@@ -30,7 +30,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// Addresses that nobody can connect to from elsewhere.
 const UNSPECIFIED: [&str; 2] = ["0.0.0.0", "[::]"];
 
-/// What the settings say of the store.
+/// Options of the store by the settings.
 pub fn options(settings: &Settings) -> Result<(Options, Layout), CoordinatorError> {
     let urls = settings.etcd_endpoints.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|url| !url.is_empty());
     let endpoints =
@@ -68,7 +68,7 @@ pub struct StoreCoordinator {
     told: UnboundedReceiver<Told>,
 }
 
-/// What the runtime lends the thread.
+/// Clock that the runtime lends the thread.
 pub struct Clock {
     /// CLOCK_BOOTTIME, as the cores read it.
     pub now: fn() -> Ticks,

@@ -29,7 +29,7 @@ impl Twice {
         self.paths.iter().any(|path| path.exists())
     }
 
-    /// What the files hold, at most two of them. The log names each one that is damaged. An error: all that are there are damaged.
+    /// Contents of the files, at most two. The log names each one that is damaged. An error: all that are there are damaged.
     pub fn read<T>(&self, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>, Damaged> {
         let (mut kept, mut damage) = (vec![], vec![]);
         for path in &self.paths {

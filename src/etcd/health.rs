@@ -6,7 +6,7 @@ use super::{CONNECT_PATIENCE, Etcd, PATIENCE};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
-/// What an operator is to know of one endpoint.
+/// Condition of one endpoint, for an operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Health {
     pub endpoint: Endpoint,

@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 /// A connection whose other end is gone without a word ends after about this time.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Where a member of etcd listens to clients: `http://host:port` or `https://host:port`.
+/// Client address of a member of etcd: `http://host:port` or `https://host:port`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Endpoint {
     is_tls: bool,

@@ -54,7 +54,7 @@ const IN_FLIGHT_MAX: usize = 16;
 /// Connections that are kept for the next request.
 const IDLE_MAX: usize = 4;
 
-/// Who the node is for etcd, where etcd asks.
+/// The node's user in etcd.
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: String,
@@ -63,12 +63,12 @@ pub struct User {
 
 #[derive(Clone)]
 pub struct Options {
-    /// At least one.
+    /// Endpoints, at least one.
     pub endpoints: Vec<Endpoint>,
-    /// For endpoints of `https://`.
+    /// TLS for endpoints of `https://`.
     pub tls: Option<Arc<ClientConfig>>,
     pub user: Option<User>,
-    /// What every key begins with.
+    /// Prefix of every key.
     pub prefix: String,
 }
 

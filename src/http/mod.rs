@@ -74,7 +74,7 @@ pub struct Listeners {
     pub http: TcpListener,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
-    /// Of `--https-address`, with the terms of its TLS.
+    /// Listener of `--https-address`, with the terms of its TLS.
     pub https: Option<(TcpListener, Terms)>,
 }
 
@@ -104,7 +104,7 @@ pub struct Around {
     /// Bytes of kept space for new segments, for /stats.
     pub spare_bytes: SpareBytes,
     pub log_level: Box<dyn LogLevel>,
-    /// Of a node whose cluster an etcd decides: its condition, and who carries requests of operators.
+    /// Condition of a node with an etcd, and the way for operators' requests.
     pub hub: Option<Arc<Hub>>,
 }
 

@@ -127,7 +127,7 @@ pub struct Generator {
 pub struct Server {
     pub pid: u32,
     pub cpu_seconds: f64,
-    /// Per million published messages, or in mode consume delivered ones.
+    /// CPU seconds per million published messages, in mode consume delivered ones.
     pub cpu_seconds_per_million: Option<f64>,
     /// Resident memory during the run, looked at ten times a second.
     pub peak_rss_bytes: u64,

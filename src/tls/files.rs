@@ -153,7 +153,7 @@ pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError>
     Ok(Some(layers::Terms::new(own.server(&versions(oldest), verifier)?)))
 }
 
-/// As [`Terms::reread`], of NSQ and HTTPS clients.
+/// [`Terms::reread`] for NSQ and HTTPS clients.
 pub fn reread_nsq(terms: &layers::Terms, settings: &Settings) -> Result<(), TlsError> {
     nsq_terms(settings).map(|read| read.iter().for_each(|read| terms.replace_by(read)))
 }
@@ -167,7 +167,7 @@ pub fn https_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> 
     Ok(Arc::new(builder.with_no_client_auth()))
 }
 
-/// How the node speaks with etcd over HTTPS: it trusts the CAs of --etcd-tls-ca, else those of the system.
+/// TLS of the node towards etcd: it trusts the CAs of --etcd-tls-ca, else the system's.
 pub fn etcd_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> {
     let trusted = match settings.etcd_tls_ca.as_str() {
         "" => system_roots()?,

@@ -26,7 +26,7 @@ pub(super) struct Settings {
     pub channel: Arc<str>,
     pub start: Start,
     pub message_timeout: Duration,
-    /// Per partition: unfinished messages, and bytes that the client holds.
+    /// Unfinished messages, and bytes that the client holds, per partition.
     pub window_messages: u32,
     pub window_bytes: u64,
     pub ack_delay: Duration,

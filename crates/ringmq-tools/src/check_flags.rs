@@ -52,7 +52,7 @@ pub enum Becomes {
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
-    /// As it was written: a flag, or a key of the file.
+    /// The flag, or the key of the file, as written.
     pub written: String,
     pub becomes: Becomes,
     pub why: String,

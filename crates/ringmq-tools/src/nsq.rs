@@ -26,7 +26,7 @@ pub enum NsqError {
     Protocol { address: String, why: String },
 }
 
-/// What a node sends, with heartbeats taken out.
+/// Frames of a node, without heartbeats.
 #[derive(Debug)]
 pub enum Received {
     Ok,

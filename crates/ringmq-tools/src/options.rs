@@ -35,7 +35,7 @@ const WITHOUT_EFFECT: [&str; 26] = [
     "write_timeout",
 ];
 
-/// What a connection says of itself.
+/// Identity that a connection sends.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     pub user_agent: String,
@@ -56,7 +56,7 @@ pub fn arg(name: &'static str) -> Arg {
 }
 
 impl Identity {
-    /// Of the tool, by its options. Says on the standard error which of them have no effect.
+    /// Identity of the tool, by its options. Says on the standard error which of them have no effect.
     pub fn of(matches: &ArgMatches, name: &str, tool: &str) -> Result<Identity, String> {
         let given = matches.get_many::<String>(name).into_iter().flatten();
         let (identity, without_effect) = Identity::parse(given.map(String::as_str), tool)?;

@@ -19,7 +19,7 @@ pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// What the flags say of TLS.
+/// Terms of TLS by the flags.
 #[derive(Clone, Debug, Default)]
 pub struct Terms {
     /// `None`: the CAs of the system.

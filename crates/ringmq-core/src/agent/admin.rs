@@ -60,7 +60,7 @@ pub enum Admin {
     },
 }
 
-/// What is to be different. `None`: it stays; `Some(None)`: as the nodes' settings say.
+/// Properties to change. `None`: unchanged; `Some(None)`: the nodes' settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TopicChange {
     pub replicas: Option<u8>,
@@ -189,7 +189,7 @@ impl Admin {
         )
     }
 
-    /// What is so when it is done.
+    /// The state after the change, as a sentence.
     pub fn done(&self) -> String {
         match self {
             Admin::CreateTopic { name, .. } => format!("topic {name} is there"),

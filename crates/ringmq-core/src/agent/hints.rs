@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// Pause between attempts while the node is taken for down.
 const WATCH: Duration = Duration::from_secs(1);
 
-/// What became of an attempt to connect.
+/// Outcome of an attempt to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
     /// Somebody listens.

@@ -296,7 +296,7 @@ impl Agent {
         self.go_on(now, out);
     }
 
-    /// When [`Event::Tick`] next has work.
+    /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         if self.session.is_stopped() {
             return None;

@@ -24,7 +24,7 @@ pub struct Planner<'a> {
     pub partitions: u16,
     /// Session of the writer; 0: it has none.
     pub session: u64,
-    /// Of a topic that is created.
+    /// Id for a topic that is created.
     pub fresh: TopicId,
 }
 

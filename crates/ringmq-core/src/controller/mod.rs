@@ -147,7 +147,7 @@ impl Controller {
         &self.options
     }
 
-    /// Since when a node has been without a session.
+    /// Time since which a node has had no session.
     pub fn away_since(&self, node: NodeId) -> Option<Ticks> {
         self.away.get(&node).copied()
     }
@@ -354,7 +354,7 @@ impl Controller {
         Some(batch)
     }
 
-    /// What became of a batch is known, and what the answer told is in the view.
+    /// Takes a batch's outcome; the view holds the answer's content already.
     pub fn settled(&mut self, view: &View, batch: &Batch, succeeded: bool) {
         self.batches = self.batches.saturating_sub(1);
         // One record that changed meanwhile keeps all others of its transaction back.
@@ -365,7 +365,7 @@ impl Controller {
         }
     }
 
-    /// When [`Controller::plan`] has work that it does not have now.
+    /// Time at which [`Controller::plan`] gets new work.
     pub fn deadline(&self) -> Option<Ticks> {
         if !self.in_office {
             return None;

@@ -42,7 +42,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// As a start leaves both slots.
+    /// The limit after a startup wrote both slots.
     pub fn begun(travelled: u64, file_len: u64) -> Limit {
         let first = first(travelled, file_len);
         Limit { stride: stride(file_len), left_min: left_min(file_len), durable: [first; 2], writing: first }

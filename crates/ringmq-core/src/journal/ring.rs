@@ -47,7 +47,7 @@ pub struct Record<N> {
     pub payload: Bytes,
     /// Small number of the partition in its store: one directory entry per slot and write.
     pub slot: u32,
-    /// Where the partition ends after this record.
+    /// End of the partition after this record.
     pub end: Position,
     pub note: N,
 }

@@ -53,7 +53,7 @@ impl Admission {
         self.unpacked
     }
 
-    /// So many bytes were taken, which will cost so much of the ring.
+    /// Counts bytes that were taken, and their cost in the ring.
     pub fn take(&mut self, bytes: u64, cost: u64) {
         self.waiting_bytes += bytes;
         self.unpacked += cost;
@@ -64,12 +64,12 @@ impl Admission {
         self.unpacked -= cost;
     }
 
-    /// So many bytes wait no longer: they are durable, or were dropped.
+    /// Counts bytes that no longer wait: durable, or dropped.
     pub fn done(&mut self, bytes: u64) {
         self.waiting_bytes -= bytes;
     }
 
-    /// So many bytes were dropped before the ring's queue had them.
+    /// Counts bytes that were dropped before they were in the ring's queue.
     pub fn dropped(&mut self, bytes: u64, cost: u64) {
         self.done(bytes);
         self.enqueued(cost);

@@ -127,7 +127,7 @@ impl ReadCache {
         self.index.contains_key(&(p.0, offset))
     }
 
-    /// Where the run that holds the batch at `offset` ends, and what was read of the batch there.
+    /// End of the run that holds the batch at `offset`, and the read bytes of the batch.
     pub fn run(&self, p: PartitionIdx, offset: i64) -> Option<(i64, Bytes)> {
         let &(key, _) = self.index.get(&(p.0, offset))?;
         let run = &self.runs[key as usize];
@@ -187,7 +187,7 @@ impl ReadCache {
         }
     }
 
-    /// What came in this turn is like the rest from now on. At most `bytes` are kept, or the newest run alone, if it came in this
+    /// Ends the protection of this turn's runs. At most `bytes` are kept, or the newest run alone, if it came in this
     /// turn or is longer than the cache.
     pub fn end_turn(&mut self, bytes: usize) {
         let is_spared = self.runs.get(self.newest as usize).is_some_and(|run| run.is_fresh || run.bytes > self.bytes_max);

@@ -11,7 +11,7 @@ use crate::format::files::Bad;
 /// End of a log that its next batch has to continue, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Chain {
-    /// Where it begins.
+    /// Position at which the next batch begins.
     pub at: Option<Position>,
     /// Header crc of the batch before it.
     pub crc: Option<u32>,

@@ -55,7 +55,7 @@ impl Deletes {
         Some(old)
     }
 
-    /// What went last has cost the disk nothing.
+    /// Lifts the pause before the next deletion: the last one cost the disk nothing.
     pub fn forgive(&mut self) {
         self.next_at = Ticks(0);
     }

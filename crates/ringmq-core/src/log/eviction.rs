@@ -28,7 +28,7 @@ impl Eviction {
         self.unflushed_bytes += bytes;
     }
 
-    /// So many bytes that had to stay are gone.
+    /// Subtracts unflushed bytes that are gone.
     pub fn dropped(&mut self, bytes: u64) {
         self.unflushed_bytes -= bytes;
     }

@@ -75,7 +75,7 @@ impl Store {
         self.log_image(p, RecordKind::ChannelDelete, &image)
     }
 
-    /// Where the topic's next first channel starts in this partition.
+    /// Logs the position at which the topic's next first channel starts in this partition.
     pub fn log_collect_start(&mut self, p: PartitionIdx, at: Position) -> RecordTicket {
         self.part_mut(p).borders.set_collect_start(at);
         self.log_position(p, RecordKind::CollectStart, at)

@@ -152,12 +152,12 @@ impl Flush {
 }
 
 impl Flush {
-    /// What the journal takes from now on is not in the snapshot of this round.
+    /// True once the round's snapshot is taken: later journal records are not in it.
     pub fn is_snapshot_taken(&self) -> bool {
         matches!(self.stage, Stage::SnapshotSpace | Stage::Snapshot)
     }
 
-    /// Where the segment writes of this round end.
+    /// End offset of this round's segment writes.
     pub fn written_until(&self) -> u64 {
         if self.stage == Stage::Segment { self.until.number } else { 0 }
     }

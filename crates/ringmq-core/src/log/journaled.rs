@@ -136,7 +136,7 @@ impl SnapshotSlots {
         }
     }
 
-    /// As if no slot had a file.
+    /// Forgets the space of all slots.
     #[cfg(test)]
     pub fn forget_space(&mut self) {
         self.lens = [0; SLOTS as usize];

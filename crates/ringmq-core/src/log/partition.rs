@@ -195,7 +195,7 @@ impl PartitionLog {
         (number < self.progress.durable().number).then_some(found)
     }
 
-    /// Where the first durable batch in memory begins that is younger than this.
+    /// Start of the first durable batch in memory that is younger than this time.
     pub fn first_durable_after(&self, unix_ns: i64) -> Option<Position> {
         let numbers = self.batches.first()..self.progress.durable().number;
         let mut headers = numbers.zip(self.batches.iter()).map(|(_, r)| r.header());
@@ -241,7 +241,7 @@ impl PartitionLog {
             .fold(mark, |m, n| m.after(self.batches.get(n).expect("a batch that is in no segment yet is in memory").header()))
     }
 
-    /// What was appended goes on now: the length from which on it goes straight to its segment, when `usual` is what the settings say.
+    /// Length from which on the open batch goes straight to its segment; `usual`: the setting.
     ///
     /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where much waits, so
     /// that nobody waits for one batch alone. Then shorter ones are, too, until one after the other had nothing before it.

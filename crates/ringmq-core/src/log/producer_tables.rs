@@ -13,7 +13,7 @@ pub struct ProducerTables {
 }
 
 impl ProducerTables {
-    /// As the log tells them that recovery found.
+    /// The table that recovery read from the log.
     pub fn new(table: Producers) -> Self {
         ProducerTables { committed: table.clone(), sealed: table }
     }

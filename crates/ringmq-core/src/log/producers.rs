@@ -49,7 +49,7 @@ impl Default for ProducerLimits {
 /// The producer of a batch, as it was before that was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before {
-    /// Where the batch begins.
+    /// Start offset of the batch.
     pub offset: i64,
     id: ProducerId,
     was: Option<Producer>,
@@ -71,7 +71,7 @@ impl Producers {
         Producers { limits, by_id: BTreeMap::new(), by_use: BTreeMap::new() }
     }
 
-    /// As [`Producers::iter`] listed them.
+    /// Restores the list of [`Producers::iter`].
     pub fn restore(limits: ProducerLimits, list: &[Producer]) -> Self {
         let mut table = Producers::new(limits);
         list.iter().for_each(|&p| table.insert(p));
@@ -176,7 +176,7 @@ impl Producers {
         Producers::restore(self.limits, &list)
     }
 
-    /// Those whose last batch stands below `offset`, each with that one alone: what a log that begins there does not tell. The
+    /// Producers whose last batch is below `offset`, each with that batch alone: unknown to a log that begins there. The
     /// `max` that were used last, in order.
     pub fn told_before(&self, offset: i64, max: usize) -> Vec<Producer> {
         let before: Vec<&Producer> = self.iter().filter(|p| p.last_offset() < offset).collect();

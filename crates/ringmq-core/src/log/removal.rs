@@ -78,7 +78,7 @@ impl Store {
         (key, self.log_deletion(topic, key))
     }
 
-    /// On another core: what its ring still has of the topic is nothing that recovery has to miss.
+    /// Logs the topic's end on another core: recovery need not miss the topic's records in that core's ring.
     pub fn log_topic_gone(&mut self, topic: &TopicInfo) -> RecordTicket {
         self.log_deletion(topic, 0)
     }

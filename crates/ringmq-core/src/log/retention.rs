@@ -65,7 +65,7 @@ impl Store {
         self.part_mut(p).borders.await_agreement();
     }
 
-    /// How long the metadata wants a topic's confirmed messages to be kept.
+    /// Sets the retention that the metadata gives a topic.
     pub fn set_topic_retention(&mut self, topic: &str, settings: TopicSettings) {
         let topics = &mut self.options.cluster_topics;
         match settings == TopicSettings::default() {

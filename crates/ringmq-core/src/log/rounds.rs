@@ -42,7 +42,7 @@ impl Rounds {
         self.background += 1;
     }
 
-    /// So many rounds in the background are over: one or none.
+    /// Ends background rounds: one or none.
     pub fn end_background(&mut self, count: usize) {
         self.background -= count;
     }

@@ -75,7 +75,7 @@ impl Segments {
         (index, &self.list[index])
     }
 
-    /// Where the segment behind the one of this index begins; without one there is no border.
+    /// Start of the segment after the one of this index; i64::MAX without one.
     pub fn border(&self, index: usize) -> i64 {
         self.get(index + 1).map_or(i64::MAX, Segment::base)
     }
@@ -109,7 +109,7 @@ impl Segments {
         self.batches = 0;
     }
 
-    /// When the newest batch of a closed segment was made.
+    /// Sets the time of a closed segment's newest batch.
     pub fn learn_age(&mut self, base: i64, unix_ns: i64) {
         if let Some(segment) = self.list.iter_mut().find(|s| s.base() == base) {
             segment.last_unix_ns = Some(unix_ns);

@@ -45,7 +45,7 @@ impl Shared {
         at != self.recorded && !std::mem::replace(&mut self.is_due, true)
     }
 
-    /// How far it is committed, which the journal is told now.
+    /// The committed end, which the journal is told now.
     pub fn record(&mut self) -> Position {
         (self.is_due, self.recorded) = (false, self.committed);
         self.committed

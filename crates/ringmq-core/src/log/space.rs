@@ -16,7 +16,7 @@ const SEGMENT_STEP_MIN: u64 = 16 * 1024;
 const SEGMENT_STEP_MAX: u64 = 16 * 1024 * 1024;
 const COMMIT_STEP_MIN: u64 = 8 * 1024;
 const COMMIT_STEP_MAX: u64 = 256 * 1024;
-/// How often a full disk is tried.
+/// Pause between two tries on a full disk.
 pub const RETRY: Duration = Duration::from_secs(1);
 
 /// One of a partition's files.
@@ -223,7 +223,7 @@ impl Store {
         !self.rounds.stalled().is_empty() || self.topics.waits_for_space()
     }
 
-    /// What the journal admits no more, a publish or a new channel, would wait for as long as the disk is full. The rest of the
+    /// True if a publish or a new channel would wait for the journal as long as the disk is full. The rest of the
     /// journal is for the channels that are there.
     pub fn is_stuck(&self) -> bool {
         let is_full = self.admission.is_refused(Lack::Journal) || !self.ring.admits(self.admission.unpacked());

@@ -20,9 +20,9 @@ pub struct RecoveredPartition {
     pub start: Position,
     /// Header crc of the batch before it; zero at the very start, and where damage took what told it.
     pub start_crc: u32,
-    /// Where the next batch goes.
+    /// Position of the next batch.
     pub end: Position,
-    /// Where the topic's next first channel starts.
+    /// Position at which the topic's next first channel starts.
     pub collect_start: Position,
     /// Header crc of the last batch before `end`; zero at the very start. After a lost batch it is that header's crc.
     pub chain_crc: u32,
@@ -35,7 +35,7 @@ pub struct RecoveredPartition {
     pub promised: Epoch,
     /// A lower bound of what is committed; without other replicas the end. Beyond the end only where something was lost.
     pub committed: Position,
-    /// What was truncated, lost or set aside, at this recovery or before. A lost batch stands for each range that recovery bridged.
+    /// Truncated, lost and set-aside data, of this recovery and earlier ones. A lost batch stands for each range that recovery bridged.
     pub damage: Damage,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.
     pub record_sequence: u64,
@@ -43,7 +43,7 @@ pub struct RecoveredPartition {
     pub snapshot_sequence: u64,
     pub files: RecoveredFiles,
     pub channels: Vec<CursorImage>,
-    /// As the log before `end` tells them.
+    /// Idempotent producers by the log before `end`.
     pub producers: Producers,
     /// The table of producers before each batch behind `committed`; without other replicas empty.
     pub counted: VecDeque<Before>,

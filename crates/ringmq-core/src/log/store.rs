@@ -513,7 +513,7 @@ impl Store {
         }
     }
 
-    /// When [`Store::tick`] next has work.
+    /// Time at which [`Store::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         if !self.notices.is_empty() || self.reader.has_called() {
             return Some(Ticks(0));

@@ -56,7 +56,7 @@ impl<'a> View<'a> {
         cut.map_or(durable, |cut| cut.tail)
     }
 
-    /// Up to where the replica vouches for its log: the end, or where the first damage begins.
+    /// End of the log's sound part: its end, or the start of the first damage.
     pub fn vouched(&self) -> Position {
         let end = self.end().at;
         self.part.damage.vouched().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
         self.part.damage.lost().iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }
 
-    /// Of what was cut, lost or set aside at a recovery, until somebody calls [`Store::clear_suspect`](super::Store::clear_suspect).
+    /// Doubt after truncation or loss at a recovery, until [`Store::clear_suspect`](super::Store::clear_suspect).
     pub fn doubt(&self) -> Doubt {
         self.part.damage.doubt()
     }

@@ -7,7 +7,7 @@ use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What the cores of a node were told.
+/// Facts that the cores of a node have.
 #[derive(Debug)]
 pub struct Told {
     me: NodeId,

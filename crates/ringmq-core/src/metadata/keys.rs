@@ -38,7 +38,7 @@ impl Layout {
         Ok(Layout { prefix: format!("/ringmq/{cluster}/") })
     }
 
-    /// What every key begins with, and what is listed and watched.
+    /// Prefix of every key; it is listed and watched.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -57,7 +57,7 @@ impl Layout {
         })
     }
 
-    /// What the keys of all partitions of a topic begin with.
+    /// Prefix of the keys of a topic's partitions.
     pub fn partitions(&self, topic: TopicId) -> Bytes {
         Bytes::from(format!("{}part/{topic}/", self.prefix))
     }

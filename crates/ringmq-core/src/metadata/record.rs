@@ -69,7 +69,7 @@ pub struct NodeRecord {
     pub suspects: Suspects,
 }
 
-/// Which replicas of a node are suspect.
+/// Suspect replicas of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Suspects {
     /// More than are listed, or nobody knows.
@@ -179,13 +179,13 @@ pub struct TopicRecord {
     pub partitions: u16,
     /// Wanted replicas of each partition.
     pub replicas: u8,
-    /// What its partitions are to have.
+    /// In-sync replicas that a write to its partitions needs.
     pub min_isr: u8,
     #[serde(flatten)]
     pub properties: TopicProperties,
 }
 
-/// Who leads: a node, in one session.
+/// A leader: a node in one session.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct Leader {
     #[serde(with = "one_id")]
@@ -211,10 +211,10 @@ pub struct PartitionRecord {
     #[serde(with = "many_ids")]
     pub isr: Vec<NodeId>,
     pub min_isr: u8,
-    /// Whom the leader is to hand over to, as soon as nothing of its is open.
+    /// Node to which the leader hands over, once nothing of its own is open.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe_id")]
     pub wanted: Option<NodeId>,
-    /// Who led before and may still deliver, since its lease holds as far as the store knows: the leader delivers nothing until then.
+    /// Former leader whose lease may still hold; the leader delivers nothing before that lease ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub former: Option<Leader>,
     /// Replica that an operator moves elsewhere: it goes when enough others are in sync.
@@ -237,7 +237,7 @@ impl PartitionRecord {
             && self.leader.is_none_or(|l| self.isr.contains(&l.node))
     }
 
-    /// As the replicas are told it. `lost`: the session that leads is not that of the node that is told, though the node is its.
+    /// The membership for the replicas. `lost`: this node leads in another session than its own.
     pub fn membership(&self, mod_revision: u64, lost: bool) -> Membership {
         Membership {
             version: mod_revision << 1 | lost as u64,

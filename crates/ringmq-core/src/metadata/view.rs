@@ -65,7 +65,7 @@ pub struct Topic {
     pub info: TopicRef,
 }
 
-/// What a change of the view touched.
+/// Parts of the view that a change touched.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Changed {
     pub keys: BTreeSet<Key>,

@@ -51,7 +51,7 @@ impl Window {
         Window { half: length / 2, begun: now, current: Sample::default(), before: Sample::default() }
     }
 
-    /// So many messages were finished.
+    /// Records finished messages.
     pub fn record(&mut self, now: Ticks, took: Duration, num: u64) {
         self.move_on(now);
         self.current.record(took, num);
@@ -69,7 +69,7 @@ impl Window {
         self.begun = self.begun + self.half * u32::try_from(halves).unwrap_or(u32::MAX);
     }
 
-    /// As of the last [`Window::move_on`].
+    /// Sample as of the last [`Window::move_on`].
     pub fn sample(&self) -> Sample {
         let mut all = self.current.clone();
         all.add(&self.before);
@@ -77,7 +77,7 @@ impl Window {
     }
 }
 
-/// What /stats shows: nsqd's shape. Without percentiles asked for, or a channel that could have them, there are none.
+/// End-to-end latency in /stats, in nsqd's shape. Without percentiles asked for, or a channel that could have them, there are none.
 #[derive(Debug, Default, Serialize)]
 pub struct EndToEnd {
     count: u64,
@@ -105,13 +105,13 @@ impl EndToEnd {
         EndToEnd { count: us.len(), percentiles: Some(percentiles.collect()) }
     }
 
-    /// Behind `e2e%:` in the text form.
+    /// Text after `e2e%:`.
     pub fn text(&self) -> String {
         let shown = self.percentiles.iter().flatten().map(|p| human(p.value as f64));
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// For statsd: the name's end, and nanoseconds.
+    /// Gauges of statsd: end of the name, nanoseconds.
     pub fn gauges(&self) -> impl Iterator<Item = (String, u64)> + '_ {
         let name = |quantile: f64| format!("e2e_processing_latency_{:.0}", quantile * 100.0);
         self.percentiles.iter().flatten().map(move |p| (name(p.quantile), p.value))

@@ -28,7 +28,7 @@ pub struct NodeFacts {
     pub resident_bytes: Option<u64>,
     /// Space of segments that were removed, kept for new ones.
     pub spare_bytes: u64,
-    /// Of the times from publish to FIN: between 0 and 1.
+    /// Quantiles of the times from publish to FIN, between 0 and 1.
     pub quantiles: Vec<f64>,
     /// Lines of our own for the text form: name and value.
     pub extra: Vec<(&'static str, String)>,

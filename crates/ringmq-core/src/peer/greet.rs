@@ -79,7 +79,7 @@ fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {
 }
 
 impl Links {
-    /// We connected: the first frame is ours.
+    /// Sends Hello on a connection that this node dialled.
     pub(super) fn say_hello(&mut self, now: Now, conn: ConnId, place: LinkId) {
         let Some(node) = self.nodes.get_mut(&place.node) else { return };
         let (address, until) = (node.address.clone(), now.ticks + HANDSHAKE_MAX);

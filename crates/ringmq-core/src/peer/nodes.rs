@@ -122,7 +122,7 @@ pub(super) struct Node {
     pub is_dialled: bool,
     /// Cores of the node, once a handshake told them.
     pub cores: Option<u16>,
-    /// What both nodes have, by the last handshake.
+    /// Features of both nodes, by the last handshake.
     pub features: u64,
     pub links: BTreeMap<u16, Link>,
     pub is_connected: bool,

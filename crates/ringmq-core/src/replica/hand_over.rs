@@ -24,7 +24,7 @@ use crate::base::{NodeId, Ticks};
 use crate::codec::peer::message::Session;
 use std::time::Duration;
 
-/// How far a quiescing leader is.
+/// Progress of a quiescing leader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Round {
     Committing,
@@ -40,7 +40,7 @@ pub(super) enum Round {
 }
 
 impl Leader {
-    /// Whom this leader is to hand over to.
+    /// Node to which this leader is to hand over.
     pub fn wanted(&self, base: &Base) -> Option<NodeId> {
         let membership = base.membership.as_ref()?;
         membership.wanted.filter(|to| *to != base.me && membership.is_in_sync(*to))

@@ -54,7 +54,7 @@ impl OwnedBodies {
     }
 }
 
-/// How a subscription wants its messages.
+/// Options of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubOptions {
     pub msg_timeout_ms: u64,
@@ -416,7 +416,7 @@ pub enum MeshMessage {
     },
 }
 
-/// Where a channel is to stand in one partition.
+/// New position of a channel in one partition.
 #[derive(Clone, Debug)]
 pub struct SetOffset {
     pub topic: TopicRef,

@@ -107,7 +107,7 @@ impl PublishError {
     }
 }
 
-/// What another node is told of its client's publish.
+/// Outcome for the node that forwarded a publish.
 pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
     let error = match result {
         Ok(()) => return Outcome::Stored,
@@ -137,7 +137,7 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
     }
 }
 
-/// What a publish hears that another node was given.
+/// Result of a publish that was forwarded.
 pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
     Err(match outcome {
         Outcome::Stored => return Ok(()),

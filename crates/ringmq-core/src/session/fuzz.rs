@@ -66,7 +66,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// These bytes come. What was lent is back when all is there, and sometimes before.
+    /// Receives bytes; lent buffers return when all is there, and sometimes before.
     pub fn receive(&mut self, s: &mut Session, now: Now, mut bytes: &[u8], host: &mut impl Host) {
         let is_late = bytes.len().is_multiple_of(3);
         while !bytes.is_empty() {

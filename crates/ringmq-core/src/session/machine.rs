@@ -421,7 +421,7 @@ impl Session {
 
     // ---- output
 
-    /// For message frames ([`frame::message`]): they leave beside the replies, in the order in which they are written.
+    /// Buffer for message frames ([`frame::message`]), sent beside the replies in writing order.
     pub fn output(&mut self) -> &mut Vec<u8> {
         roomy(&mut self.out, self.out_hint)
     }
@@ -457,7 +457,7 @@ impl Session {
 
     // ---- for the shard
 
-    /// To be closed once its output is out; nothing more comes from it.
+    /// True if the connection closes once its output is sent; it reads nothing more.
     pub fn is_closing(&self) -> bool {
         self.is_dead || self.replies.is_closed()
     }
@@ -514,7 +514,7 @@ impl Session {
         self.published.iter()
     }
 
-    /// Before IDENTIFY a client goes by its address, as in nsqd.
+    /// The client's identity: its address before IDENTIFY, as in nsqd.
     pub fn client_info(&self) -> ClientInfo {
         let (address, host) = (&*self.peer.0, self.remote_host());
         let Identity { client_id, hostname, user_agent } = match &self.identity {

@@ -103,7 +103,7 @@ impl Replies {
         self.push(What::Response(data));
     }
 
-    /// As [`Self::push_response`], for an encoded frame.
+    /// [`Self::push_response`] for an encoded frame.
     pub fn push_frame(&mut self, frame: &[u8], out: &mut Vec<u8>) {
         if self.is_empty() {
             return out.extend_from_slice(frame);

@@ -16,7 +16,7 @@ pub(super) struct Bundles {
 }
 
 impl Bundles {
-    /// Where the client's messages of this turn go.
+    /// Buffer for the client's messages of this turn.
     pub fn frames_for(&mut self, sub: SubId) -> &mut Vec<u8> {
         self.frames.entry(sub).or_default()
     }

@@ -93,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// It has no clients any more. Whatever names its place is forgotten with it, since that may come again.
+    /// Forgets a channel without clients, and everything that names its slot, which may be reused.
     pub fn forget_channel(&mut self, key: ChannelKey) {
         let partition = self.partitions.get_mut(key.partition_idx());
         let gone = partition.channels.remove(key.channel as usize);
@@ -124,7 +124,7 @@ impl Engine {
         self.wake_channel(key);
     }
 
-    /// What can be given back at once; the rest follows as messages are done.
+    /// Credit that returns at once; the rest follows as messages are finished.
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
         let Some(key) = self.partitions.of_client(sub, partition) else {
             if let Some(parked) = self.parked_sub(sub, partition) {
@@ -143,7 +143,7 @@ impl Engine {
         give
     }
 
-    /// After a channel's turn: recalled credit that it did not use goes back, unless a read is under way for it.
+    /// Returns recalled credit that a channel's turn did not use, unless a read is in flight for it.
     pub fn settle_owed(&mut self, key: ChannelKey) {
         let is_free = |c: &&mut ChannelState| !c.owed.is_empty() && !c.machine.awaits_read();
         let Some(c) = self.partitions.channel_mut(key).filter(is_free) else { return };

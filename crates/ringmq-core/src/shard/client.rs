@@ -52,7 +52,7 @@ impl Client {
         }
     }
 
-    /// It is back, with what came.
+    /// Takes back the lent buffer with the received bytes.
     pub fn received(&mut self, now: Now, lent: Lent, engine: &mut Engine) {
         match self {
             Client::Nsq(s) => s.received(now, lent, engine),
@@ -189,7 +189,7 @@ impl Client {
         }
     }
 
-    /// What waited for room in the output, or for answers.
+    /// Resumes work that waited for output space or answers.
     pub fn go_on(&mut self, now: Now, engine: &mut Engine) {
         match self {
             Client::Nsq(s) => s.go_on(now, engine),
@@ -225,7 +225,7 @@ impl Client {
         }
     }
 
-    /// It has said CLS.
+    /// True after CLS.
     pub fn is_unsubscribing(&self) -> bool {
         matches!(self, Client::Nsq(s) if s.state() == State::Closing)
     }

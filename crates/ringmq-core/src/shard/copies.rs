@@ -35,7 +35,7 @@ pub struct Outcome {
     pub is_committed: bool,
 }
 
-/// What a channel gets copied in one turn.
+/// Copies that a channel gets in one turn.
 pub struct Wanted {
     /// Each with its number.
     copies: Vec<(u64, Copy)>,

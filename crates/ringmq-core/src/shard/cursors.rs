@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct CursorRequest(pub u64);
 
-/// What changes, and who waits for it.
+/// A change of a cursor, and its waiting client.
 #[derive(Debug)]
 pub(super) enum CursorChange {
     /// The channel is there, as it stands; whether it was made ordered just now. SUBs wait for it.

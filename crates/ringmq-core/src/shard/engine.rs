@@ -46,7 +46,7 @@ pub(super) struct Engine {
     pub lending: Lending,
     pub partitions: Partitions,
     pub topics: Topics,
-    /// In a cluster: what the coordinator says, and the work of the replicas.
+    /// The coordinator's facts and the replicas; `None` without a cluster.
     pub cluster: Option<Box<Cluster>>,
     pub removals: Removals,
     pub subs: Subscriptions,
@@ -54,7 +54,7 @@ pub(super) struct Engine {
     pub searches: Searches,
     pub moves: Moves,
     pub timers: Timers,
-    /// What is still taken.
+    /// Stage of a stop, and work that is still accepted.
     pub life: Life,
     pub outbox: Outbox,
     pub agenda: Agenda,
@@ -71,7 +71,7 @@ pub(super) struct Engine {
     pub counters: Counters,
 }
 
-/// What came of an attempt to publish.
+/// Outcome of an attempt to publish.
 pub(super) enum Attempt {
     Accepted,
     Wait,
@@ -126,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// Before statistics are taken.
+    /// Moves the windows of statistics before they are read.
     pub fn move_windows(&mut self, now: Now) {
         if self.settings.end_to_end_window().is_some() {
             let all = self.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());

@@ -83,7 +83,7 @@ use replication::Cluster;
 use std::sync::Arc;
 use timers::Timer;
 
-/// What a core starts with.
+/// Options of a core.
 pub struct ShardOptions {
     pub core: CoreId,
     pub cores: u16,
@@ -95,17 +95,17 @@ pub struct ShardOptions {
     pub topics: Vec<TopicRef>,
     /// The partitions that this core owns.
     pub partitions: Vec<RecoveredPartition>,
-    /// For topic ids; drawn by the runtime.
+    /// Seed of topic ids; drawn by the runtime.
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
-    /// Of the node, told to native clients and to other nodes.
+    /// The node's id, told to native clients and other nodes.
     pub node_id: [u8; 16],
     /// When the node is one of several: its topics and partitions are those that the coordinator names.
     pub cluster: Option<ClusterOptions>,
     /// Runs of so many bytes go to native clients from where they stand ([`LENT_MIN`]).
     pub lent_min: usize,
-    /// What NSQ clients get that ask for TLS.
+    /// Terms for NSQ clients that ask for TLS.
     pub tls: Option<Terms>,
 }
 
@@ -345,7 +345,7 @@ impl Shard {
         self.emit(out);
     }
 
-    /// When [`Event::Tick`] next has work.
+    /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
         if self.engine.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
@@ -377,7 +377,7 @@ impl Shard {
         members.filter(move |m| m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
     }
 
-    /// What each replica of this core is at that moment.
+    /// State of each replica of this core.
     pub fn replica_states(&self) -> impl Iterator<Item = (Route, State)> {
         let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
         members.map(|m| (m.route(), m.state()))

@@ -84,7 +84,7 @@ impl Moves {
 }
 
 impl Shard {
-    /// At a turn's end: connections that move go once nothing of them is outstanding here.
+    /// Moves, at a turn's end, connections of which nothing is outstanding here.
     pub(super) fn move_quiet(&mut self, out: &mut Effects) {
         for conn in std::mem::take(&mut self.engine.moves.due) {
             let Some(c) = self.conns.get_mut(&conn) else { continue };

@@ -33,7 +33,7 @@ struct NativeSubscribing {
     answer: NativeAnswer,
 }
 
-/// What native connections of this core have, and wait for.
+/// Subscriptions and waiting requests of this core's native connections.
 #[derive(Default)]
 pub(super) struct NativeClients {
     subs: IdMap<ConnId, Vec<NativeSub>>,
@@ -300,7 +300,7 @@ impl Engine {
     }
 }
 
-/// What a subscription's frame says, when the client has bytes left; the payload is counted. A payload larger than what is
+/// Frame of a subscription, if the client has bytes left; counts the payload. A payload larger than what is
 /// left goes out when anything is left.
 pub(super) fn take_run(subs: &mut [NativeSub], key: ChannelKey, run: &Run<'_>) -> Option<Messages> {
     let s = subs.iter_mut().find(|s| s.key == key)?;

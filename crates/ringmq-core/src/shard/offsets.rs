@@ -28,7 +28,7 @@ use crate::{
     },
 };
 
-/// Who hears of it.
+/// Recipient of the answer.
 #[derive(Debug)]
 pub(super) enum Setter {
     Core(CoreId, Ticket),

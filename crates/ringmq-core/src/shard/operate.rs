@@ -28,7 +28,7 @@ use crate::seam::{
     outcome::{PublishError, SetOffsetError},
 };
 
-/// What operators asked for and is not done. The state of each kind is private to its file.
+/// Unfinished requests of operators. The state of each kind is private to its file.
 #[derive(Default)]
 pub(super) struct Operators {
     pub changes: Changes,
@@ -117,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// It was not to be.
+    /// Takes back a pause that did not become durable.
     pub(super) fn take_back_pause(&mut self, now: Now, key: ChannelKey, was: bool) {
         let Some(p) = self.partitions.look(key.partition_idx()) else { return };
         if p.seat().is_some_and(|seat| !seat.is_leader()) {

@@ -16,7 +16,7 @@ use crate::session::ReplySlot;
 use crate::session::native::NativeAnswer;
 use std::sync::Arc;
 
-/// What a session hears of an earlier command.
+/// Late answer to a session's command.
 pub(super) enum Heard {
     Answer(ReplySlot, Result<(), PublishError>),
     InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
@@ -65,21 +65,21 @@ pub(super) struct Outbox {
     io: Io,
     /// All other effects, in order.
     effects: Vec<Effect>,
-    /// What the store said and the engine has not heard.
+    /// Notices of the store that the engine has not taken.
     pub notices: Relay<Notice>,
-    /// What sessions have not heard.
+    /// Answers that sessions have not taken.
     pub answers: Relay<(ConnId, Heard)>,
     /// Connections whose stalled command is tried again.
     resuming: Vec<ConnId>,
 }
 
 impl Outbox {
-    /// Where the store puts its operations.
+    /// Buffer for the store's operations.
     pub fn io(&mut self) -> &mut Io {
         &mut self.io
     }
 
-    /// Where the store puts its operations, and what it has to say.
+    /// Buffers for the store's operations and notices.
     pub fn of_store(&mut self) -> (&mut Io, &mut Vec<Notice>) {
         (&mut self.io, &mut self.notices.filling)
     }

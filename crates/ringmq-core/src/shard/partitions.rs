@@ -26,7 +26,7 @@ impl ChannelKey {
     }
 }
 
-/// Who hears of a publish's outcome.
+/// Recipient of a publish's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Publisher {
     Session(ConnId, ReplySlot),
@@ -46,23 +46,23 @@ pub enum Publisher {
 pub struct ChannelState {
     pub name: ChannelName,
     pub machine: Channel,
-    /// In the list of channels that may have something to deliver.
+    /// True while the channel is in the list of those that may deliver.
     pub queued: bool,
-    /// In the list of channels whose FINs wait for the journal.
+    /// True while the channel is in the list of those whose FINs wait for the journal.
     pub dirty: bool,
     /// The replica was told that the cursor moved, and has not asked for it since.
     pub has_moved: bool,
     /// The last change that SUBs wait for, if it is not final.
     pub created: CursorRequest,
-    /// That change failed: it is journaled again before a SUB is answered.
+    /// True after a failed change, which is journaled again before a SUB is answered.
     pub is_uncertain: bool,
-    /// Its image is journaled once more when the change that waits is settled.
+    /// True if the channel's image is journaled again once the waiting change is settled.
     pub owes_image: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
-    /// What is counted of its open messages (`room`).
+    /// Bytes of its open messages as counted in `room`.
     pub open_bytes: usize,
-    /// When the log may say again that they take all memory there is for them.
+    /// Earliest time of the next log line about full memory.
     pub tell_full_at: Ticks,
     /// No copy is tried before: the last one was refused.
     pub copies_at: Ticks,
@@ -91,11 +91,11 @@ pub struct Partition {
     pub topic: TopicRef,
     pub dir: Arc<PartitionDir>,
     role: Role,
-    /// With the mark of a pause, which is a cursor and no channel ([`Partition::pause`]).
+    /// Channels, and the mark of a pause, which is a cursor and no channel ([`Partition::pause`]).
     pub channels: Slab<ChannelState>,
     /// Place of that mark, while the topic is paused.
     pub pause: Option<u32>,
-    /// In order; since when each waits.
+    /// Waiting publishers in order, each with the time since when.
     pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
     pub message_bytes: u64,
     pub low_water_stale: bool,
@@ -136,7 +136,7 @@ impl Partition {
         }
     }
 
-    /// Where what flows to channels ends: at the committed end, or where the topic was paused.
+    /// End of the messages that flow to channels: the committed end, or the topic's pause.
     pub fn flows_to(&self) -> Position {
         let mark = self.pause.map(|i| self.channels[i as usize].machine.confirmed());
         mark.map_or(self.committed(), |mark| std::cmp::min_by_key(mark, self.committed(), |p| p.offset))
@@ -192,7 +192,7 @@ impl Partition {
     }
 }
 
-/// By the store's index; the two grow together.
+/// Partitions by the store's index; both grow together.
 #[derive(Default)]
 pub struct Partitions {
     slots: Vec<Option<Partition>>,

@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// What another node says, and whether it can be heard at all.
+    /// Takes an event of a link to another node.
     pub fn on_link_event(&mut self, now: Now, event: LinkEvent) {
         match event {
             LinkEvent::Connected(node) => self.on_peer(now, node, true),

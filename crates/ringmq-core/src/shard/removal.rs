@@ -87,7 +87,7 @@ pub(super) struct Removals {
     dropping: Vec<Dropping>,
     /// Topics that nobody of this core may use.
     frozen: BTreeSet<TopicId>,
-    /// Those of them that an operator deletes.
+    /// Topics among them that an operator deletes.
     pub(super) forced: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
@@ -114,7 +114,7 @@ impl Removals {
 }
 
 impl Engine {
-    /// After a start: nobody is subscribed to anything.
+    /// Expects no subscriptions, as after a startup.
     pub fn expect_idle(&mut self, topic: &TopicRef) {
         if topic.name.is_ephemeral() && home_core(&topic.name, self.cores) == self.core {
             self.removals.due.insert(topic.name.clone());
@@ -240,7 +240,7 @@ impl Engine {
         }
     }
 
-    /// What the client's core says of a SUB that waits here.
+    /// Answer of the client's core about a SUB that waits here.
     pub fn parked_sub(&mut self, sub: SubId, partition: PartitionId) -> Option<&mut ParkedSub> {
         self.removals.parked_subs.iter_mut().find(|s| (s.request.sub, s.request.partition) == (sub, partition))
     }

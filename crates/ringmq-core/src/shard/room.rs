@@ -36,14 +36,14 @@ impl OpenMemory {
 }
 
 impl Engine {
-    /// Before a channel's turn.
+    /// Gives a channel its memory limit, before its turn.
     pub fn give_room(&mut self, key: ChannelKey) {
         let bytes_max = usize::try_from(self.settings.channel_memory).unwrap_or(usize::MAX);
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.set_room(self.open_memory.room(bytes_max, c.open_bytes));
     }
 
-    /// After a channel's turn, or when its open messages were dropped.
+    /// Counts a channel's open messages, after its turn or after they were dropped.
     pub fn count_open(&mut self, key: ChannelKey) {
         let end = self.partitions.get(key.partition_idx()).flows_to();
         let Some(c) = self.partitions.channel_mut(key) else { return };

@@ -141,7 +141,7 @@ impl Engine {
         self.search(by, Finding { conn: None, idx: key.partition_idx(), start, what: FindingFor::Set { key, set, setter } });
     }
 
-    /// What `start` means without a search.
+    /// Position of a `start` that needs no search.
     pub(super) fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
         let committed = self.partitions.get(idx).committed();
         let oldest = self.store.start(idx);

@@ -99,7 +99,7 @@ impl Shard {
         self.engine.retry_waiting(now);
     }
 
-    /// At a turn's end: the next stage of a stop, once this one is done.
+    /// Enters, at a turn's end, the next stage of a stop once this one is done.
     pub(super) fn go_on_stopping(&mut self, now: Now, out: &mut Effects) {
         if let Stop::Answering { until } = self.engine.life.stop
             && (now.ticks >= until || !self.engine.has_outstanding())

@@ -239,7 +239,7 @@ impl Engine {
         self.tell_in_flight_failed(sub, place, command, why);
     }
 
-    /// What the client asked for a message was not carried out, and was not answered at once.
+    /// Reports a command for a message that failed after it was accepted.
     pub fn tell_in_flight_failed(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: InFlightError) {
         if sub.core != self.core {
             return self.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });

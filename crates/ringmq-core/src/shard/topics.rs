@@ -64,7 +64,7 @@ enum Entry {
     },
 }
 
-/// Who waited for a topic that is now known, or never will be.
+/// Clients that waited for a topic that is now known, or never will be.
 #[derive(Debug, Default)]
 pub struct Waiters {
     pub conns: Vec<ConnId>,
@@ -102,7 +102,7 @@ impl Topics {
         *topics
     }
 
-    /// What another core says of itself.
+    /// Takes another core's number of topics.
     pub fn set_count(&mut self, home: CoreId, topics: u64) {
         self.counts.insert(home, topics);
     }
@@ -181,7 +181,7 @@ impl Topics {
         (served, shares.iter().any(|s| s.leads))
     }
 
-    /// What the metadata of this version says.
+    /// Takes the leader by this node's metadata.
     pub fn set_leads(&mut self, topic: &TopicRef, partition: PartitionId, version: u64, leads: bool, is_led: bool) {
         if let Some(known) = self.share_mut(topic, partition)
             && known.version < version
@@ -190,7 +190,7 @@ impl Topics {
         }
     }
 
-    /// What the partition's core says. Whether it serves now and did not before.
+    /// Takes the share of the partition's core. True if it serves now and did not before.
     pub fn set_share(&mut self, topic: &TopicRef, partition: PartitionId, share: Share) -> bool {
         let Some(known) = self.share_mut(topic, partition) else { return false };
         let before = std::mem::replace(&mut known.share, share);
@@ -218,7 +218,7 @@ impl Topics {
         shares.iter().any(|s| s.share.serves) || shares.iter().all(|s| s.version > 0 && !s.leads)
     }
 
-    /// It is no longer the cluster's.
+    /// Forgets a topic that the cluster no longer has.
     pub fn forget_shared(&mut self, topic: &TopicRef) -> Waiters {
         self.leave(topic);
         self.remove(topic)
@@ -226,7 +226,7 @@ impl Topics {
 
     // ---- of this core
 
-    /// Where a partition of a known topic is in this core's store, if it was used.
+    /// Index of a known topic's partition in this core's store, if it was used.
     pub fn place(&self, name: &str, partition: PartitionId) -> Option<PartitionIdx> {
         self.known[self.find(name)?].places.get(partition.0 as usize).copied().flatten()
     }
@@ -244,7 +244,7 @@ impl Topics {
         matches!(self.entries.get(name), Some(Entry::Pending { .. } | Entry::Leaving { .. }))
     }
 
-    /// It goes, and only a restart finishes that.
+    /// True if the topic's removal needs a restart.
     pub fn is_stuck(&self, name: &str) -> bool {
         matches!(self.entries.get(name), Some(Entry::Leaving { is_stuck: true, .. }))
     }
@@ -268,7 +268,7 @@ impl Topics {
         }
     }
 
-    /// It stays after all.
+    /// Reopens a topic whose removal was given up.
     pub fn reopen(&mut self, topic: &TopicRef) -> Waiters {
         let Some(entry) = self.leaving(topic) else { return Waiters::default() };
         let Entry::Leaving { at, waiters, .. } = entry else { return Waiters::default() };
@@ -278,7 +278,7 @@ impl Topics {
         waiters
     }
 
-    /// It stays closed; nobody waits for it any more.
+    /// Leaves a topic closed until a restart.
     pub fn stick(&mut self, topic: &TopicRef) -> Waiters {
         match self.leaving(topic) {
             Some(Entry::Leaving { waiters, is_stuck, .. }) => {
@@ -289,7 +289,7 @@ impl Topics {
         }
     }
 
-    /// Who waits for a topic that goes.
+    /// Clients that wait for a topic that is being removed.
     pub fn take_leaving_waiters(&mut self) -> Vec<Waiters> {
         let leaving = self.entries.values_mut().filter_map(|e| match e {
             Entry::Leaving { waiters, .. } => Some(std::mem::take(waiters)),
@@ -298,7 +298,7 @@ impl Topics {
         leaving.filter(|w| !w.is_empty()).collect()
     }
 
-    /// It is gone.
+    /// Removes a topic.
     pub fn remove(&mut self, topic: &TopicRef) -> Waiters {
         if self.leaving(topic).is_none() {
             return Waiters::default();

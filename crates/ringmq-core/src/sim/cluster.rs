@@ -33,7 +33,7 @@ use crate::sim::node::book::Counts;
 use plan::Plan;
 use world::World;
 
-/// What became of the metadata in a run.
+/// Counts of the metadata's changes in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetadataCounts {
     /// Leaders that the controller or operator named.
@@ -105,7 +105,7 @@ pub struct Outcome {
     pub clamped: u64,
     /// Effects of all nodes.
     pub effects: u64,
-    /// Over every effect of every node, in order.
+    /// Hash over every effect of every node, in order.
     pub trace: u64,
 }
 

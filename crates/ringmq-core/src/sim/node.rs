@@ -106,7 +106,7 @@ pub struct Outcome {
     pub emptied: u64,
     pub deleted: u64,
     pub removals_looked_for: u64,
-    /// Over every effect of every life, in order.
+    /// Hash over every effect of every life, in order.
     pub trace: u64,
 }
 

@@ -12,7 +12,7 @@ use crate::log::state::RecoveredPartition;
 use crate::log::{AppendTicket, Appended, BodyLimits, NativeBatch, ProducerLimits, Producers};
 use std::collections::BTreeMap;
 
-/// So many write to each partition.
+/// Producers of each partition.
 pub const PRODUCERS: usize = 4;
 /// Batches that a producer has outstanding: more than the places that the store remembers.
 const WINDOW: usize = 8;
@@ -125,7 +125,7 @@ impl IdempotentProducer {
         }
     }
 
-    /// Those outcomes are unknown; the producer tries again.
+    /// Makes later outcomes unknown; the producer tries again.
     pub fn failed_from(&mut self, from: AppendTicket) {
         for s in self.sent.iter_mut().filter(|s| s.ticket.is_some_and(|t| t >= from)) {
             (s.ticket, s.in_this_life) = (None, s.acknowledged);

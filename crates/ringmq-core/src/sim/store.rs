@@ -18,7 +18,7 @@ use crate::log::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How a run goes.
+/// Plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub lives: u64,
@@ -32,7 +32,7 @@ pub struct Plan {
     pub producers: usize,
 }
 
-/// What a run has seen, so that a test can ask whether it was worth anything.
+/// Counts of a run, so that a test can ask whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub acknowledged: u64,

@@ -15,7 +15,7 @@ impl<T> Shared<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From here on the value is the other one's.
+    /// Replaces the value by the other one's.
     pub fn replace_by(&self, other: &Self) {
         let value = other.get();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;

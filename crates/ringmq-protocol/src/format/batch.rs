@@ -148,7 +148,7 @@ pub struct Stamp {
     pub topic_id: TopicId,
     pub partition: PartitionId,
     pub epoch: Epoch,
-    /// Where it stands: the partition's end.
+    /// Position of the batch: the partition's end.
     pub at: Position,
     pub prev_crc: u32,
 }
@@ -244,7 +244,7 @@ impl BatchBuilder {
         Batch { header, bytes: Bytes::from(std::mem::take(&mut self.bytes)) }
     }
 
-    /// As [`Self::seal`]; a batch of [`COPIED_MAX`] bytes or fewer stands where `keep` puts it.
+    /// [`Self::seal`]; a batch of [`COPIED_MAX`] bytes or fewer stands where `keep` puts it.
     pub fn seal_in(&mut self, stamp: Stamp, keep: impl FnOnce(&[u8]) -> Bytes) -> Batch {
         if self.len() > COPIED_MAX {
             return self.seal(stamp);

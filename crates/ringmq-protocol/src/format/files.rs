@@ -247,7 +247,7 @@ pub struct SnapshotHeader {
     pub end: RawPosition,
     /// The committed end when the snapshot was taken: beyond `end` only on a replica that lost something.
     pub committed: RawPosition,
-    /// Where the topic's next first channel starts.
+    /// Position at which the topic's next first channel starts.
     pub collect_start: RawPosition,
     /// Header crc of the last batch before `end`.
     pub chain_crc: U32,
@@ -276,7 +276,7 @@ pub const SNAPSHOT_DAMAGED: u32 = 2;
 /// Snapshot flag beside [`SNAPSHOT_SUSPECT`]: the recovery only truncated what nothing says was ever complete.
 pub const SNAPSHOT_TORN: u32 = 4;
 
-/// Where the batches of an epoch end, in a snapshot. 40 bytes.
+/// End of an epoch's batches, in a snapshot. 40 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawEpochEnd {
@@ -341,7 +341,7 @@ pub struct RawProducer {
     pub reserved: U32,
 }
 
-/// Where a producer's batch begins, and its messages. The last one ends before sequence `next`, the others each before
+/// Start and number of messages of a producer's batch. The last one ends before sequence `next`, the others each before
 /// the one behind it. 32 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]

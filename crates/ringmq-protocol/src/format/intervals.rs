@@ -81,7 +81,7 @@ pub fn len(mut before: Position, intervals: &[Interval]) -> usize {
     intervals.iter().map(len).sum()
 }
 
-/// How many of the first intervals fit `bytes_max`, at least one.
+/// Number of the first intervals that fit `bytes_max`, at least one.
 pub fn fitting(mut before: Position, intervals: &[Interval], bytes_max: usize) -> usize {
     let (mut scratch, mut bytes) = (Vec::with_capacity(INTERVAL_MAX), 0);
     let fits = |interval: &&Interval| {

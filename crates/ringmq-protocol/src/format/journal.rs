@@ -42,7 +42,7 @@ pub struct Checkpoint {
     pub generation: U64,
     /// Sequence of this slot: even ones stand in block 0, odd ones in block 1.
     pub slot_sequence: U64,
-    /// Where redo begins: file position, lap and sequence of the first write that it needs. When nothing is to be redone,
+    /// Start of redo: file position, lap and sequence of the first write that it needs. When nothing is to be redone,
     /// where the next write will stand.
     pub position: U64,
     pub lap: U64,
@@ -315,7 +315,7 @@ pub struct ParsedHead {
     pub directory: Vec<DirectoryEntry>,
     /// The directory of the write before.
     pub previous: Vec<DirectoryEntry>,
-    /// Where the records begin in the write.
+    /// Offset of the records in the write.
     pub records_at: usize,
 }
 

@@ -48,7 +48,7 @@ pub enum Judged {
     },
 }
 
-/// Where a batch begins, and its messages.
+/// Start and number of messages of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPlace {
     pub at: Position,
@@ -154,7 +154,7 @@ impl Producer {
         out
     }
 
-    /// As many as fill `bytes`.
+    /// Decodes the producers that fill `bytes`.
     pub fn decode_all(mut bytes: &[u8]) -> Result<Vec<Producer>, Bad> {
         let mut list = vec![];
         while !bytes.is_empty() {

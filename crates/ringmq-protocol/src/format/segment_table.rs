@@ -15,7 +15,7 @@ pub const TABLE_MAGIC: [u8; 4] = *b"RQI1";
 /// Byte at which the table begins: right behind the file header. It ends with the block.
 pub const TABLE_AT: usize = size_of::<FileHeader>();
 
-/// So many segments fit.
+/// Number of segments that fit.
 pub const TABLE_MAX: usize = (BLOCK - TABLE_AT - size_of::<TableHeader>()) / size_of::<TableEntry>();
 
 /// Followed by `count` x [`TableEntry`], ascending; then zeros. The crc covers all behind it up to the block's end, and begins with

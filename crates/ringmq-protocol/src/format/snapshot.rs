@@ -51,7 +51,7 @@ pub struct Snapshot {
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub unix_ns: i64,
     pub channels: Vec<CursorImage>,
-    /// As the batches before `end` tell them, the least recently used first.
+    /// Producers of the batches before `end`, the least recently used first.
     pub producers: Vec<Producer>,
     /// The highest epoch that the replica promised to follow; zero: it is none of several.
     pub promised: Epoch,
@@ -161,7 +161,7 @@ impl Snapshot {
         sequence > behind
     }
 
-    /// How many slots are written with what a partition is now, when `sequence` slots were: two, and the first time all.
+    /// Number of slots to write with the current state, after `sequence` slots: two, the first time all.
     pub fn copies_behind(sequence: u64) -> u64 {
         2.max((SLOTS as u64).saturating_sub(sequence))
     }

@@ -35,7 +35,7 @@ impl From<&BatchHeader> for BatchId {
     }
 }
 
-/// Where the batches of one epoch end in a log.
+/// End of one epoch's batches in a log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EpochEnd {
     /// The batches' own.

@@ -29,7 +29,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-/// Where the next record begins.
+/// Position of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct RecordPlace {
     pub file: u64,

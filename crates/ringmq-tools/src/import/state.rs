@@ -15,7 +15,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     version: u32,
-    /// Where the messages go, as the operator named it.
+    /// Target of the messages, as the operator named it.
     pub target: String,
     /// The nsqd's metadata file as it was; another one says that the nsqd has run since.
     stamp: String,
@@ -64,7 +64,7 @@ pub struct Channel {
 pub struct Section {
     /// `None`: the topic's own backlog, which goes to every channel.
     pub channel: Option<String>,
-    /// Where the next record begins; `None`: nothing was read.
+    /// Position of the next record; `None`: nothing was read.
     pub from: Option<RecordPlace>,
     pub messages: u64,
     pub body_bytes: u64,

@@ -30,7 +30,7 @@ pub struct Cut {
     /// Sequence of the record.
     pub sequence: u64,
     pub is_restart: bool,
-    /// Where the log ends by it; of a restart also where it begins.
+    /// End of the log after the truncation; for a restart also its start.
     pub to: Position,
     /// Header crc of the batch before.
     pub chain_crc: u32,

@@ -62,7 +62,7 @@ impl Session {
         Some(Lent { memory: mem::take(&mut self.buffer), wanted: missing })
     }
 
-    /// It is back, with what came.
+    /// Takes back the lent buffer with the received bytes.
     pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl Host) {
         assert!(mem::take(&mut self.is_lent), "only what is lent comes back");
         if self.ended {

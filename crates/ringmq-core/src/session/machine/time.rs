@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// When [`Self::tick`] next has work.
+    /// Time at which [`Self::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         if self.is_dead {
             return None;

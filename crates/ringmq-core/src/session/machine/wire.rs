@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// What a client hears whose TLS did not come about stands behind what TLS had to say, in plain.
+    /// Answers a failed TLS handshake in plaintext, after the bytes of TLS.
     pub(super) fn fail_handshake(&mut self, what: &str) {
         self.handshake_until = None;
         let error = ClientError::fatal("E_IDENTIFY_FAILED", format!("IDENTIFY failed {what}"));

@@ -27,7 +27,7 @@ pub fn native_input(data: &[u8]) {
     }
 }
 
-/// As if the checksum held: what a hostile client seals itself.
+/// Metadata with a valid checksum, which a hostile client can make itself.
 pub fn native_metadata(data: &[u8]) {
     let Some((&kind, metadata)) = data.split_first() else { return };
     let _ = Request::decode(kind, metadata);

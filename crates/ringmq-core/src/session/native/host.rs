@@ -33,7 +33,7 @@ pub struct NativeSubscribe {
     pub ordered: bool,
 }
 
-/// Where a channel is to stand.
+/// New position of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NativeSetOffset {
     pub request: u64,
@@ -97,14 +97,14 @@ pub enum NativeFinished {
 pub struct TopicEntry {
     pub name: crate::base::TopicName,
     pub id: crate::base::TopicId,
-    /// Where each partition lives.
+    /// Core and node of each partition.
     pub places: Vec<PartitionPlace>,
 }
 
 /// The node that leads a partition, and its core there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PartitionPlace {
-    /// Among [`NativeHost::native_nodes`], from 1 on; 0 is the node itself, also where nobody knows better.
+    /// Index in [`NativeHost::native_nodes`], from 1; 0: the node itself, or unknown.
     pub node: u16,
     pub core: u16,
 }

@@ -237,7 +237,7 @@ impl NativeSession {
         if self.limits.native_is_plain && self.wants_reading() { self.input.lend(self.limits.in_place_min) } else { None }
     }
 
-    /// It is back, with what came.
+    /// Takes back the lent buffer with the received bytes.
     pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl NativeHost) {
         if self.ended {
             return;
@@ -503,7 +503,7 @@ impl NativeSession {
         self.parse(now, &rest, host);
     }
 
-    /// What waited for room in the output, or for answers, goes on when there is.
+    /// Resumes work that waited for output space or answers.
     pub fn go_on(&mut self, now: Now, host: &mut impl NativeHost) {
         if !self.unparsed.is_empty() && self.stalled.is_none() && self.has_room() {
             self.parse_rest(now, host);
@@ -604,7 +604,7 @@ impl NativeSession {
         self.untaken() + self.unsent > self.limits.output_full_bytes
     }
 
-    /// To be closed once its output is out.
+    /// True if the connection closes once its output is sent.
     pub fn is_closing(&self) -> bool {
         self.is_dead || self.ended
     }

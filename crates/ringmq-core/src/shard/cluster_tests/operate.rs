@@ -50,7 +50,7 @@ impl Net {
         })
     }
 
-    /// What becomes of a change of node 0 that node 2 has not confirmed.
+    /// Ends a change of node 0 that node 2 has not confirmed.
     pub(super) fn end_of_change(&mut self, end: End) {
         match end {
             End::LeaderGoes => self.elect(0, 1),

@@ -64,7 +64,7 @@ impl Book {
         }
     }
 
-    /// Those that outlive their clients.
+    /// Channels that outlive their clients.
     pub fn channels(&self) -> Vec<(usize, String)> {
         self.channels.keys().filter(|(_, c)| !c.ends_with("#ephemeral")).cloned().collect()
     }
@@ -81,7 +81,7 @@ impl Book {
         }
     }
 
-    /// What was there before any SUB came whole to the first channel, and nothing of it to the others. Returns how many.
+    /// Checks that messages before any SUB came to the first channel, all of them, and to no other. Returns how many.
     pub fn check_one_is_first(&self) -> usize {
         let mut firsts = 0;
         for ((topic, channel), got) in &self.channels {
@@ -285,7 +285,7 @@ impl Client {
         }
     }
 
-    /// What a client does that wants to be done.
+    /// Acts as a client that wants to finish soon.
     pub fn act_quick(&mut self) {
         if self.failed || self.subscription.is_none() {
             return;

@@ -21,7 +21,7 @@ enum Mail {
 pub struct Socket {
     /// `None` while it moves.
     core: Option<usize>,
-    /// What the client wrote and the node has not read.
+    /// Bytes that the client wrote and the node has not read.
     pub inbox: Vec<u8>,
     /// Where the next of it goes, if the node said so.
     lent: Option<Lent>,
@@ -49,7 +49,7 @@ pub struct World {
     turn_open: Vec<bool>,
     stopped: Vec<bool>,
     pub no_space: bool,
-    /// Of this core, the n-th write.
+    /// Core and number of the journal write that fails.
     pub fail_journal_at: Option<(usize, u64)>,
     /// Every client is quick and finishes what it gets.
     pub is_healed: bool,
@@ -268,7 +268,7 @@ impl World {
         true
     }
 
-    /// Who said CLS takes nothing more: it leaves.
+    /// Disconnects clients that said CLS.
     pub fn hang_up_closing(&mut self) {
         let conns: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.is_closing()).map(|(conn, _)| *conn).collect();
         conns.into_iter().for_each(|conn| self.hang_up(conn));
@@ -399,7 +399,7 @@ impl World {
         (0..self.shards.len()).for_each(|core| self.end_turn(core));
     }
 
-    /// Until nothing moves any more without time passing.
+    /// Runs until nothing moves without time passing.
     pub fn drain_all(&mut self, book: &mut Book) {
         for _ in 0..20_000 {
             let mut moved = false;
@@ -454,7 +454,7 @@ impl World {
         self.check_answered();
     }
 
-    /// With its last client the ephemeral topic goes: no core knows it, and no file of it is left.
+    /// Checks that an ephemeral topic is removed with its last client, on all cores and with its files.
     pub fn check_ephemeral_topic_goes(&mut self, book: &mut Book) {
         let passing: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.is_passing()).map(|(conn, _)| *conn).collect();
         passing.into_iter().for_each(|conn| self.hang_up(conn));

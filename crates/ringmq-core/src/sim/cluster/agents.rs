@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// What was taken is durable and answered: the lease goes back. Nobody waits for the answer.
+    /// Gives the lease back once all work is durable and answered; nobody waits for the answer.
     pub fn give_lease_back(&mut self, n: usize, seat: Option<Box<Seat>>) {
         let Some(mut seat) = seat.filter(|_| self.phase != Phase::Ending) else { return };
         let mut out = vec![];
@@ -339,7 +339,7 @@ impl World {
         self.watch_soon(n);
     }
 
-    /// What the agents know of themselves, for the message of a failure.
+    /// State of the agents, for the message of a failure.
     pub fn describe_agents(&self) -> String {
         let agents =
             self.nodes.iter().enumerate().filter_map(|(n, node)| Some((n, &node.running.as_ref()?.seat.as_ref()?.agent)));

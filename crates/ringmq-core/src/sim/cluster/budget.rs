@@ -10,7 +10,7 @@ const ELECTION: u64 = SECOND;
 const PATIENCE: u64 = 20 * SECOND;
 
 impl World {
-    /// After the faults, once all nodes run: every partition has a leader in its session within the lease and a second.
+    /// Checks that every partition has a leader in its session within the lease and a second, once all nodes run.
     pub fn leaders_come_in_time(&mut self) {
         if self.plan.coordination != Coordination::Etcd {
             return;

@@ -130,7 +130,7 @@ impl Meta {
         self.entries.range(..(PASSING, 0)).map(|(key, _)| *key).collect()
     }
 
-    /// Those of topics that come and go, too.
+    /// Keys of all topics, also of those that come and go.
     pub fn all_keys(&self) -> Vec<Key> {
         self.entries.keys().copied().collect()
     }

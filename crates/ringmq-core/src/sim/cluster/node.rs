@@ -81,7 +81,7 @@ pub struct Running {
     pub journal: Vec<VecDeque<(u64, u64)>>,
     /// Doubts that its recovery found, by partition.
     pub doubts: BTreeMap<super::meta::Key, Doubt>,
-    /// Its conversation with the etcd.
+    /// The node's conversation with the etcd.
     pub seat: Option<Box<Seat>>,
 }
 

@@ -27,7 +27,7 @@ pub struct Operator {
     last_ticket: u64,
     /// Channels that go on, or are not there, at rest.
     settled: BTreeSet<Key>,
-    /// What is asked of the cluster's agents.
+    /// Requests to the cluster's agents.
     pub wishes: Wishes,
 }
 

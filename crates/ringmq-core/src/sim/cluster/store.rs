@@ -106,7 +106,7 @@ impl Store {
 }
 
 impl Meta {
-    /// What changed in the etcd since the last look: partitions, and replicas that were removed.
+    /// Changes in the etcd since the last look: partitions, and removed replicas.
     pub fn look_at_etcd(&mut self) -> (Vec<Key>, Vec<Removal>) {
         let changes = self.store.etcd.changes_from(self.store.looked + 1).expect("it is looked at before it is compacted");
         // A revision may have changed nothing.

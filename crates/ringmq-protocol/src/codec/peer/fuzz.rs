@@ -22,7 +22,7 @@ pub fn peer_stream(data: &[u8]) {
     }
 }
 
-/// As if the checksums held: what a hostile peer seals itself. Kind, lane, bytes of payload, then both parts.
+/// Frames with valid checksums, which a hostile peer can make itself. Kind, lane, bytes of payload, then both parts.
 pub fn peer_metadata(data: &[u8]) {
     let Some((&[kind, lane, payload_len], rest)) = data.split_first_chunk::<3>() else { return };
     let (payload, metadata) = rest.split_at((payload_len as usize).min(rest.len()));

@@ -275,7 +275,7 @@ pub struct CursorsAck {
     pub result: Result<(), PeerError>,
 }
 
-/// Who forwards a publish: the node's life, its core, and the number that the core gave the publish. The answer repeats it.
+/// Sender of a forwarded publish: the node's life, its core, and the core's number of the publish. The answer repeats it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Asker {
     pub generation: u64,
@@ -316,7 +316,7 @@ impl PackedBodies {
         PackedBodies { count, bytes: bytes.into() }
     }
 
-    /// What came from another node. `None`: the lengths do not add up, or a body is empty.
+    /// Bodies from another node. `None`: the lengths do not add up, or a body is empty.
     pub fn parse(count: u32, bytes: Bytes) -> Option<PackedBodies> {
         let count = count as usize;
         let table = bytes.get(..count.checked_mul(LENGTH)?)?;
@@ -337,7 +337,7 @@ impl PackedBodies {
         self.bytes.len() - self.count * LENGTH
     }
 
-    /// As they travel.
+    /// The bodies in wire form.
     pub fn as_bytes(&self) -> &Bytes {
         &self.bytes
     }

@@ -3,7 +3,7 @@
 use super::*;
 
 impl World<'_> {
-    /// Before anybody connects: their channels did not outlive the restart.
+    /// Removes ephemeral topics before anybody connects: their channels did not outlive the restart.
     pub(super) fn start_removes_ephemeral_topics(&mut self) {
         if self.plan.ephemeral == 0.0 || self.plan.faults.write_error > 0.0 {
             return;

@@ -68,7 +68,7 @@ impl World<'_> {
         conn
     }
 
-    /// Of the newest client, on the core where it connects.
+    /// Adds the newest client's socket, on the core where the client connects.
     pub(super) fn add_socket(&mut self, client: AnyClient) -> usize {
         let core = self.rng.below(self.shards.len() as u64) as usize;
         let (inbox, wire) = (vec![], VecDeque::new());
