@@ -2,7 +2,7 @@
 //! that are stopped.
 //!
 //! Partitions belong together by their topic's id. What every one of them knows to be committed must be the same in all,
-//! batch headers included, wherever each of them cut its segments. What lies behind that may differ: no client was told of
+//! batch headers included, wherever each of them split its segments. What lies behind that may differ: no client was told of
 //! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
 //!
 //! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy; without one all of

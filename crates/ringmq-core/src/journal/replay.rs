@@ -7,7 +7,7 @@
 //!
 //! A write is known to have been complete (*promised*) when the checkpoint or any later write says so: each says up to where
 //! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
-//! flight: what follows a torn one is cut with it.
+//! flight: what follows a torn one is truncated with it.
 
 use super::heads::{FoundHeads, Head, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
@@ -259,7 +259,7 @@ pub struct Write {
     pub action: WriteAction,
     /// Records that hold, in order, also by a copy; none of a write that is truncated.
     pub records: Vec<Record>,
-    /// Facts of a write that is cut, whose copy holds: they may be kept whether they were acknowledged or not.
+    /// Facts of a write that is truncated, whose copy holds: they may be kept whether they were acknowledged or not.
     pub kept: Vec<Record>,
     /// A damaged write may have had facts that no copy has.
     pub lost_facts: bool,
@@ -510,7 +510,7 @@ impl Ring {
                     continue;
                 }
             }
-            // Of the one that is cut its facts may be kept.
+            // Of the one that is truncated its facts may be kept.
             if let Some(place) = self.copies.get(&sequence) {
                 let len = block_up(place.len as u64) as usize;
                 found.push((place.at, read_range(storage, &FileId::Journal(self.core), place.at, len)?.into()));
@@ -617,7 +617,7 @@ pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<C
     if c.core.get() != core || c.slot_sequence.get() % 2 != slot {
         return Err(Bad::Foreign);
     }
-    // The file may have been cut since: what the slot says is true of the length that the slot names.
+    // The file may have been truncated since: what the slot says is true of the length that the slot names.
     let (position, file_len) = (c.position.get(), file_len.max(c.file_len.get()));
     let in_ring = (RING_START..=file_len).contains(&position) && position % BLOCK as u64 == 0;
     if c.sequence.get() == 0 || !in_ring || c.durable.get().saturating_add(1) < c.sequence.get() {

@@ -13,7 +13,7 @@
 //! **Another write goes while some are in flight once half as much waits as they carry**, or an eighth of a write's most bytes
 //! (64 KiB of 512). What comes sooner shares the next write, which costs the least; what waits longer would wait for a device that
 //! could carry more. Up to [`DEPTH`] writes go side by side. They may complete in any order and become durable in their own, so at a
-//! crash a write that is whole may stand behind one that is torn; recovery cuts both. Each says up to where the ring was durable
+//! crash a write that is whole may stand behind one that is torn; recovery truncates both. Each says up to where the ring was durable
 //! when it was issued.
 
 use super::limit::{self, Limit};

@@ -443,7 +443,7 @@ impl Store {
         if std::mem::take(&mut part.flush.counts) {
             let running = self.running.as_mut().expect("a checkpoint counts on the round");
             running.left -= 1;
-            // A cut's record is in no snapshot before the cut is complete; the checkpoint then passes less.
+            // A truncation's record is in no snapshot before the truncation is complete; the checkpoint then passes less.
             let is_past = part.journaled.dirty_from().is_none_or(|d| d >= running.target) || part.cut.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }

@@ -182,7 +182,7 @@ pub enum Notice {
     /// Retention would remove all before `at`, which the replicas have not agreed on
     /// ([`Store::set_agreed_start`](super::Store::set_agreed_start)).
     Removable { p: PartitionIdx, at: Position },
-    /// A cut is durable and complete: the log ends where it was to, or before it, where damage hid that place.
+    /// A truncation is durable and complete: the log ends where it was to, or before it, where damage hid that place.
     Truncated { p: PartitionIdx },
     /// The answer to a [`Store::read_verbatim`](super::Store::read_verbatim): whole batches, verified, and where they end.
     Verbatim { p: PartitionIdx, token: u64, result: Result<Run, Unreadable> },

@@ -390,7 +390,7 @@ impl PartitionLog {
         self.shared.as_mut().map_or(0, |s| s.release_from(offset, durable))
     }
 
-    /// No round of flushing may begin: its files are being cut or mended.
+    /// No round of flushing may begin: its files are being truncated or mended.
     pub fn is_busy(&self) -> bool {
         self.is_cutting() || self.is_mending()
     }

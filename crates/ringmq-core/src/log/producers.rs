@@ -8,7 +8,7 @@
 //!                  P not known      new when F == 0, else refused
 //! ```
 //! A table is nothing but a fold of [`Producers::count`] over the batch headers in log order. So the partition's leader, its
-//! replicas and a recovery have the same one, a batch that was cut was never counted, and a snapshot needs only say up
+//! replicas and a recovery have the same one, a batch that was truncated was never counted, and a snapshot needs only say up
 //! to where its table counts. Even the time by which a producer expires is that of the log. A log that begins behind what retention has
 //! removed does not tell the producers of that: its leader does ([`Producers::adopt`]).
 //!
@@ -205,9 +205,9 @@ impl Producers {
         adopted
     }
 
-    /// The log was cut to `to`, and what was counted behind that cannot be [taken back](Producers::take_back). A producer goes back to
+    /// The log was truncated to `to`, and batches behind that cannot be [taken back](Producers::take_back). A producer goes back to
     /// its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like one
-    /// that was forgotten for what was cut; what it repeats is refused.
+    /// that was forgotten for what was truncated; what it repeats is refused.
     pub fn cut(&mut self, to: i64) {
         let gone = self.by_use.split_off(&to);
         let mut kept: Vec<Producer> = vec![];

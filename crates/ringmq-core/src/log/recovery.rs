@@ -408,7 +408,7 @@ impl Partitions {
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
                     if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
-                        // What was cut may have been acknowledged last, and rotten: only a comparison can tell.
+                        // What was truncated may have been acknowledged last, and rotten: only a comparison can tell.
                         let damage = &mut self.all[i].damage;
                         damage.set_doubt(damage.doubt().max(Doubt::Torn));
                     }
@@ -448,7 +448,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Marks what had its records in a journal that is gone, or was cut. `cores`: of the node when it wrote it.
+    /// Marks what had its records in a journal that is gone, or was truncated. `cores`: of the node when it wrote it.
     fn lose_journals(&mut self, cx: &mut Context<'_>, lost: &[journals::Lost], cores: u16) {
         for lost in lost {
             let file = FileId::Journal(lost.core);

@@ -109,7 +109,7 @@ pub struct Store {
     pub(super) turn: Turn,
     /// Scratch: what a journal write has made durable.
     touched: Vec<PartitionIdx>,
-    /// Partitions with a cut under way.
+    /// Partitions with a truncation under way.
     pub(super) cuts: Vec<PartitionIdx>,
     /// Partitions where damage is being mended.
     pub(super) mends: Vec<PartitionIdx>,

@@ -92,8 +92,8 @@ impl Base {
         }
     }
 
-    /// The lowest place this replica may be cut to: what it knows to be committed stays, unless damage took it already. Of an
-    /// empty log, wherever it begins, nothing is cut.
+    /// The lowest place this replica may be truncated to: what it knows to be committed stays, unless damage took it already. Of an
+    /// empty log, wherever it begins, nothing is truncated.
     pub fn cut_floor(&self, log: &dyn LogView) -> i64 {
         let (start, vouched) = (log.start().0.offset, log.vouched().offset);
         if vouched <= start { 0 } else { self.committed.offset.min(vouched) }

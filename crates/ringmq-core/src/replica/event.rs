@@ -247,7 +247,7 @@ pub enum Effect {
     Mend {
         batches: Vec<Batch>,
     },
-    /// Something that was committed goes with the cut that follows, and what the channels said behind it: the replica is suspect until
+    /// Committed data goes with the truncation that follows, and the channels' records behind it: the replica is suspect until
     /// [`Effect::Cleared`].
     Doubted,
     /// The replica was compared with another member and holds what it should: it is suspect no longer.

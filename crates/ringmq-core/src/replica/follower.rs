@@ -1,4 +1,4 @@
-//! A replica that follows: promises, says where it stands, is cut to what it shares with its leader, and appends what comes.
+//! A replica that follows: promises, says where it stands, is truncated to what it shares with its leader, and appends what comes.
 //!
 //! It believes a leader that its own metadata names, in an epoch not below its promise. Whatever does not go on where its log
 //! ends makes it refuse everything until the next session, in which the logs are compared again.
@@ -21,7 +21,7 @@ enum Phase {
         stood: bool,
     },
     Promising,
-    /// The crc that the leader's header before the cut has, where it said so.
+    /// The crc that the leader's header before the truncation has, where it said so.
     Cutting {
         chain_crc: Option<u32>,
     },
@@ -180,7 +180,7 @@ impl Follower {
             return self.disagree(base, cx, PeerError::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < end.at.offset {
-            // Its channels are cut, too: until the leader's came it must not give them to anybody.
+            // Its channels are truncated, too: until the leader's came it must not give them to anybody.
             cx.out.push(Effect::Doubted);
         }
         match align {

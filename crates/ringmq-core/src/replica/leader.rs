@@ -299,7 +299,7 @@ impl Leader {
         let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == PeerPhase::Asked) else { return };
         let head = peer.head(epoch);
         if standing.committed.offset > cx.log.end().at.offset {
-            // It knows more to be committed than this log has: nothing there is cut.
+            // It knows more to be committed than this log has: nothing there is truncated.
             let alarm = Alarm::CommittedMissing { committed: standing.committed };
             if !self.contradicts(base, cx, node, alarm) {
                 cx.out.push(Effect::Alarm(alarm));

@@ -6,7 +6,7 @@
 //! LogView::damage ─> Pull ─> Pulled: verified, one behind the other ─> Effect::Mend ─> Event::Mended ─> the next range
 //!                     └── no answer, or nothing in it: another one is asked after the pause
 //! ```
-//! It goes on beside all else: nothing is cut, no write waits, and who reads holds at the damage meanwhile. Where the leader says that
+//! It goes on beside all else: nothing is truncated, no write waits, and readers hold at the damage. Where the leader says that
 //! no batch begins where the follower's damage does, the follower's log is compared anew, and ends where the damage begins.
 
 use super::base::{Base, Cx};

@@ -27,7 +27,7 @@
 //! - Every elected leader is in that set, so its log has all that was committed; the same goes for every ISR member that
 //!   answers its inquiry. Of those logs the one with the highest (last epoch, end) is taken: it holds everything a
 //!   member of an earlier epoch's required set can have committed, and what only others have was never committed.
-//! - (epoch, log id) names one batch: an epoch is opened once, its leader never cuts within it, so two logs that share an
+//! - (epoch, log id) names one batch: an epoch is opened once, its leader never truncates within it, so two logs that share an
 //!   epoch share all before it; the common prefix is the lesser of the two ends of the newest shared epoch. The chain of
 //!   header crcs checks that with the first batch that follows.
 //! - A session's first answer waits until all that the follower appended before is durable: from then on its log changes

@@ -9,7 +9,7 @@
 //! only suspects, not all of the ISR, or somebody        no leader rather than a wrong one: an operator may accept the loss
 //! alone in the ISR of several replicas who lost
 //! something that was complete once
-//! somebody alone in the ISR who only cut a torn tail    its log: what was in flight at a crash, or failed, was never acknowledged
+//! alone in the ISR, only a torn tail was truncated      its log: what was in flight at a crash, or failed, was never acknowledged
 //! the highest lacks what somebody knows committed, or   the same
 //! this log is the highest and has something else there
 //! a suspect itself, and somebody in sync is not; or it  it resigns, and goes on only when nobody takes over for long, or when it comes
@@ -23,7 +23,7 @@
 //! A partition with one replica opens in any case: there is nobody to compare with, and its recovery has told the loss.
 //! A tail that nothing says was ever complete is torn, or was acknowledged last and has rotted since. So it is compared wherever there is
 //! somebody in sync; where nobody is, nobody else has it either, and every crash under a write would wait for an operator.
-//! The leader's own log is cut only where the chosen one goes another way, under this new epoch, and never below what it knows to
+//! The leader's own log is truncated only where the chosen one goes another way, under this new epoch, and never below what it knows to
 //! be committed, but where damage has taken it already.
 
 use super::base::{Base, Cx};
@@ -138,9 +138,9 @@ impl Leader {
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
         let sound = heard.iter().copied().filter(|(_, s)| !s.suspect).max_by_key(|(_, s)| rank(s)).map(|(node, _)| node);
-        // Of those that are suspect, too, most have merely cut a torn tail, and have all channels. Which ones does not stand in what they
-        // say: whoever lost as much hands over in turn.
-        // Damage that is found while it runs takes the channels' last word as well, once the log is cut there.
+        // Of those that are suspect, too, most have merely truncated a torn tail, and have all channels. Their answers do not tell which
+        // ones: whoever lost as much hands over in turn.
+        // Damage that is found while it runs takes the channels' last word as well, once the log is truncated there.
         let has_lost = cx.log.doubt() == Doubt::Lost || own.durable.offset < own.committed.offset;
         let may_lack_less = has_lost && !heard.is_empty() && self.accepts_loss.is_none();
         if (own.suspect && sound.is_some() || may_lack_less) && self.hands_over(base, cx, sound) {
@@ -206,7 +206,7 @@ impl Leader {
             return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < cx.log.end().at.offset {
-            // Until the log is decided it must not give its channels, which are cut too, to anybody.
+            // Until the log is decided it must not give its channels, which are truncated too, to anybody.
             cx.out.push(Effect::Doubted);
         }
         match restart {

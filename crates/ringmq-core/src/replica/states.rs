@@ -50,11 +50,11 @@ pub enum Trigger {
     Inquired,
     /// All that was written is durable: the replica reports its standing.
     Stood,
-    /// The leader's order, with something to cut.
+    /// The leader's order, with something to truncate.
     OrderedToCut,
-    /// The leader's order, and nothing is to be cut.
+    /// The leader's order, and nothing is to be truncated.
     OrderedInStep,
-    /// The cut is durable.
+    /// The truncation is durable.
     WasCut,
     /// An append does not continue the log.
     Disagreed,

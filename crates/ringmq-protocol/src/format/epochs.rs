@@ -43,8 +43,8 @@ impl Epochs {
         self.closed.push_back(end.into());
     }
 
-    /// The log is cut to `to`. The epoch of the batch that ends there, when one that is closed holds it; else it is that of the
-    /// log's last batch before the cut.
+    /// The log is truncated to `to`. The epoch of the batch that ends there, when one that is closed holds it; else it is that of the
+    /// log's last batch before the truncation.
     pub fn cut(&mut self, to: i64) -> Option<Epoch> {
         let epoch = self.epoch_at(to);
         self.closed.truncate(self.closed.partition_point(|e| e.end.offset < to));

@@ -219,7 +219,7 @@ pub enum RecordKind {
     Finished = 4,
     /// A channel is gone: a cursor without intervals.
     ChannelDelete = 5,
-    /// The log is cut: `RawPosition` of the new end, then the header crc of the batch before it (u32, u32 zero).
+    /// The log is truncated: `RawPosition` of the new end, then the header crc of the batch before it (u32, u32 zero).
     Truncate = 6,
     /// Retention: `RawPosition` of the new start.
     Start = 7,

@@ -291,7 +291,7 @@ impl Snapshot {
 pub enum Doubt {
     #[default]
     None,
-    /// A journal's newest writes were cut, since the first of them did not hold and nothing says that it was ever complete. It was torn
+    /// A journal's newest writes were truncated, since the first of them did not hold and nothing says that it was complete. It was torn
     /// by a crash, or failed, and was never acknowledged; unless it was the very last one, acknowledged, and has rotted since.
     Torn,
     /// Something that was complete once is lost, or was set aside.

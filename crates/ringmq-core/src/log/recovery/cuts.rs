@@ -1,14 +1,14 @@
 //! Cuts of a log during recovery: truncations, and restarts that drop it all.
 //!
-//! A cut's record is durable before a byte is cut, and nothing is appended behind it before the cut is physically complete. So
-//! the journal tells how far a cut has come: with a batch behind it, it was complete, and what stands in the files behind its
-//! place is new; without, nothing behind it counts, and it is done (again). The journals are looked through for cuts before
-//! anything is redone:
+//! A truncation's record is durable before a byte is truncated, and nothing is appended before the truncation is physically
+//! complete. So the journal tells how far a truncation has come. With a batch behind its record it was complete, and the bytes
+//! behind its place are new. Without one nothing behind its place counts, and it is done (again). The journals are searched for
+//! truncations before anything is redone:
 //!
 //! ```text
-//! snapshot says     a later cut       what is redone
-//! ends before it    any               batches that a later cut takes are not written: their place may have new ones
-//! ends behind it    truncation        the log is opened where the cut ends it, as its tail may be gone
+//! snapshot says     later record      what is redone
+//! ends before it    any               batches that a later truncation takes are not written: their place may have new ones
+//! ends behind it    truncation        the log is opened where the truncation ends it, as its tail may be gone
 //! any               restart           the log is opened empty, where the restart begins it; channels and promises stay
 //! ```
 
@@ -24,7 +24,7 @@ use crate::journal::replay::Record;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-/// One cut, as its record says.
+/// One truncation, as its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Sequence of the record.
@@ -45,7 +45,7 @@ impl Cut {
     }
 }
 
-/// The cuts of all partitions that the journals hold, in order; and how far retention let go of each.
+/// The truncations of all partitions that the journals hold, in order; and how far retention let go of each.
 #[derive(Debug, Default)]
 pub struct Cuts {
     cuts: IdMap<(TopicId, u16), Vec<Cut>>,
@@ -83,7 +83,7 @@ impl Cuts {
         self.cuts.is_empty()
     }
 
-    /// The cuts of one partition, none of them redone.
+    /// The truncations of one partition, none of them redone.
     pub fn of(&self, topic: TopicId, partition: u16) -> PartitionCuts {
         let key = (topic, partition);
         PartitionCuts {
@@ -94,24 +94,24 @@ impl Cuts {
     }
 }
 
-/// The cuts of one partition that the journals hold, and how far redo has come among them.
+/// The truncations of one partition that the journals hold, and how far redo has come among them.
 #[derive(Debug)]
 pub struct PartitionCuts {
     /// Cuts, in the order of their records.
     cuts: Vec<Cut>,
-    /// Sequence of the last record that the snapshot contains, or that was redone, of a cut or before it.
+    /// Sequence of the last record that the snapshot contains, or that was redone, of a truncation or before it.
     upto: u64,
     /// Where retention let the log begin, by the newest record of it in the journals.
     retained_from: Option<Position>,
 }
 
 impl PartitionCuts {
-    /// The cuts that redo has not come to.
+    /// The truncations that redo has not come to.
     fn to_come(&self) -> impl Iterator<Item = &Cut> {
         self.cuts.iter().filter(|c| c.sequence > self.upto)
     }
 
-    /// The cuts behind the record `contained`, in their order.
+    /// The truncations behind the record `contained`, in their order.
     pub fn behind(&self, contained: u64) -> impl Iterator<Item = &Cut> {
         self.cuts.iter().filter(move |c| c.sequence > contained)
     }
@@ -129,7 +129,7 @@ impl PartitionCuts {
         self.cuts.iter().any(|c| c.is_restart)
     }
 
-    /// A later cut, one that the snapshot contains too, takes the batch at `offset` that the record `sequence` holds.
+    /// A later truncation, one that the snapshot contains too, takes the batch at `offset` that the record `sequence` holds.
     pub fn takes_later(&self, sequence: u64, offset: i64) -> bool {
         self.behind(sequence).any(|c| c.takes(offset))
     }
@@ -139,13 +139,13 @@ impl PartitionCuts {
         self.to_come().any(|c| c.is_restart)
     }
 
-    /// `to`, or where a later cut ends the log below it.
+    /// `to`, or where a later truncation ends the log below it.
     pub fn below(&self, to: Position) -> Position {
         let lowest = self.to_come().map(|c| c.to).min_by_key(|at| at.offset);
         lowest.filter(|at| at.offset < to.offset).unwrap_or(to)
     }
 
-    /// A cut whose physical part may be missing is still to come.
+    /// A truncation whose physical part may be missing is still to come.
     pub fn is_pending(&self) -> bool {
         self.to_come().any(|c| !c.is_done)
     }
@@ -155,7 +155,7 @@ impl PartitionCuts {
         self.retained_from.filter(|at| at.offset > start.offset).unwrap_or(start)
     }
 
-    /// The cut of this record. `None`: there is none, or later ones make it void.
+    /// The truncation of this record. `None`: there is none, or later ones make it void.
     fn reached(&mut self, sequence: u64) -> Option<Cut> {
         let cut = self.cuts.iter().find(|c| c.sequence == sequence).copied()?;
         self.upto = sequence;
@@ -165,7 +165,7 @@ impl PartitionCuts {
 }
 
 impl Partition {
-    /// The log is opened where the cuts that its snapshot does not contain end it. The segments are not looked at yet. True: it
+    /// The log is opened where the truncations that its snapshot does not contain end it. The segments are not looked at yet. True: it
     /// was dropped.
     pub fn open_cut(&mut self, cx: &mut Context<'_>, contained: u64) -> Result<bool, RecoverError> {
         self.cuts.pass(contained);
@@ -207,7 +207,7 @@ impl Partition {
         self.damage.truncate(to);
     }
 
-    /// Redo has come to a cut.
+    /// Redo has come to a truncation.
     pub fn redo_cut(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
         let Some(cut) = self.cuts.reached(sequence) else { return Ok(()) };
         if !cut.is_restart {

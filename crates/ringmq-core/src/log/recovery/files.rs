@@ -288,7 +288,7 @@ impl Files {
     pub fn remove(&mut self, cx: &mut Context<'_>, bases: impl IntoIterator<Item = i64>) -> Result<(), RecoverError> {
         for base in bases {
             let files = self.pair(base);
-            // Redo may have written them before it came to the cut.
+            // Redo may have written them before it came to the truncation.
             self.written.retain(|f| !files.contains(f));
             cx.storage.remove(&files)?;
         }

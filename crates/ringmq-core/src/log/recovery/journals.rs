@@ -75,7 +75,7 @@ pub struct Lost {
     pub why: String,
 }
 
-/// The journals that were cut below the length that their slots name. They are no reason to stop: what is left of the file is there,
+/// The journals that were truncated below the length that their slots name. They are no reason to stop: what is left of the file is there,
 /// and nobody finds the rest again.
 pub fn find_cut(rings: &[Ring]) -> Vec<Lost> {
     let why =

@@ -1,4 +1,4 @@
-//! The table of idempotent producers during recovery: it follows the log, so it follows a log that is cut, too.
+//! The table of idempotent producers during recovery: it follows the log, so it follows a log that is truncated, too.
 //!
 //! Redo counts each batch when it takes its place in the log ([`Partition::index`](super::partition::Partition)); here is
 //! what has to look at headers that it does not pass.
@@ -97,8 +97,8 @@ impl Partition {
         Ok(())
     }
 
-    /// What the table was before each batch behind `committed`: a leader may order those to be cut. Who has more of them than the table
-    /// remembers is looked for in the segments before that place; one that has no batch near it either is forgotten by such a cut.
+    /// The table before each batch behind `committed`: a leader may truncate those. Who has more of them than the table
+    /// remembers is looked for in the segments before that place; one that has no batch near it either is forgotten by such a truncation.
     pub fn counted_behind(&self, cx: &mut Context<'_>, committed: i64) -> Result<VecDeque<Before>, RecoverError> {
         let mut counted = VecDeque::new();
         if committed >= self.end.offset || !self.counted.producers.is_used_from(committed) {
@@ -127,7 +127,7 @@ impl Partition {
         Ok(record.map_or(0, |r| r.unix_ns.get()))
     }
 
-    /// The log was cut to its present end: what the batches behind it told is taken back.
+    /// The log was truncated to its present end: what the batches behind it told is taken back.
     pub fn uncount_producers(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.counted.producers.is_empty() && self.counted.at_snapshot.is_empty() {
             // Where there never was one, none of the log's batches has to be looked at.

@@ -21,7 +21,7 @@ pub struct Records {
     is_unproven: bool,
     /// A damaged write without facts, or whose facts a copy has, explains that records are missing.
     is_gap_explained: bool,
-    /// Facts of a write that was cut are kept: they may be of what was cut with it.
+    /// Facts of a write that was truncated are kept: they may be of what was truncated with it.
     has_kept: bool,
     /// The journals hold a record that the snapshot contains, or the first one behind: so they have all since.
     has_witness: bool,
@@ -82,7 +82,7 @@ impl Records {
         (gap, is_new)
     }
 
-    /// A fact of a write that is cut. Records before it may be cut with it. True: it is to be redone.
+    /// A fact of a write that is truncated. Records before it may be truncated with it. True: it is to be redone.
     pub fn see_kept(&mut self, sequence: u64) -> bool {
         let is_new = sequence > self.last || self.is_unknown;
         self.has_kept |= is_new;

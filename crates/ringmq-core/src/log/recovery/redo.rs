@@ -48,7 +48,7 @@ impl Partition {
         }
     }
 
-    /// Brings in a fact of a write that is cut. What was journaled before it may be cut, too.
+    /// Brings in a fact of a write that is truncated. What was journaled before it may be truncated, too.
     pub fn redo_kept(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let sequence = record.header.sequence.get();
         if !self.records.see_kept(sequence) {
@@ -57,7 +57,7 @@ impl Partition {
         self.touched = true;
         let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
         if record.kind == RecordKind::Truncate && place().is_ok_and(|to| to.offset > self.end.offset) {
-            // The batches before the cut went with the write: there is nothing to cut, and nothing is missing.
+            // The batches before the truncation went with the write: there is nothing to truncate, and nothing is missing.
             self.cuts.pass(sequence);
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Partition {
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
         if self.cuts.takes_later(record.header.sequence.get(), h.offset.get()) {
-            return Ok(()); // What stands there now may be what came after the cut.
+            return Ok(()); // What stands there now may be what came after the truncation.
         }
         let covering = self.files.segments().iter().rev().find(|m| m.base.offset <= h.offset.get());
         if let Some(m) = covering {

@@ -151,7 +151,7 @@ impl ModelLog {
         match &op {
             DiskOp::Append(batch) => {
                 disk.batches.push(batch.clone());
-                // One that was cut meanwhile counts for nothing.
+                // One that was truncated meanwhile counts for nothing.
                 if self.batches.get(self.durable).is_some_and(|b| b.header == batch.header) {
                     self.durable += 1;
                 }

@@ -10,7 +10,7 @@
 //!           <─────────────────────  Pulled                                           catch-up
 //!           <─────────────────────  Pull: damage took something here                 catch-up
 //! Pulled ───────────────────────>   empty where it cannot be read                    catch-up
-//! Align    ─────────────────────>   cuts to the common prefix (or begins anew)       control
+//! Align    ─────────────────────>   truncates to the common prefix (or begins anew)  control
 //!           <─────────────────────  Aligned                                          control
 //! Append   ═════════════════════>   batches verbatim, pipelined in a window          data, or catch-up
 //!           <═════════════════════  Ack: durable up to                               data
