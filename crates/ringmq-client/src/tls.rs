@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 
-/// How a client speaks TLS with a node that has `--native-tls-cert`.
+/// TLS of a client towards a node that has `--native-tls-cert`.
 ///
 /// ```no_run
 /// # async fn f() -> Result<(), ringmq_client::Error> {

@@ -30,7 +30,7 @@ use zerocopy::IntoBytes;
 
 /// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds their operations in flight.
 pub(super) const ROUNDS_MAX: usize = 16;
-/// As long as nobody waits for what they free. A checkpoint wants a round of every partition; many side by side take the core, its
+/// Rounds side by side while nobody waits for what they free. A checkpoint wants a round of every partition; many side by side take the core, its
 /// memory and the disk from what is published meanwhile: with 64 topics a p99.9 of 3.0 ms instead of 5.5. Rounds for direct batches
 /// come on top, with the snapshot that the checkpoint wants of those partitions.
 pub(super) const ROUNDS_CALM: usize = 4;

@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// While this holds, what is published to the partition counts against `max_pub_waiting_size` until [`Store::log_committed`]
+    /// Holds published bytes: while `holds`, those of the partition count against `max_pub_waiting_size` until [`Store::log_committed`]
     /// passes it, not only until it is durable here. For who leads other replicas, from its opening to its closing.
     pub fn hold_until_committed(&mut self, p: PartitionIdx, holds: bool) {
         let part = self.part_mut(p);

@@ -191,7 +191,7 @@ impl Store {
         }
     }
 
-    /// Of a partition as recovery left it. What an append grows ahead of need is there after a start too, unless it found no
+    /// Takes over the space of a partition as recovery left it. What an append grows ahead of need is there after a start too, unless it found no
     /// space, or a crash came before it: few partitions are tight then. One without files has its first append see to them.
     pub(super) fn opened(&mut self, p: PartitionIdx) {
         self.tell_of_lost_channels(p);

@@ -41,7 +41,7 @@ pub struct MetadataCounts {
     /// Memberships that the store changed for a leader.
     pub proposals: u64,
     pub replica_changes: u64,
-    /// Of an etcd: changes of the controller's office, sessions that began, leases that nodes took for over by their own clocks.
+    /// Changes of an etcd's controller's office, sessions that began, leases that nodes took for over by their own clocks.
     pub terms: u64,
     pub sessions: u64,
     pub lapses: u64,

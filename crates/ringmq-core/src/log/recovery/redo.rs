@@ -110,9 +110,9 @@ impl Partition {
         Ok(())
     }
 
-    /// Behind all records. With a snapshot that holds and no record missing behind it, the snapshot stands behind what became of such a
-    /// channel: it was being deleted, or another leader's cursor had taken its place. The record of that was not durable, nor
-    /// anything behind it, and no answer tells of the channel since: it is as the snapshot has it.
+    /// Reports, after all records, channels whose records do not stand on others. With a sound snapshot and no missing record, the
+    /// channel was being deleted, or another leader's cursor had taken its place. The record of that was not durable, nor anything
+    /// behind it, and no answer tells of the channel since: it stays as the snapshot has it.
     pub fn report_unfounded(&mut self, cx: &mut Context<'_>) {
         let is_whole = !self.is_damaged && self.records.is_known();
         let snapshot = self.saved.newest().filter(|_| is_whole).map(|s| Snapshot::file(&self.dir, s.sequence));

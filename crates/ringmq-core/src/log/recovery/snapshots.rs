@@ -276,7 +276,7 @@ impl Partition {
         }
     }
 
-    /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
+    /// Number of slots to write until two have this state, and all hold: the next start could not tell any more what one was.
     pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
         match &self.saved.newest {
             None if self.touched || self.is_damaged || self.end.offset > 0 => SLOTS as u64,

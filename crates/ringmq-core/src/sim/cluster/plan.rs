@@ -20,7 +20,7 @@ pub enum Coordination {
 /// Faults of the metadata store and of the way to it. Unless stated otherwise: a probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StoreFaults {
-    /// What a watch says comes late, comes twice, or does not come before the next look at the whole.
+    /// A watch event comes late, comes twice, or does not come before the next look at the whole.
     pub watch_late: f64,
     pub watch_twice: f64,
     pub watch_compacted: f64,

@@ -114,7 +114,7 @@ impl World<'_> {
         self.operate(channel, partition, change);
     }
 
-    /// Before all is drained. What the crash before it left without an answer, and what is under way, ends unpaused.
+    /// Unpauses all channels before the drain, also those whose pause is unanswered or in flight.
     pub(super) fn unpause_all(&mut self) {
         for (channel, partition) in self.book.maybe_paused() {
             self.know_topic(channel.0);
