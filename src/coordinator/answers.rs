@@ -102,8 +102,8 @@ impl Answers {
         Answers { me, generation, file, openings: IdMap::default(), offers, said: IdMap::default() }
     }
 
-    /// Offers a node, which the file does not have there, a place in the ISR: from now on, until the file's version rises, they are
-    /// offered a place. Nobody, where the leader asks for something else.
+    /// Offers a place in the ISR, until the file's version rises, to the replicas that a leader proposes and the file does not have
+    /// there. `None`: there is no such replica, or the leader asks for something else.
     pub fn offer(&mut self, ask: &Ask) -> Option<Told> {
         let Ask::Propose { route, isr, .. } = ask else { return None };
         let p = self.file.topic_by_id(route.topic_id)?.partition(route.partition)?;
