@@ -94,7 +94,7 @@ struct Driver<S> {
     agent: Agent,
     place: Place,
     hub: Arc<Hub>,
-    /// Where the tasks of requests and of the watch bring what they heard.
+    /// Channel for events of the tasks of requests and of the watch.
     heard: UnboundedSender<Event>,
     watch: Option<AbortHandle>,
     waiting: BTreeMap<u64, Waiting>,

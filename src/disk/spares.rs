@@ -67,7 +67,7 @@ struct Kept {
     free: VecDeque<Spare>,
     /// Bytes of kept files, and of files that are about to be kept.
     bytes: u64,
-    /// About to be kept.
+    /// Segments about to be kept.
     moving: usize,
     next: u64,
 }

@@ -91,7 +91,7 @@ pub struct Etcd {
     idle: RefCell<Vec<Link>>,
     token: RefCell<Option<String>>,
     places: Semaphore,
-    /// Since when no endpoint has answered.
+    /// Time since which no endpoint has answered.
     silent: Cell<Option<Instant>>,
 }
 

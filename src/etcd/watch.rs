@@ -33,9 +33,9 @@ struct Stream {
     /// Ends the connection.
     _link: Link,
     body: Incoming,
-    /// What has come and is no whole line yet.
+    /// Received bytes of an incomplete line.
     buffer: Vec<u8>,
-    /// Of `buffer`, without the end of a line.
+    /// Length of the part of `buffer` that has no end of a line.
     looked: usize,
 }
 

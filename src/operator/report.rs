@@ -38,9 +38,9 @@ struct Partition {
     epoch: u64,
     isr: Vec<String>,
     replicas: Vec<String>,
-    /// What is not as it should be.
+    /// Deviations from the wanted state.
     troubles: Vec<&'static str>,
-    /// What happens next, or what has to be done.
+    /// Next step, of the cluster or of the operator.
     outlook: String,
 }
 

@@ -216,7 +216,7 @@ pub struct Agent {
     rng: Rng,
     tokens: u64,
     pending: BTreeMap<u64, Pending>,
-    /// To be sent again.
+    /// Requests to send again.
     again: Vec<Pending>,
     again_at: Ticks,
     /// Everything is to be listed, not before this.

@@ -44,11 +44,11 @@ pub(super) struct Session {
     phase: Phase,
     lease: Option<LeaseId>,
     ttl: Duration,
-    /// By the own clock; the cores know it.
+    /// End of the lease by the own clock; the cores know it.
     until: Ticks,
     /// Revision that was read when the session began or was confirmed.
     read: u64,
-    /// Since when another place holds this node's key.
+    /// Time since which another place holds this node's key.
     foreign: Option<(u64, Ticks)>,
 }
 

@@ -92,9 +92,9 @@ pub struct Controller {
     down: BTreeMap<NodeId, u64>,
     /// Nodes that are away for too long and whose partitions were looked at for that.
     replaced: BTreeSet<NodeId>,
-    /// When a node's session ended lately, and the start of its process. A process that began since then has no lease to lose.
+    /// Time of a node's last lost session, and the start of its process. A process that began since then has no lease to lose.
     lost: BTreeMap<NodeId, (Ticks, u64)>,
-    /// Until then nothing moves: many leases ended at once.
+    /// Time before which nothing moves: many leases ended at once.
     hold_until: Ticks,
     in_office: bool,
     dirty: BTreeSet<At>,
@@ -112,7 +112,7 @@ pub struct Controller {
     batch_max: usize,
     written: u64,
     balance_at: Ticks,
-    /// What the last look at the distribution found.
+    /// Moves that the last look at the distribution found.
     moves: BTreeMap<At, Move>,
 }
 

@@ -122,7 +122,7 @@ struct InFlight<N> {
 pub struct Ring<N> {
     core: CoreId,
     journal: JournalIdentity,
-    /// Where the next write would stand if it fits there.
+    /// Place of the next write, if it fits there.
     head: WritePlace,
     /// Place that the durable checkpoint points at.
     tail: WritePlace,
@@ -140,7 +140,7 @@ pub struct Ring<N> {
     spare_memory: BytesMut,
     /// Place that the slot that is being written points at.
     checkpointing: Option<WritePlace>,
-    /// How far the slots let writes go.
+    /// Limit of writes by the slots.
     limit: Limit,
     /// The node stops: what is written now may be the last.
     is_closing: bool,

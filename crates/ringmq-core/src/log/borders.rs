@@ -8,7 +8,7 @@ pub struct Borders {
     start: Position,
     /// Header crc of the batch before the start that recovery found, should that lie within a segment.
     start_crc: u32,
-    /// Where the topic's next first channel begins.
+    /// Position at which the topic's next first channel begins.
     collect_start: Position,
     /// All channels have confirmed what is before it.
     low_water: Position,

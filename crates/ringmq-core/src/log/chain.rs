@@ -46,9 +46,9 @@ impl Chain {
 /// A reader's way through the batches of a segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
-    /// Where the next batch begins.
+    /// Offset of the next batch.
     offset: i64,
-    /// Where what is written of the segment ends.
+    /// End of the segment's written part.
     limit: i64,
     chain: Chain,
 }

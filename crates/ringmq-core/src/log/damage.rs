@@ -8,7 +8,7 @@ use crate::format::{files::SegmentMeta, tail::Tail};
 pub struct Damage {
     /// Ranges that do not hold, ascending, disjoint.
     lost: Vec<(Position, Position)>,
-    /// Where the first of them begins, with what is known of the batch before it. A start may know this alone.
+    /// Start of the first of them, with the known facts of the batch before it. A start may know this alone.
     vouched: Option<Box<Tail>>,
     doubt: Doubt,
     /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.

@@ -27,7 +27,7 @@ pub struct Old {
 pub struct Deletes {
     waiting: VecDeque<Old>,
     bytes: u64,
-    /// What was deleted last is paid for.
+    /// Time at which the last deletion is paid for.
     next_at: Ticks,
 }
 

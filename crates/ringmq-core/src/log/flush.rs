@@ -30,9 +30,9 @@ use zerocopy::IntoBytes;
 
 /// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds their operations in flight.
 pub(super) const ROUNDS_MAX: usize = 16;
-/// Rounds side by side while nobody waits for what they free. A checkpoint wants a round of every partition; many side by side take the core, its
-/// memory and the disk from what is published meanwhile: with 64 topics a p99.9 of 3.0 ms instead of 5.5. Rounds for direct batches
-/// come on top, with the snapshot that the checkpoint wants of those partitions.
+/// Rounds side by side while nobody waits for their space. A checkpoint wants a round of every partition; many at a time take core,
+/// memory and disk from publishes. This limit gives 64 topics a p99.9 of 3.0 ms instead of 5.5. Rounds for direct batches come on
+/// top, with the snapshot that the checkpoint wants of those partitions.
 pub(super) const ROUNDS_CALM: usize = 4;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
@@ -56,7 +56,7 @@ pub struct Flush {
     pub stage: Stage,
     /// The partition is in the store's queue.
     pub is_queued: bool,
-    /// This round is one of those that [`Store::rounds`] counts: nobody waits for it, nor it for space.
+    /// True if [`Store::rounds`] counts this round: nobody waits for it, nor it for space.
     is_background: bool,
     /// A snapshot is wanted by the next round, and a checkpoint counts on it.
     wants_snapshot: bool,
@@ -71,11 +71,11 @@ pub struct Flush {
     steps_done: u32,
     /// Operations of the stage that were issued.
     issued: u32,
-    /// Where `committed` will be when the segment writes are done.
+    /// `committed` after the segment writes.
     committed_beside: Option<Mark>,
     /// A checkpoint counts on this round.
     counts: bool,
-    /// Where `written` or `committed` will be when the stage is done.
+    /// `written` or `committed` after the stage.
     until: Mark,
     todo: VecDeque<DiskOp>,
     outstanding: usize,
@@ -84,7 +84,7 @@ pub struct Flush {
     image: Bytes,
     /// Slots that the image is still to be written to.
     copies: u64,
-    /// When a snapshot that found no space is tried again.
+    /// Time of the next try of a snapshot that found no space.
     retry_at: Option<Ticks>,
     /// The operator was told that this one finds no space.
     is_told: bool,

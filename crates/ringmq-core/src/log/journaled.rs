@@ -8,7 +8,7 @@ use crate::format::snapshot::SLOTS;
 pub struct Journaled {
     /// Sequence of the last record.
     sequence: u64,
-    /// Where the partition ends after the last batch given to the journal.
+    /// End of the partition after the last batch given to the journal.
     end: Position,
     /// First journal write with a record that not two durable slots contain.
     dirty_from: Option<u64>,

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 pub struct Shared {
     /// The highest epoch that was promised.
     promised: Epoch,
-    /// How far the partition is committed, as was told, and as the journal or a snapshot says.
+    /// Committed end, as was told, and (`recorded`) as the journal or a snapshot says.
     committed: Position,
     recorded: Position,
     /// The partition is in the store's list for a turn's end.

@@ -191,8 +191,9 @@ impl Store {
         }
     }
 
-    /// Takes over the space of a partition as recovery left it. What an append grows ahead of need is there after a start too, unless it found no
-    /// space, or a crash came before it: few partitions are tight then. One without files has its first append see to them.
+    /// Takes over the space of a partition as recovery left it. Space that an append grew ahead of need is there after a startup too,
+    /// unless the append found none, or a crash came before it: few partitions are tight then. The first append of a partition without
+    /// files sees to them.
     pub(super) fn opened(&mut self, p: PartitionIdx) {
         self.tell_of_lost_channels(p);
         let part = &mut self.partitions[p.0 as usize];

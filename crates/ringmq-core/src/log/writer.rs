@@ -15,7 +15,7 @@ pub struct FileWriter {
     magic: [u8; 4],
     /// Names the file.
     base: i64,
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     at: u64,
     /// Bytes of the last block below `at`.
     tail: Vec<u8>,

@@ -91,7 +91,7 @@ pub struct View {
     gone: BTreeMap<TopicId, Entry<GoneRecord>>,
     /// Partitions that name a node as a replica.
     of_node: BTreeMap<NodeId, BTreeSet<(TopicId, u16)>>,
-    /// How many partitions name a node as their first replica.
+    /// Number of partitions that name a node as their first replica.
     first_of: BTreeMap<NodeId, usize>,
     /// Keys whose last known change is above `read`: an own write, whose event is still to come.
     ahead: BTreeMap<Key, u64>,

@@ -40,7 +40,7 @@ const US_MAX: u64 = 366 * 86_400 * 1_000_000;
 #[derive(Debug)]
 pub struct Window {
     half: Duration,
-    /// When the current half began.
+    /// Start of the current half.
     begun: Ticks,
     current: Sample,
     before: Sample,

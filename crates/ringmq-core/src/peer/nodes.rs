@@ -32,7 +32,7 @@ pub(super) enum Dial {
 
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Which connection carries each lane, in the order of their numbers on the wire.
+    /// Connection of each lane, in the order of their numbers on the wire.
     conns: [Option<ConnId>; 3],
     /// Life of the other node that the connections belong to.
     pub generation: u64,

@@ -135,7 +135,7 @@ pub struct Session {
     /// Size of the last output, to make room for the next.
     out_hint: u32,
     // ---- time
-    /// When the last command was complete, or the client could not be expected to send one.
+    /// Time at which the last command was complete, or no command could be expected.
     read_since: Ticks,
     next_heartbeat: Ticks,
     /// Heartbeat intervals in a row in which unsent output did not move.

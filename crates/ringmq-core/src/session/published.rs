@@ -4,7 +4,7 @@
 #[derive(Debug, Default)]
 pub struct Published {
     counts: Vec<(Box<str>, u64)>,
-    /// Where the last one was found.
+    /// Index of the last one found.
     last: usize,
 }
 

@@ -78,7 +78,7 @@ struct Sync {
     partition: PartitionId,
     name: ChannelName,
     change: CursorChange,
-    /// Its record went to the journal.
+    /// True once its record went to the journal.
     is_issued: bool,
 }
 
@@ -86,7 +86,7 @@ struct Sync {
 pub(super) struct CursorSyncs {
     last: u64,
     pending: IdMap<CursorRequest, Sync>,
-    /// Those whose record is not durable, in order.
+    /// Requests whose record is not durable, in order.
     records: VecDeque<(RecordTicket, CursorRequest)>,
     /// The journal has not been asked to take the last one: a turn has to end.
     pub is_unpacked: bool,

@@ -74,7 +74,7 @@ struct Outputs<'a> {
     native: &'a mut NativeClients,
     lending: &'a Lending,
     key: ChannelKey,
-    /// Of the topic.
+    /// Message ids of the topic.
     ids: MessageIds,
     partition: PartitionId,
     counters: &'a mut Counters,

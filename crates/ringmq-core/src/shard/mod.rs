@@ -111,11 +111,11 @@ pub struct ShardOptions {
 
 struct Conn {
     session: Client,
-    /// In the list of connections that this turn touched.
+    /// True while the connection is in the list of those that this turn touched.
     touched: bool,
     paused: bool,
     closing: bool,
-    /// What the engine was told of its output.
+    /// Fullness of its output as the engine was told.
     full: bool,
     /// The timer of the session is set to this or earlier.
     timer: Option<Ticks>,
@@ -173,7 +173,7 @@ pub struct Shard {
     faults: FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
-    /// What native clients are told of this node.
+    /// Facts of this node for native clients.
     node: NodeFacts,
 }
 

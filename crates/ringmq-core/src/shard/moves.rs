@@ -16,7 +16,7 @@ struct Track {
     streak: u32,
     /// The connection goes there once nothing of it is outstanding.
     moving: Option<CoreId>,
-    /// What it last stalled on.
+    /// Command on which the connection last stalled.
     stalled: Option<CommandKind>,
 }
 

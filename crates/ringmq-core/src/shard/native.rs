@@ -41,7 +41,7 @@ pub(super) struct NativeClients {
     stalled: IdMap<ConnId, (u64, NativeBatch)>,
     /// Connections whose output was full.
     blocked: FxHashSet<ConnId>,
-    /// In the order in which they came.
+    /// Waiting Subscribes in the order in which they came.
     subscribing: Vec<NativeSubscribing>,
 }
 

@@ -46,7 +46,7 @@ enum ClosingStage {
 struct Closing {
     topic: TopicRef,
     stage: ClosingStage,
-    /// Who has frozen it and waits for the verdict.
+    /// Cores that have frozen the topic and wait for the verdict.
     agreed: Vec<CoreId>,
     is_refused: bool,
     /// A last channel went meanwhile.

@@ -19,7 +19,7 @@ pub struct OpenMemory {
     used: usize,
     /// Channels that hold, each once.
     holding: Vec<ChannelKey>,
-    /// What was used when the last of them began to hold, or was woken.
+    /// Bytes in use when the last of them began to hold, or was woken.
     mark: usize,
 }
 

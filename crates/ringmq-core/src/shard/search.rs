@@ -31,7 +31,7 @@ pub(super) enum FindingFor {
 
 #[derive(Default)]
 pub(super) struct Searches {
-    /// By the token that the store's answer names.
+    /// Searches by the token of the store's answer.
     open: IdMap<u64, Finding>,
     last: u64,
 }

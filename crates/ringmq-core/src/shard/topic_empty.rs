@@ -16,9 +16,9 @@ use std::collections::VecDeque;
 
 #[derive(Default)]
 pub(super) struct Emptying {
-    /// Who waits for which record, in order.
+    /// Askers that wait for a record, in order.
     records: VecDeque<(RecordTicket, Asker)>,
-    /// Who waits for a change of one of the partition's channels to be final first.
+    /// Askers that wait until a change of one of the partition's channels is final.
     waiting: Vec<(TopicRef, PartitionId, Asker)>,
 }
 

@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Topics {
     entries: HashMap<TopicName, Entry>,
     known: Vec<Known>,
-    /// By the lower bits of a connection's number the place of the topic that it published to last: most publishes need no
+    /// Place of the topic that a connection published to last, by the lower bits of its number: most publishes need no
     /// look into `entries`. Only a hint: the name says whether it holds.
     hints: Vec<u32>,
     /// Topics whose record waits for the journal, oldest first.
     creating: BTreeMap<RecordTicket, TopicName>,
-    /// How many topics each core is the home of, as far as heard.
+    /// Number of topics of which each core is the home, as far as heard.
     counts: BTreeMap<CoreId, u64>,
     ids: Rng,
 }
@@ -32,17 +32,17 @@ struct Known {
     next_partition: u16,
     /// The partitions of this core that were used.
     places: Vec<Option<PartitionIdx>>,
-    /// In a cluster: what this node has of each partition.
+    /// This node's share of each partition, in a cluster.
     shares: Option<Box<[KnownShare]>>,
 }
 
 /// What a core knows of one partition of a cluster's topic.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownShare {
-    /// Of the metadata that said who leads.
+    /// Version of the metadata that named the leader.
     version: u64,
     leads: bool,
-    /// This node or another leads it.
+    /// True if this node or another leads it.
     is_led: bool,
     share: Share,
 }

@@ -32,7 +32,7 @@ pub(super) struct Waiting {
     elsewhere: VecDeque<ConnId>,
     /// Publishes of other cores and nodes that wait for space on this core.
     parked: VecDeque<Parked>,
-    /// What the other cores were told of this core's disk.
+    /// State of this core's disk as the other cores were told.
     told_full: bool,
 }
 

@@ -41,7 +41,7 @@ pub enum Judged {
     New,
     /// Counted before.
     Repeat {
-        /// Where the original begins, when it is one of the last few.
+        /// Start of the original, when it is one of the last few.
         at: Option<Position>,
         /// The original stands at or before the batch that begins here: it is durable when that is.
         upto: i64,

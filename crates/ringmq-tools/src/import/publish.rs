@@ -134,7 +134,7 @@ impl Reader<'_> {
 struct Sender<'a> {
     producer: &'a Producer,
     window: VecDeque<Sent>,
-    /// Of the topic and the section in the state.
+    /// Index of the topic and the section in the state.
     at: usize,
     index: usize,
 }

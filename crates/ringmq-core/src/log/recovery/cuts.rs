@@ -101,7 +101,7 @@ pub struct PartitionCuts {
     cuts: Vec<Cut>,
     /// Sequence of the last record that the snapshot contains, or that was redone, of a truncation or before it.
     upto: u64,
-    /// Where retention let the log begin, by the newest record of it in the journals.
+    /// Start of the log after retention, by its newest record in the journals.
     retained_from: Option<Position>,
 }
 

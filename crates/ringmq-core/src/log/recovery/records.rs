@@ -10,7 +10,7 @@ pub struct Records {
     contained: u64,
     /// Sequence above any that was ever used: the last one, where those before are unknown.
     floor: u64,
-    /// Which records are contained is unknown: all that are found are redone.
+    /// True if the contained records are unknown: all found records are redone.
     is_unknown: bool,
     /// There is no snapshot, so the journals begin with the partition's first record, if it has any.
     expects_first: bool,

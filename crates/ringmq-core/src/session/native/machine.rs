@@ -133,9 +133,9 @@ pub struct NativeSession {
     outstanding: usize,
     // ---- time
     read_since: Ticks,
-    /// When something was last sent.
+    /// Time of the last send.
     said_since: Ticks,
-    /// When unsent output last moved, or there was none.
+    /// Time at which unsent output last moved, or there was none.
     sent_since: Ticks,
     is_dead: bool,
     /// Why the node ends the connection; taken once.

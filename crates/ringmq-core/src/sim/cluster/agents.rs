@@ -259,7 +259,8 @@ impl World {
         self.queue.put(until, Happening::Mended(Mend::StoreAsleep));
     }
 
-    /// Wakes the store. Its leases go on by its clock, begin anew, as with another leader of it, or end all at once. Its watches may be lost.
+    /// Wakes the store. Its leases go on by its clock, begin anew, as with another leader of it, or end all at once. Its watches may
+    /// be lost.
     pub fn store_wakes(&mut self) {
         if std::mem::take(&mut self.meta.store.asleep_until) == 0 {
             return;
