@@ -256,16 +256,22 @@ impl Planner<'_> {
 
     // ---- nodes
 
+    /// Writes the node's member record again, as it is: a late copy finds that record changed, also when the drain that it asks for came
+    /// and went meanwhile.
     fn drain(&self, node: NodeId, wanted: bool) -> Result<Vec<Txn>, AdminError> {
         if self.view.is_draining(node) == wanted {
             return Ok(vec![]);
         }
-        let key = self.layout().key(&Key::Drain(node));
-        let then = match wanted {
-            true => Op::Put { key, value: encode(&DrainRecord {}), lease: None },
-            false => Op::Delete { key },
+        let member = self.view.member(node).ok_or_else(|| AdminError::NoNode(node.to_string()))?;
+        let (key, of_member) = (self.layout().key(&Key::Drain(node)), self.layout().key(&Key::Member(node)));
+        let compares = vec![self.is_cluster(), Compare::ModRevision { key: of_member.clone(), is: member.mod_revision }];
+        let change = match wanted {
+            true => Op::Put { key: key.clone(), value: encode(&DrainRecord {}), lease: None },
+            false => Op::Delete { key: key.clone() },
         };
-        Ok(self.one(&Key::Drain(node), vec![], vec![then]))
+        let touch = Op::Put { key: of_member.clone(), value: encode(&member.value), lease: None };
+        let otherwise = vec![Op::Get { key }, Op::Get { key: of_member }];
+        Ok(vec![Txn { compares, then: vec![change, touch], otherwise }])
     }
 
     fn remove_node(&self, node: NodeId) -> Result<Vec<Txn>, AdminError> {
