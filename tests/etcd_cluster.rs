@@ -237,3 +237,57 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     let publisher = background.stop();
     consume(cluster.nodes[third].tcp(), "orders", "c", &publisher.acknowledged);
 }
+
+/// One node is away while the topic is deleted, and one is killed in the middle of that.
+#[test]
+fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let post = |cluster: &Cluster, node: usize, path: &str| {
+        let answer = cluster.nodes[node].post(path, b"").expect("it answers");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    };
+    post(&cluster, 0, "/topic/create?topic=orders&partition_num=4");
+    let leader = cluster.leader("orders", 0);
+    let mut client = Client::connect(cluster.nodes[leader].tcp()).expect("it listens");
+    let body = vec![b'x'; 100_000];
+    (0..100).for_each(|_| client.publish("orders", &body).expect("it is stored"));
+    let folder = |cluster: &Cluster, node: usize| cluster.nodes[node].data_path().join("topics/orders");
+    until(
+        || (0..3).all(|node| bytes_below(&folder(&cluster, node)) > 5_000_000),
+        || "the messages are in the topic's files".into(),
+    );
+    let (away, killed) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.nodes[away].kill();
+    post(&cluster, leader, "/topic/delete?topic=orders");
+    cluster.nodes[killed].kill();
+    cluster.nodes[killed].spawn();
+    cluster.nodes[killed].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    for node in [leader, killed] {
+        until(|| !folder(&cluster, node).exists(), || format!("node {node} frees the space:\n{}", cluster.nodes[node].log()));
+    }
+    assert!(bytes_below(&folder(&cluster, away)) > 5_000_000, "it has not heard of it");
+    cluster.nodes[away].spawn();
+    cluster.nodes[away].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(300);
+    until(
+        || (0..3).all(|node| ["leader", "follower"].contains(&cluster.role(node, "orders", 0).as_str())),
+        || format!("all nodes have the next topic of the name:\n{}", cluster.nodes[away].log()),
+    );
+    cluster.wait_equal(&[0, 1, 2], "orders", 0);
+    let second = cluster.leader("orders", 0);
+    consume(cluster.nodes[second].tcp(), "orders", "c", &publisher.acknowledged);
+    assert!((0..3).all(|node| bytes_below(&folder(&cluster, node)) < 5_000_000), "nothing of the old topic is left");
+    cluster.stop_and_compare(300);
+}
+
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let of = |entry: std::io::Result<std::fs::DirEntry>| {
+        let entry = entry.ok()?;
+        let meta = entry.metadata().ok()?;
+        Some(if meta.is_dir() { bytes_below(&entry.path()) } else { meta.len() })
+    };
+    entries.filter_map(of).sum()
+}

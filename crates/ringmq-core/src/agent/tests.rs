@@ -40,7 +40,7 @@ impl Core {
                 assert!(revision <= self.read, "a lease counts at once");
                 self.until = self.until.max(until.0);
             }
-            Fact::TopicGone(topic) => {
+            Fact::TopicDeleted(topic) => {
                 self.gone.insert(topic.id);
                 self.memberships.retain(|at, _| at.0 != topic.id);
             }

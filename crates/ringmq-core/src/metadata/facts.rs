@@ -1,8 +1,9 @@
 //! What a change of the metadata means for one node: facts for its cores, of the keys that changed and no others.
 
 use super::keys::Key;
+use super::record::GoneRecord;
 use super::view::{Changed, View};
-use crate::base::{NodeId, PartitionId, TopicId, TopicRef};
+use crate::base::{NodeId, PartitionId, TopicId, TopicInfo, TopicRef};
 use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,6 +30,11 @@ impl Told {
         if keys.iter().any(|key| matches!(key, Key::Member(_))) {
             out.push(Fact::Nodes(nodes(view)));
         }
+        for key in keys {
+            if let Key::Gone(id) = key {
+                out.extend(self.deleted(view, *id));
+            }
+        }
         let mut partitions = BTreeSet::new();
         for key in keys {
             match key {
@@ -50,15 +56,15 @@ impl Told {
             }
         }
         out.extend(partitions.into_iter().filter_map(|at| self.partition(view, at)));
-        for key in keys {
-            if let Key::Gone(id) = key
-                && view.gone(*id).is_some()
-                && let Some(topic) = self.topics.remove(id)
-            {
-                out.push(Fact::TopicGone(topic));
-            }
-        }
         out.push(Fact::Read { revision: view.read() });
+    }
+
+    /// A topic with a tombstone. The data path may have it from an earlier process, which is why the cores hear of every one.
+    fn deleted(&mut self, view: &View, id: TopicId) -> Option<Fact> {
+        let GoneRecord { name, partitions } = &view.gone(id)?.value;
+        let known = self.topics.remove(&id);
+        let topic = known.unwrap_or_else(|| Arc::new(TopicInfo { name: name.clone(), id, partitions: *partitions }));
+        Some(Fact::TopicDeleted(topic))
     }
 
     /// The node is in another session, or in none: what it led, it leads no more.
@@ -108,7 +114,7 @@ mod tests {
     use crate::base::TopicName;
     use crate::metadata::keys::Layout;
     use crate::metadata::record::*;
-    use crate::metadata::request::{Change, KeyValue};
+    use crate::metadata::request::{Change, KeyValue, Listing};
     use crate::seam::membership::Membership;
     use bytes::Bytes;
 
@@ -213,9 +219,30 @@ mod tests {
         assert!(rig.delete(Key::Partition(TOPIC, 0)).is_empty());
         assert!(rig.delete(Key::Topic(TopicName::new("t").unwrap())).is_empty());
         let gone = encode(&GoneRecord { name: TopicName::new("t").unwrap(), partitions: 1 });
-        assert!(matches!(&rig.put(Key::Gone(TOPIC), gone)[..], [Fact::TopicGone(t)] if t.id == TOPIC));
+        assert!(matches!(&rig.put(Key::Gone(TOPIC), gone)[..], [Fact::TopicDeleted(t)] if t.id == TOPIC));
         // A name that is written again under a deleted id is not believed.
         assert!(rig.topic().is_empty());
+    }
+
+    /// The data path has the topic of an earlier process. The name's next topic was created after the deletion, and comes after it.
+    #[test]
+    fn a_topic_that_was_deleted_while_the_node_was_away_is_told_before_the_next_one_of_its_name() {
+        let mut rig = Rig::new();
+        let name = TopicName::new("t").unwrap();
+        let old = TopicId([8; 16]);
+        let key = |key: &Key| rig.view.layout().key(key);
+        let entry = |key, value, at| KeyValue { key, value, create_revision: at, mod_revision: at, lease: None };
+        let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties: Default::default() };
+        let entries = vec![
+            entry(key(&Key::Id), encode(&ClusterRecord { id: [1; 16] }), 1),
+            entry(key(&Key::Gone(old)), encode(&GoneRecord { name: name.clone(), partitions: 3 }), 2),
+            entry(key(&Key::Topic(name)), encode(&topic), 3),
+        ];
+        let changed = rig.view.replace(Listing { revision: 9, entries }, None).unwrap();
+        let mut out = vec![];
+        rig.told.facts(&rig.view, &changed, &mut out);
+        let is_old = |t: &TopicRef| (t.id, &*t.name, t.partitions) == (old, "t", 3);
+        assert!(matches!(&out[..], [Fact::TopicDeleted(t), Fact::Topic(_), Fact::Read { .. }] if is_old(t)), "{out:?}");
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub enum Fact {
     TopicProperties { topic: TopicRef, properties: TopicProperties },
     /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
     TopicGone(TopicRef),
+    /// The topic was deleted, and has a tombstone: what is stored of it here is removed. Comes before a topic of the same name that
+    /// was created later, and also for topics that this node never heard of.
+    TopicDeleted(TopicRef),
     /// The store renewed this node's lease at this revision of the metadata. Until its end no other node is made the leader of what
     /// this one leads by that revision. The end is by this node's clock, counted from the sending of the request; a static file gives
     /// `Ticks::MAX`. It counts once everything up to the revision is [read](Fact::Read), which the coordinator sees to.

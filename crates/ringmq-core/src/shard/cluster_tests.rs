@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 mod damage;
+mod deletion;
 mod failover;
 mod forward;
 mod native;

@@ -85,6 +85,8 @@ enum Role {
     Alone(Replica),
     /// One of the replicas of a cluster's partition, perhaps the only one.
     Member(Box<Seat>),
+    /// One whose topic the cluster deleted: nothing is decided any more, and nothing served.
+    Retired { committed: Position },
 }
 
 pub struct Partition {
@@ -133,6 +135,7 @@ impl Partition {
         match &self.role {
             Role::Alone(replica) => replica.committed(),
             Role::Member(seat) => seat.member.committed(),
+            Role::Retired { committed } => *committed,
         }
     }
 
@@ -151,7 +154,23 @@ impl Partition {
         self.channels.len() > usize::from(self.pause.is_some())
     }
 
-    /// Replica of a cluster's partition. `None`: the node is alone.
+    /// Takes the replica out, for good: its topic is deleted.
+    pub fn retire(&mut self) -> Option<Box<Seat>> {
+        let retired = Role::Retired { committed: self.committed() };
+        match std::mem::replace(&mut self.role, retired) {
+            Role::Member(seat) => Some(seat),
+            other => {
+                self.role = other;
+                None
+            }
+        }
+    }
+
+    pub fn is_retired(&self) -> bool {
+        matches!(self.role, Role::Retired { .. })
+    }
+
+    /// Replica of a cluster's partition. `None`: the node is alone, or the topic is deleted.
     pub fn seat(&self) -> Option<&Seat> {
         if let Role::Member(seat) = &self.role { Some(seat) } else { None }
     }
@@ -172,12 +191,20 @@ impl Partition {
 
     /// Whether a publish may be appended.
     pub fn check_write(&self, now: Ticks) -> Result<(), PublishError> {
-        self.seat().map_or(Ok(()), |seat| seat.member.check_write(now).map_err(PublishError::from))
+        match &self.role {
+            Role::Alone(_) => Ok(()),
+            Role::Member(seat) => seat.member.check_write(now).map_err(PublishError::from),
+            Role::Retired { .. } => Err(PublishError::TopicNotExist),
+        }
     }
 
     /// Whether its channels may deliver, take FINs and SUBs.
     pub fn check_read(&self, now: Ticks) -> Result<(), PublishError> {
-        self.seat().map_or(Ok(()), |seat| seat.member.check_read(now).map_err(PublishError::from))
+        match &self.role {
+            Role::Alone(_) => Ok(()),
+            Role::Member(seat) => seat.member.check_read(now).map_err(PublishError::from),
+            Role::Retired { .. } => Err(PublishError::TopicNotExist),
+        }
     }
 
     pub fn channel(&self, name: &str) -> Option<u32> {

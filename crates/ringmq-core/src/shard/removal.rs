@@ -1,5 +1,6 @@
 //! A topic goes: over all cores, and under the eyes of publishers. Ephemeral topics do when their last channel has, as nsqd's; any topic
-//! when an operator deletes it ([`topic_delete`](super::topic_delete)).
+//! when an operator deletes it ([`topic_delete`](super::topic_delete)); a cluster's when it has a tombstone
+//! ([`deletion`](super::replication)).
 //!
 //! ```text
 //! core with a partition   TopicIdle ─> home ─ CloseTopic ─> every core: nobody subscribed, no channel?
@@ -152,6 +153,16 @@ impl Engine {
             || self.topics.known(&topic.name).is_some_and(|known| known.id != topic.id)
     }
 
+    /// Whether the topic goes or is gone, of which late news may still come.
+    pub(super) fn is_removing(&self, topic: TopicId) -> bool {
+        let Removals { frozen, gone, dropping, closing, .. } = &self.removals;
+        let is_it = |t: &TopicRef| t.id == topic;
+        frozen.contains(&topic)
+            || gone.contains(&topic)
+            || dropping.iter().any(|d| is_it(&d.topic))
+            || closing.values().any(|c| is_it(&c.topic))
+    }
+
     pub fn is_frozen(&self, topic: &TopicRef) -> bool {
         self.removals.frozen.contains(&topic.id)
     }
@@ -277,6 +288,14 @@ impl Engine {
         Ok(())
     }
 
+    /// The cluster has deleted the topic. False: it stays for now.
+    pub(super) fn close_deleted(&mut self, now: Now, topic: &TopicRef) -> bool {
+        if !self.removals.closing.contains_key(&topic.name) {
+            self.close_forced(now, topic, vec![]);
+        }
+        self.removals.closing.contains_key(&topic.name)
+    }
+
     fn close_forced(&mut self, now: Now, topic: &TopicRef, askers: Vec<Asker>) {
         if !self.freeze_forced(now, topic) {
             return self.answer_askers(askers, Err(self.why_kept()));
@@ -352,8 +371,11 @@ impl Engine {
             return self.stick(&topic);
         }
         self.removals.closing.remove(&topic.name);
-        self.count_topics(-1);
+        if !self.is_clustered() {
+            self.count_topics(-1);
+        }
         self.go_on_without(now, &topic);
+        self.name_is_free(now, &topic);
     }
 
     /// Nobody can say whether the topic is there: it stays closed until a restart, which decides.
@@ -430,6 +452,7 @@ impl Engine {
         }
         self.removals.gone.insert(topic.id);
         self.removals.gone_since.push_back((now.ticks, topic.id));
+        self.part_is_gone(&topic);
         let home = home_core(&topic.name, self.cores);
         if home == self.core {
             return self.one_dropped(&topic, is_gone);

@@ -12,6 +12,7 @@
 //! until the committed end passes them ([`Seat::marks`]).
 
 mod cursors;
+mod deletion;
 mod effects;
 mod facts;
 mod forwarding;
@@ -155,6 +156,7 @@ pub struct Cluster {
     recorded: HashMap<TopicName, TopicId>,
     /// At their home: topics whose record is on its way.
     recording: VecDeque<(RecordTicket, TopicRef)>,
+    deletions: deletion::Deletions,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
     /// Who leads what, by the newest metadata: its version, and the node.
@@ -192,6 +194,7 @@ impl Cluster {
             ordered: BTreeSet::new(),
             recorded: HashMap::new(),
             recording: VecDeque::new(),
+            deletions: deletion::Deletions::default(),
             coming: BTreeMap::new(),
             leaders: IdMap::default(),
             places: IdMap::default(),

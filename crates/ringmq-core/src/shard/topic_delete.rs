@@ -42,11 +42,16 @@ impl Engine {
             self.removals.forced.remove(&topic.id);
             return false;
         }
-        self.end_clients(now, topic);
+        if self.is_clustered() {
+            self.leave_topic(now, topic);
+            self.retire_replicas(now, topic);
+        } else {
+            self.end_clients(now, topic);
+        }
         self.freeze(topic)
     }
 
-    fn end_clients(&mut self, now: Now, topic: &TopicRef) {
+    pub(super) fn end_clients(&mut self, now: Now, topic: &TopicRef) {
         for idx in self.partitions_of(topic) {
             for key in self.channel_keys(idx) {
                 self.end_clients_of(now, key);

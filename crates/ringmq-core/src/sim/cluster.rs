@@ -19,6 +19,7 @@ mod faults;
 mod meta;
 mod node;
 mod operator;
+mod passing;
 pub mod plan;
 mod quiet;
 mod roles;

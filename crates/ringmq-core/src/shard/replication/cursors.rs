@@ -36,7 +36,11 @@ impl Engine {
         request: CursorRequest,
         deletes: Option<Option<Position>>,
     ) -> bool {
-        if self.partitions.look(idx).is_none_or(|p| p.seat().is_none()) || name.is_ephemeral() {
+        let p = self.partitions.look(idx);
+        if p.is_some_and(|p| p.is_retired()) {
+            return self.refuse_cursor(now, request);
+        }
+        if p.is_none_or(|p| p.seat().is_none()) || name.is_ephemeral() {
             return false;
         }
         let request_number = request.0;

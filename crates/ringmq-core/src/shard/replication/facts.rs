@@ -53,7 +53,13 @@ impl Engine {
             Fact::Nodes(nodes) => self.on_nodes(now, nodes),
             Fact::Topic(topic) => self.on_topic(&topic),
             Fact::Partition { topic, partition, membership } => self.on_membership(now, topic, partition, membership),
-            Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
+            Fact::TopicGone(topic) => {
+                if self.on_topic_gone(now, &topic) {
+                    let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
+                    tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
+                }
+            }
+            Fact::TopicDeleted(topic) => self.on_topic_deleted(now, &topic),
             Fact::Lease { until, revision } => self.change_lease(now, |lease| lease.renewed(until, revision)),
             Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
             Fact::TopicProperties { topic, properties } => self.set_properties(&topic, properties),
@@ -120,10 +126,11 @@ impl Engine {
     }
 
     fn on_topic(&mut self, topic: &TopicRef) {
-        let cluster = self.cluster_mut();
-        if cluster.topics.contains_key(&topic.id) {
+        // Its home may have heard of its deletion before this core has heard of the topic.
+        if self.is_removing(topic.id) || self.cluster_mut().topics.contains_key(&topic.id) {
             return;
         }
+        let cluster = self.cluster_mut();
         let known = cluster.topics.values().find(|t| t.name == topic.name).cloned();
         cluster.topics.insert(topic.id, topic.clone());
         if let Some(old) = known {
@@ -141,6 +148,9 @@ impl Engine {
 
     fn on_membership(&mut self, now: Now, topic: TopicRef, partition: PartitionId, membership: Membership) {
         self.on_topic(&topic);
+        if self.is_removing(topic.id) {
+            return;
+        }
         let cluster = self.cluster_mut();
         let (leads, is_mine) = (membership.leader == Some(cluster.me), membership.is_replica(cluster.me));
         if partition.0 >= topic.partitions {
@@ -179,7 +189,7 @@ impl Engine {
     }
 
     /// The topic's home core makes its record durable, once.
-    fn record_topic(&mut self, now: Now, topic: &TopicRef) {
+    pub(super) fn record_topic(&mut self, now: Now, topic: &TopicRef) {
         if home_core(&topic.name, self.cores) != self.core || self.life.is_read_only() {
             return;
         }
@@ -187,15 +197,23 @@ impl Engine {
         match cluster.recorded.get(&topic.name) {
             Some(id) if *id == topic.id => return,
             Some(id) => {
-                return tracing::error!(
-                    topic = %topic.name, found = %id, wanted = %topic.id,
-                    "the data path has another topic of this name: its partitions are not served here. Stop the node, move the \
-                     topic's folder away, and start it again"
-                );
+                let found = *id;
+                cluster.wait_for_name(topic);
+                if !self.is_removing(found) {
+                    tracing::error!(
+                        topic = %topic.name, %found, wanted = %topic.id,
+                        "the data path has another topic of this name, which the cluster did not delete: its partitions are not served \
+                         here. Stop the node, move the topic's folder away, and start it again"
+                    );
+                }
+                return;
             }
             None => {}
         }
-        if cluster.recording.iter().any(|(_, t)| t.name == topic.name) {
+        if let Some((_, recording)) = cluster.recording.iter().find(|(_, t)| t.name == topic.name) {
+            if recording.id != topic.id {
+                cluster.wait_for_name(topic);
+            }
             return;
         }
         tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node gets a topic of the cluster");
@@ -208,6 +226,9 @@ impl Engine {
         while let Some((_, topic)) = self.cluster_mut().recording.pop_front_if(|r| r.0 <= upto) {
             self.tell_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
             self.on_topic_recorded(now, &topic);
+            if self.is_doomed(&topic) {
+                self.remove_of_cluster(now, &topic);
+            }
         }
     }
 
@@ -250,17 +271,16 @@ impl Engine {
         idx
     }
 
-    /// Nobody uses it any more; what is stored of it stays.
-    fn on_topic_gone(&mut self, now: Now, topic: &TopicRef) {
+    /// Nobody uses it any more; what is stored of it stays. False: nobody did.
+    pub(super) fn on_topic_gone(&mut self, now: Now, topic: &TopicRef) -> bool {
         let cluster = self.cluster_mut();
+        cluster.end_wait_for_name(topic);
         if cluster.topics.remove(&topic.id).is_none() {
-            return;
+            return false;
         }
         cluster.coming.retain(|(id, _), _| *id != topic.id);
         cluster.leaders.retain(|route, _| route.topic_id != topic.id);
         cluster.ordered.remove(&topic.id);
-        let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
-        tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
         for idx in self.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {
@@ -271,6 +291,7 @@ impl Engine {
             }
         }
         self.forget_topic(topic);
+        true
     }
 
     fn forget_topic(&mut self, topic: &TopicRef) {

@@ -10,6 +10,7 @@
 //! | virtual_offset_never_rewinds | no member's log ends before what was committed |
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
 //! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
+//! | a_deleted_topic_leaves_nothing | at the end: no disk has anything of a deleted topic ([`super::passing`]) |
 //! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
 
 use super::meta::Key;

@@ -2,6 +2,7 @@
 //! answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
 use super::meta::Key;
+use super::passing::PassingBook;
 use super::topics::Wishes;
 use super::world::{Phase, World};
 use crate::base::{CoreId, PartitionId};
@@ -29,6 +30,7 @@ pub struct Operator {
     settled: BTreeSet<Key>,
     /// Requests to the cluster's agents.
     pub wishes: Wishes,
+    pub passing: PassingBook,
 }
 
 impl Operator {
@@ -87,6 +89,7 @@ impl World {
         let (ticket, answer) = match message {
             MeshMessage::ChannelChanged { ticket, result } => (ticket, Answered::of(result, |_| None)),
             MeshMessage::OffsetSet { ticket, result } => (ticket, Answered::of(result, |at| Some(at.log_id))),
+            MeshMessage::Published { ticket, result } => return self.passing_is_told(ticket, result.is_ok()),
             _ => return,
         };
         let Asked { node, key, change, is_rest, .. } = self.operator.asked.remove(&ticket.0).expect("answered once");

@@ -224,6 +224,7 @@ impl World {
             let start = |p: &RecoveredPartition| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.start.offset));
             starts.push(recovered.partitions.iter().filter_map(start).collect());
             logs.push(self.look_at(n, &recovered, Look::End));
+            self.look_for_passing(n, &recovered);
         }
         self.replicas_are_equal(&logs, &starts);
     }

@@ -19,7 +19,7 @@ use crate::sim::node::book::topic_number;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Topics that come and go have numbers from here on. No client uses them.
+/// Topics that come and go have numbers from here on, one of its own for each that comes under a name.
 pub const PASSING: usize = 1000;
 
 /// A partition, as the store names it.
@@ -177,10 +177,14 @@ impl Meta {
             return;
         }
         self.counts.topics_made += 1;
-        let number = topic_number(&name);
-        let info = TopicInfo { name, id: record.id, partitions: record.partitions };
-        let before = self.topics.insert(number, Arc::new(info));
+        let before = self.topics.values().find(|t| t.name == name);
         assert!(before.is_none(), "only_a_deleted_topic_goes: {before:?} was there");
+        let number = match topic_number(&name) {
+            passing if passing >= PASSING => PASSING + self.counts.topics_made as usize,
+            number => number,
+        };
+        let info = TopicInfo { name, id: record.id, partitions: record.partitions };
+        self.topics.insert(number, Arc::new(info));
         touched.extend(self.store.records.range((record.id, 0)..=(record.id, u16::MAX)).map(|(at, _)| *at));
     }
 

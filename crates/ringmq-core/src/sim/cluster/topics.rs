@@ -22,6 +22,8 @@ struct Asked {
     admin: Admin,
     /// The topic that had the name then. Another request may make one of the same name meanwhile.
     topic: Option<TopicId>,
+    /// Of [`Wishes::changes`] when it was asked.
+    changes: usize,
 }
 
 #[derive(Default)]
@@ -31,6 +33,8 @@ pub struct Wishes {
     /// Topics that come and go and are wanted, or not wanted any more.
     passing: BTreeMap<TopicName, bool>,
     made: usize,
+    /// Wishes for topics that came and went.
+    changes: usize,
     drained: BTreeSet<usize>,
     asked: BTreeMap<u64, Asked>,
     tokens: u64,
@@ -39,6 +43,11 @@ pub struct Wishes {
 impl Wishes {
     pub fn new(topics: Vec<(TopicName, u16)>) -> Wishes {
         Wishes { topics, ..Wishes::default() }
+    }
+
+    fn want(&mut self, name: TopicName, is_wanted: bool) {
+        self.changes += 1;
+        self.passing.insert(name, is_wanted);
     }
 }
 
@@ -49,12 +58,21 @@ impl World {
         let there: Vec<TopicName> =
             wishes.passing.iter().filter(|(_, is_wanted)| **is_wanted).map(|(name, _)| name.clone()).collect();
         if there.len() < PASSING_MAX && self.rng.chance(0.6) {
-            let name = TopicName::new(&topic_name(PASSING + wishes.made)).expect("a valid name");
-            wishes.made += 1;
-            wishes.passing.insert(name, true);
+            let gone: Vec<TopicName> =
+                wishes.passing.iter().filter(|(_, is_wanted)| !**is_wanted).map(|(name, _)| name.clone()).collect();
+            let name = match gone.len() as u64 {
+                0 => None,
+                all => Some(self.rng.below(2 * all) as usize).and_then(|at| gone.get(at).cloned()),
+            };
+            // Some come back under a name that another one had.
+            let name = name.unwrap_or_else(|| {
+                wishes.made += 1;
+                TopicName::new(&topic_name(PASSING + wishes.made)).expect("a valid name")
+            });
+            wishes.want(name, true);
         } else if !there.is_empty() {
             let name = there[self.rng.below(there.len() as u64) as usize].clone();
-            wishes.passing.insert(name, false);
+            wishes.want(name, false);
         }
     }
 
@@ -70,6 +88,7 @@ impl World {
         if self.phase != Phase::Faulty {
             self.operator.wishes.drained.clear();
         }
+        self.publish_to_passing();
         let (nodes, now) = (&self.nodes, self.now);
         let is_over = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none() || now > a.at + 5 * SECOND;
         self.operator.wishes.asked.retain(|_, a| !is_over(a));
@@ -128,20 +147,22 @@ impl World {
         let topic = named.map(|t| t.id);
         let wishes = &mut self.operator.wishes;
         wishes.tokens += 1;
-        let (token, life) = (wishes.tokens, self.nodes[node].life);
-        wishes.asked.insert(token, Asked { node, life, at: self.now, admin: admin.clone(), topic });
+        let (token, life, changes) = (wishes.tokens, self.nodes[node].life, wishes.changes);
+        wishes.asked.insert(token, Asked { node, life, at: self.now, admin: admin.clone(), topic, changes });
         self.say(|| format!("the operator asks node{node}: {admin:?}"));
         self.step_agent(node, Event::Admin { token, admin });
     }
 
     pub fn operator_is_told(&mut self, token: u64, result: Result<String, AdminError>) {
         self.say(|| format!("the operator is told: {result:?}"));
-        let Some(Asked { admin, topic, .. }) = self.operator.wishes.asked.remove(&token) else { return };
+        let Some(Asked { admin, topic, changes, .. }) = self.operator.wishes.asked.remove(&token) else { return };
         let is_there = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name);
         match (&admin, &result) {
             (Admin::CreateTopic { name, .. }, Ok(_)) => {
-                let is_wanted = self.operator.wishes.passing.get(name) != Some(&false);
-                assert!(!is_wanted || is_there(name), "only_a_deleted_topic_goes: {name} was said to be there, and is not");
+                let wishes = &self.operator.wishes;
+                // Another request may have deleted it since.
+                let may_be_gone = wishes.passing.contains_key(name) && wishes.changes != changes;
+                assert!(may_be_gone || is_there(name), "only_a_deleted_topic_goes: {name} was said to be there, and is not");
             }
             (Admin::DeleteTopic { name }, Ok(_)) => {
                 let is_deleted = topic.is_none_or(|id| self.meta.store.deleted(id).is_some());
@@ -154,7 +175,7 @@ impl World {
     /// An agent tells its cores that a topic is gone: the store has said so before.
     pub fn only_a_deleted_topic_goes(&self, n: usize, facts: &[Fact]) {
         for fact in facts {
-            if let Fact::TopicGone(topic) = fact {
+            if let Fact::TopicDeleted(topic) = fact {
                 let deleted = self.meta.store.deleted(topic.id);
                 assert!(deleted.is_some(), "only_a_deleted_topic_goes: node{n} takes {topic:?} for deleted");
             }
