@@ -63,10 +63,9 @@ impl Controller {
         if alive.is_empty() {
             return Verdict::Rest;
         }
-        // Whose process has ended while its lease holds was not taken by a mass expiry.
-        let are_all = record.isr.iter().all(|n| view.session(*n).is_some());
         let back = record.leader.map(|l| l.node).filter(|n| alive.contains(n) && is_sound(view, at, *n));
-        let is_held = now < self.hold_until && !are_all;
+        // Whose process has ended while its lease holds was not taken by a mass expiry.
+        let is_held = self.is_held(now, record.isr.iter().copied().filter(|n| view.session(*n).is_none()));
         if is_held && back.is_none() {
             return Verdict::Hold;
         }

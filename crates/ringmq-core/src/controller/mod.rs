@@ -96,6 +96,12 @@ pub struct Controller {
     lost: BTreeMap<NodeId, (Ticks, u64)>,
     /// Time before which nothing moves: many leases ended at once.
     hold_until: Ticks,
+    /// Start of this node's process, once it was registered. The same start in another session says that its lease had ended.
+    own_start: Option<u64>,
+    /// Nodes that were away when they were first seen: nobody here knows why, nor for how long.
+    found_away: BTreeSet<NodeId>,
+    /// Until then a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
+    fresh_until: Ticks,
     in_office: bool,
     dirty: BTreeSet<At>,
     held: BTreeSet<At>,
@@ -127,6 +133,9 @@ impl Controller {
             replaced: BTreeSet::new(),
             lost: BTreeMap::new(),
             hold_until: Ticks(0),
+            own_start: None,
+            found_away: BTreeSet::new(),
+            fresh_until: Ticks(0),
             in_office: false,
             dirty: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -179,11 +188,13 @@ impl Controller {
             match key {
                 Key::Node(node) => self.see_session(now, view, *node),
                 Key::Member(node) => {
-                    if view.session(*node).is_none() {
-                        self.away.entry(*node).or_insert(now);
+                    if view.session(*node).is_none() && !self.away.contains_key(node) {
+                        self.away.insert(*node, now);
+                        self.found_away.insert(*node);
                     }
                     if view.member(*node).is_none() {
                         self.away.remove(node);
+                        self.found_away.remove(node);
                     }
                     self.look_at(view, *node);
                 }
@@ -221,10 +232,10 @@ impl Controller {
                 }
                 self.dirty.append(&mut self.short);
                 self.away.remove(&node);
+                self.found_away.remove(&node);
                 self.replaced.remove(&node);
                 if node == self.me {
-                    // What ended this node's lease may have ended others'.
-                    self.hold_until = self.hold_until.max(now + self.options.ttl);
+                    self.see_own(now, start);
                 }
             }
             None => {
@@ -237,6 +248,28 @@ impl Controller {
             self.see_lost(now);
         }
         self.look_at(view, node);
+    }
+
+    /// This node is registered. A process that begins holds back no election for a node whose session it saw ending.
+    fn see_own(&mut self, now: Ticks, start: u64) {
+        let until = now + self.options.ttl;
+        if self.own_start == Some(start) {
+            // What ended this node's lease may have ended others'.
+            self.hold_until = self.hold_until.max(until);
+        } else {
+            self.fresh_until = self.fresh_until.max(until);
+        }
+        self.own_start = Some(start);
+    }
+
+    /// Whether one of these nodes without a session is likely to come back by itself.
+    fn is_held(&self, now: Ticks, mut away: impl Iterator<Item = NodeId>) -> bool {
+        away.any(|node| now < self.hold_until || now < self.fresh_until && self.found_away.contains(&node))
+    }
+
+    /// When nothing is held any more.
+    fn held_until(&self) -> Ticks {
+        self.hold_until.max(self.fresh_until)
     }
 
     /// Half of the nodes in one TTL, and more than one: the store was asleep, or cut off from them.
@@ -373,14 +406,14 @@ impl Controller {
         if !self.dirty.is_empty() && self.batches < IN_FLIGHT_MAX {
             return Some(Ticks(0));
         }
-        let held = (!self.held.is_empty()).then_some(self.hold_until);
+        let held = (!self.held.is_empty()).then_some(self.held_until());
         let away = self.away.iter().filter(|(node, _)| !self.replaced.contains(node));
         let replace = away.map(|(_, since)| *since + self.options.replace_after).min();
         held.into_iter().chain(replace).chain([self.balance_at]).min()
     }
 
     fn look_at_times(&mut self, now: Ticks, view: &View) {
-        if now >= self.hold_until {
+        if now >= self.held_until() {
             self.dirty.append(&mut self.held);
         }
         let is_late = |since: &Ticks| now >= *since + self.options.replace_after;

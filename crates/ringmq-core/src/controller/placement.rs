@@ -108,7 +108,7 @@ impl Controller {
     /// may still come back.
     pub(super) fn balance(&self, now: Ticks, view: &View) -> Vec<Move> {
         let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
-        let is_calm = self.rebuilding.is_empty() && is_settled && now >= self.hold_until && self.in_flight.is_empty();
+        let is_calm = self.rebuilding.is_empty() && is_settled && now >= self.held_until() && self.in_flight.is_empty();
         if !is_calm {
             return vec![];
         }

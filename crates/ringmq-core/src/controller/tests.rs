@@ -324,6 +324,44 @@ fn a_restart_is_no_expiry_and_holds_back_no_election() {
     }
 }
 
+/// Who begins sees who is there, and who leaves after that; of who is away it does not know for how long.
+#[test]
+fn a_controller_that_has_just_begun_elects_for_whom_it_saw_leaving() {
+    let mut rig = Rig::new(5, 5, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 20, 3);
+    let led_by =
+        |rig: &Rig, n: usize| (0..20).filter(|p| rig.record(*p).leader.is_some_and(|l| l.node == id(n))).collect::<Vec<_>>();
+    let (of_4, of_3) = (led_by(&rig, 4), led_by(&rig, 3));
+    rig.leave(4);
+    // Node 0 begins: another process, which has seen nothing yet, and lists everything.
+    rig.leave(0);
+    rig.controller = Controller::new(id(0), ControllerOptions::default());
+    rig.begin(0, 2, Suspects::None);
+    (rig.view, rig.watched) = (View::new(Layout::new("c").unwrap(), 0), 1);
+    rig.look();
+    rig.controller.take_office(Ticks(rig.now), &rig.view);
+    rig.run(1);
+    assert_eq!(led_by(&rig, 4), of_4, "node 4 may come back: it was away before");
+    rig.leave(3);
+    rig.run(1);
+    assert_eq!(
+        led_by(&rig, 3).iter().filter(|p| rig.record(**p).isr.iter().all(|n| *n != id(4))).count(),
+        0,
+        "others lead at once"
+    );
+    rig.run(10);
+    assert_eq!((led_by(&rig, 4), led_by(&rig, 3)), (vec![], vec![]), "after one TTL nothing is held");
+    assert!(!of_3.is_empty() && !of_4.is_empty());
+    // Its own lease ends, and perhaps others' with it: nothing moves for one TTL.
+    rig.leave(0);
+    rig.begin(0, 2, Suspects::None);
+    rig.look();
+    let of_2 = led_by(&rig, 2);
+    rig.leave(2);
+    rig.run(1);
+    assert_eq!(led_by(&rig, 2), of_2);
+}
+
 #[test]
 fn a_node_that_stays_away_is_replaced_and_the_old_replica_goes_last() {
     let options = ControllerOptions { replace_after: Duration::from_secs(30), ..ControllerOptions::default() };
