@@ -2,6 +2,8 @@
 
 mod node;
 
+use node::cluster::Cluster;
+use node::etcd::{FAST, Member};
 use node::stock::{Lookupd, Process, eventually, get_json, request, stock};
 use node::{Client, Node};
 use serde_json::{Value, json};
@@ -290,6 +292,64 @@ fn a_node_answers_lookups_itself() {
     node.spawn();
     node.wait_ready().expect("it starts again");
     eventually("the topic is found again", || found(own.at(0), "t") == (vec![port], vec![]));
+}
+
+/// Answers of all nodes that run to the same question, once they agree; `holds` says that it is the one that is waited for.
+fn agreed(cluster: &Cluster, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    let mut agreed = Value::Null;
+    eventually(&format!("all nodes say the same of {path}"), || {
+        let up = cluster.nodes.iter().filter(|node| node.is_up());
+        let answers: Vec<Value> = up.map(|node| get_json(node.http(), path)).collect();
+        agreed = answers[0].clone();
+        answers.iter().all(|answer| *answer == agreed) && holds(&agreed)
+    });
+    agreed
+}
+
+/// Each node of a cluster answers for all of it, though it may have no replica of what is asked for; a failover changes the answers.
+#[test]
+fn any_node_answers_lookups_for_its_cluster_also_after_a_failover() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--broadcast-address=127.0.0.1"]);
+    let create = "/topic/create?topic=t&partition_num=3&replicator=2&min_isr=1";
+    eventually("the topic is created", || cluster.nodes[0].post(create, b"").is_ok_and(|answer| answer.contains("200 OK")));
+    let has_all = |answer: &Value| answer["partitions"].as_object().is_some_and(|all| all.len() == 3);
+    let found = agreed(&cluster, "/lookup?topic=t&metainfo=true", has_all);
+    assert_eq!((&found["meta"]["partition_num"], &found["meta"]["replica"]), (&json!(3), &json!(2)));
+    let port = |answer: &Value, partition: &str| answer["partitions"][partition]["tcp_port"].as_u64().expect("a port") as u16;
+    let first = port(&found, "0");
+    let one = agreed(&cluster, "/lookup?topic=t&partition=0&access=w", |answer| answer["producers"].is_array());
+    assert_eq!((one["producers"].as_array().expect("a list").len(), port(&one, "0")), (1, first));
+    // Channels of one leader, also of one that no other node has.
+    let leader = cluster.nodes.iter().position(|node| node.tcp().port() == first).expect("one of them");
+    let mut clients = vec![];
+    for channel in ["c", "e#ephemeral"] {
+        eventually("the leader takes it", || {
+            let mut client = Client::connect(cluster.nodes[leader].tcp()).expect("it listens");
+            let is_taken = client.subscribe("t", channel, 1).is_ok();
+            clients.push(client);
+            is_taken
+        });
+    }
+    agreed(&cluster, "/channels?topic=t", |answer| answer["channels"] == json!(["c", "e#ephemeral"]));
+    agreed(&cluster, "/lookup?topic=t", |answer| answer["channels"] == json!(["c", "e#ephemeral"]) && has_all(answer));
+    agreed(&cluster, "/topics", |answer| answer["topics"] == json!(["t"]));
+    agreed(&cluster, "/nodes", |answer| answer["producers"].as_array().is_some_and(|all| all.len() == 3));
+    agreed(&cluster, "/listlookup", |answer| answer["lookupdnodes"].as_array().is_some_and(|all| all.len() == 3));
+    for node in &cluster.nodes {
+        let (status, _, body) = request(node.http(), "GET", "/lookup?topic=nobody").expect("it answers");
+        assert_eq!((status, body.as_str()), (404, r#"{"message":"TOPIC_NOT_FOUND"}"#));
+        for bad in ["/lookup", "/lookup?topic=t&access=x", "/lookup?topic=t&partition=x", "/channels"] {
+            assert_eq!(request(node.http(), "GET", bad).expect("it answers").0, 400, "{bad}");
+        }
+    }
+    cluster.nodes[leader].kill();
+    let is_moved = |answer: &Value| {
+        let producers = answer["producers"].as_array().cloned().unwrap_or_default();
+        has_all(answer) && !producers.iter().any(|p| p["tcp_port"] == first)
+    };
+    agreed(&cluster, "/lookup?topic=t", is_moved);
+    agreed(&cluster, "/nodes", |answer| answer["producers"].as_array().is_some_and(|all| all.len() == 2));
 }
 
 fn post(http: SocketAddr, path: &str, body: &[u8]) -> String {

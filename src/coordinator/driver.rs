@@ -12,7 +12,6 @@ use crate::controller::ControllerOptions;
 use crate::etcd::{Store, WatchEnd};
 use crate::metadata::keys::Layout;
 use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
-use crate::metadata::summary::{self, Summary};
 use crate::seam::cluster::{Ask, Fact};
 use crate::seam::outcome::{PublishError, Unwritable};
 use std::collections::BTreeMap;
@@ -161,12 +160,8 @@ impl<S: Store + 'static> Driver<S> {
                 )
             }
             Told::Ask(ask) => return Some(Event::Ask(ask)),
-            Told::Stats { answer } => {
-                let _ = answer.send(summary::stats(self.agent.view()).to_string());
-                return None;
-            }
-            Told::Summary { answer } => {
-                let _ = answer.send(Summary::of(self.agent.view()));
+            Told::Look(look) => {
+                look.at(&self.agent);
                 return None;
             }
             Told::Admin { admin, answer } => (admin, Waiting::Operator(answer)),

@@ -1,8 +1,7 @@
 //! Between the coordinator's thread and the cores: an inbox of facts for each core, one queue of questions, and what the node says of its
 //! place in the cluster.
 
-use crate::agent::{Admin, AdminError};
-use crate::metadata::summary::Summary;
+use crate::agent::{Admin, AdminError, Agent};
 use crate::seam::cluster::{Ask, Fact};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,15 +28,24 @@ pub enum Told {
         answer: oneshot::Sender<Result<String, AdminError>>,
     },
     /// Somebody wants to know what the node knows of the cluster.
-    Stats {
-        answer: oneshot::Sender<String>,
-    },
-    /// Numbers of the same.
-    Summary {
-        answer: oneshot::Sender<Summary>,
-    },
+    Look(Look),
     /// The node stops: its lease is given back.
     Stop,
+}
+
+/// A question about what the agent knows, answered on the coordinator's thread.
+pub struct Look(Box<dyn FnOnce(&Agent) + Send>);
+
+impl Look {
+    pub fn at(self, agent: &Agent) {
+        (self.0)(agent);
+    }
+}
+
+impl std::fmt::Debug for Look {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Look")
+    }
 }
 
 /// Shared by the coordinator's thread and all others of the node.
@@ -80,16 +88,11 @@ impl Hub {
         answered.await.ok()
     }
 
-    /// JSON of `/cluster/stats`. `None`: the node stops.
-    pub async fn stats(&self) -> Option<String> {
+    /// What `look` finds at the agent. The thread renews the node's lease, so `look` is short. `None`: the node stops.
+    pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        self.send(Told::Stats { answer });
-        answered.await.ok()
-    }
-
-    pub async fn summary(&self) -> Option<Summary> {
-        let (answer, answered) = oneshot::channel();
-        self.send(Told::Summary { answer });
+        // Who asked may have gone.
+        self.send(Told::Look(Look(Box::new(move |agent| drop(answer.send(look(agent)))))));
         answered.await.ok()
     }
 

@@ -77,6 +77,18 @@ impl Catalog {
         self.announced.get(name)
     }
 
+    /// Channels of the topic that partitions on this node have: those of one partition, or of all; those that the node serves, or all
+    /// that it has replicas of.
+    pub fn channels(&self, name: &str, partition: Option<PartitionId>, is_served: bool) -> BTreeSet<String> {
+        let entries = self.topics.get(name).into_iter().flat_map(BTreeMap::values);
+        let has = |entry: &Entry, partitions: &BTreeSet<PartitionId>| {
+            let is_asked = |p: &PartitionId| partition.is_none_or(|asked| asked == *p);
+            partitions.iter().any(|p| is_asked(p) && (!is_served || entry.serves.contains(p)))
+        };
+        let channels = entries.flat_map(|entry| entry.channels.iter().filter(move |(_, partitions)| has(entry, partitions)));
+        channels.map(|(channel, _)| channel.to_string()).collect()
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &TopicName> {
         self.announced.keys()
     }
@@ -173,6 +185,12 @@ mod tests {
         assert_eq!(shown(&catalog), "");
         catalog.set_serves(&t, PartitionId(1), true);
         assert_eq!(shown(&catalog), "t:d");
+        let channels = |partition: Option<u16>, is_served| {
+            catalog.channels("t", partition.map(PartitionId), is_served).into_iter().collect::<Vec<_>>().join(",")
+        };
+        assert_eq!((channels(None, true), channels(None, false)), ("d".into(), "c,d".into()));
+        assert_eq!((channels(Some(0), true), channels(Some(0), false)), ("".into(), "c".into()));
+        assert!(catalog.channels("u", None, false).is_empty());
         catalog.set_serves(&t, PartitionId(0), true);
         catalog.set_serves(&t, PartitionId(1), false);
         assert_eq!(shown(&catalog), "t:c");

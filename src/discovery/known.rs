@@ -49,7 +49,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
     let mut names = BTreeSet::new();
     let mut asked = 0;
     for address in discovery.peers().iter().filter_map(|peer| peer.http()) {
-        match timeout(discovery.limits.request, channels_of(&address, &topic.name, discovery.limits.connect)).await {
+        match timeout(discovery.limits.request, channels_of(&address, &asking(&topic.name), discovery.limits.connect)).await {
             Ok(Ok(channels)) => {
                 asked += 1;
                 names.extend(channels);
@@ -74,11 +74,17 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
     }
 }
 
-async fn channels_of(address: &str, topic: &str, connect: Duration) -> Result<Vec<String>, Box<dyn Error>> {
+/// Path of the question for a topic's channels.
+pub fn asking(topic: &str) -> String {
+    format!("/channels?topic={}", topic.replace('#', "%23"))
+}
+
+/// Answer to an [`asking`] path, at a host and port that speak HTTP.
+pub async fn channels_of(address: &str, path: &str, connect: Duration) -> Result<Vec<String>, Box<dyn Error>> {
     let stream = TokioIo::new(timeout(connect, TcpStream::connect(address)).await??);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
     let carrier = tokio::task::spawn_local(connection);
-    let request = Request::get(format!("/channels?topic={}", topic.replace('#', "%23")))
+    let request = Request::get(path)
         .header("host", address)
         .header("accept", "application/vnd.nsq; version=1.0")
         .body(Empty::<Bytes>::new())?;

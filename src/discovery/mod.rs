@@ -17,9 +17,12 @@ use crate::config::Settings;
 use crate::seam::message::CatalogChange;
 use asked::{OpenQuestions, Question};
 use catalog::Catalog;
+pub use known::{asking, channels_of};
 use link::Peer;
 use local::Local;
+pub use ringmq_lookupd::NSQ_VERSION;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
@@ -143,6 +146,11 @@ impl Discovery {
     pub fn serves(&self, topic: &TopicRef, partition: PartitionId, serves: bool) {
         let name = self.catalog.borrow_mut().set_serves(topic, partition, serves);
         self.tell(name);
+    }
+
+    /// Channels of the topic that partitions here have: of one, or of all; those that the node serves, or all that it has replicas of.
+    pub fn channels(&self, topic: &str, partition: Option<PartitionId>, is_served: bool) -> BTreeSet<String> {
+        self.catalog.borrow().channels(topic, partition, is_served)
     }
 
     fn tell(&self, name: Option<crate::base::TopicName>) {

@@ -8,6 +8,7 @@ use super::routes::{Failure, Query};
 use super::topics::{existing, not_found};
 use crate::agent::{Admin, AdminError, TopicChange};
 use crate::coordinator::hub::Hub;
+use crate::metadata::summary;
 use crate::seam::cluster::TopicProperties;
 use hyper::StatusCode;
 use std::str::FromStr;
@@ -97,10 +98,11 @@ pub async fn drain(node: &Node, query: Result<Query, Failure>, is_wanted: bool) 
 
 /// `GET /cluster/stats`: what this node knows of the cluster.
 pub async fn stats(node: &Node) -> Result<String, Failure> {
-    timeout(ANSWER_LIMIT, hub(node)?.stats()).await.ok().flatten().ok_or_else(no_answer)
+    let look = hub(node)?.look(|agent| summary::stats(agent.view()).to_string());
+    timeout(ANSWER_LIMIT, look).await.ok().flatten().ok_or_else(no_answer)
 }
 
-fn hub(node: &Node) -> Result<&Hub, Failure> {
+pub fn hub(node: &Node) -> Result<&Hub, Failure> {
     let alone = || Failure::new(StatusCode::CONFLICT, "NOT_IN_A_CLUSTER: this node has no --etcd-endpoints");
     node.around.hub.as_deref().ok_or_else(alone)
 }

@@ -1,6 +1,6 @@
 //! nsqd's HTTP API, also over HTTPS: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete,empty,pause,unpause},
 //! /channel/{create,delete,empty,pause,unpause}; and /metrics, /channel/setoffset, /channel/setorder, /replica/acceptloss;
-//! hyper on one thread of its own.
+//! of a cluster's node also nsqlookupd's: /lookup, /topics, /channels, /nodes; hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
@@ -14,6 +14,7 @@ mod config;
 mod debug;
 mod discovered;
 mod link;
+mod lookups;
 mod publish;
 mod replicas;
 mod routes;
@@ -36,6 +37,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use link::CoreLink;
 pub use routes::ROUTES;
+use routes::Safety;
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -167,6 +169,8 @@ struct Node {
     link: CoreLink,
     ports: Ports,
     around: Around,
+    /// Channels of topics that other nodes lead.
+    channels: lookups::Channels,
     /// Addresses in force: a request may change them.
     lookupds: RefCell<Option<Vec<String>>>,
     hostname: String,
@@ -186,6 +190,7 @@ impl Node {
             link,
             ports,
             around,
+            channels: lookups::Channels::default(),
             lookupds: RefCell::new(Some(settings.lookupd_tcp_addresses.clone())),
             hostname: hostname.trim().to_string(),
             start_unix_s: unix_s(),
@@ -222,7 +227,9 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     let Listeners { http, lookups, https } = listeners;
     // Closed when this function is done with it: every connection then finishes the request it is at.
     let (closing, closed) = watch::channel(());
-    let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
+    // A node alone answers for itself, and one of a cluster for all of it.
+    let (of_cluster, alone) = if node.around.hub.is_some() { (lookups, None) } else { (None, lookups) };
+    let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), alone, closed.clone());
     node.link.set_discovery(discovery);
     tokio::task::spawn_local(discovered::create(node.clone(), wanted));
     if !node.settings.statsd_address.is_empty() {
@@ -233,13 +240,21 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
         async move { node.link.carry(&wake.0).await }
     });
     let authorizer = tokio::task::spawn_local(authd::answer_all(node.clone()));
-    let secure =
-        https.map(|(listener, terms)| tokio::task::spawn_local(accept(node.clone(), listener, Some(terms), closed.clone())));
+    if let Some(address) = of_cluster.as_ref().and_then(|listener| listener.local_addr().ok()) {
+        tracing::info!(%address, "the node answers lookups for its cluster");
+    }
+    let doors =
+        [https.map(|(listener, terms)| (listener, Door::Https(terms))), of_cluster.map(|listener| (listener, Door::Lookups))];
+    let more: Vec<_> = doors
+        .into_iter()
+        .flatten()
+        .map(|(listener, door)| tokio::task::spawn_local(accept(node.clone(), listener, door, closed.clone())))
+        .collect();
     tokio::select! {
-        () = accept(node.clone(), http, None, closed) => {}
+        () = accept(node.clone(), http, Door::Http, closed) => {}
         () = stop.notified() => {}
     }
-    secure.inspect(tokio::task::JoinHandle::abort);
+    more.iter().for_each(tokio::task::JoinHandle::abort);
     drop(closing);
     let all = node.settings.max_http_connections as u32;
     if timeout(STOP_LIMIT, node.connections.acquire_many(all)).await.is_err() {
@@ -249,8 +264,16 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     carrier.abort();
 }
 
-/// With `terms` it is HTTPS.
-async fn accept(node: Rc<Node>, listener: TcpListener, terms: Option<Terms>, closed: watch::Receiver<()>) {
+/// A listener, by what it is for.
+#[derive(Clone)]
+enum Door {
+    Http,
+    Https(Terms),
+    /// `--lookupd-http-address` of a cluster's node: answers lookups in the clear, also where HTTPS is required for the rest.
+    Lookups,
+}
+
+async fn accept(node: Rc<Node>, listener: TcpListener, door: Door, closed: watch::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "http cannot listen"),
@@ -259,10 +282,10 @@ async fn accept(node: Rc<Node>, listener: TcpListener, terms: Option<Terms>, clo
         match listener.accept().await {
             Ok((stream, _)) => match node.connections.clone().try_acquire_owned() {
                 Ok(permit) => {
-                    tokio::task::spawn_local(begin(node.clone(), stream, terms.clone(), permit, closed.clone()));
+                    tokio::task::spawn_local(begin(node.clone(), stream, door.clone(), permit, closed.clone()));
                 }
                 // Who speaks TLS would not understand the answer.
-                Err(_) if terms.is_some() => drop(stream),
+                Err(_) if matches!(door, Door::Https(_)) => drop(stream),
                 Err(_) => refuse(stream),
             },
             // Out of descriptors, most likely: it passes, and a busy loop would not help.
@@ -282,21 +305,16 @@ fn refuse(stream: TcpStream) {
     let _ = stream.try_write(ANSWER);
 }
 
-async fn begin(
-    node: Rc<Node>,
-    stream: TcpStream,
-    terms: Option<Terms>,
-    permit: OwnedSemaphorePermit,
-    closed: watch::Receiver<()>,
-) {
+async fn begin(node: Rc<Node>, stream: TcpStream, door: Door, permit: OwnedSemaphorePermit, closed: watch::Receiver<()>) {
     let limit = node.timeout();
     // Answers are small and sent whole.
     let _ = stream.set_nodelay(true);
     let stream = stream::WriteLimited::new(stream, limit);
-    match terms {
-        None => converse(node, stream, false, closed).await,
-        Some(terms) => match timeout(limit, TlsAcceptor::from(terms.config()).accept(stream)).await {
-            Ok(Ok(stream)) => converse(node, stream, true, closed).await,
+    match door {
+        Door::Http => converse(node, stream, Safety::Open, closed).await,
+        Door::Lookups => converse(node, stream, Safety::OpenForLookups, closed).await,
+        Door::Https(terms) => match timeout(limit, TlsAcceptor::from(terms.config()).accept(stream)).await {
+            Ok(Ok(stream)) => converse(node, stream, Safety::Secure, closed).await,
             Ok(Err(error)) => tracing::debug!(%error, "an HTTPS client failed the handshake"),
             Err(_) => tracing::debug!("an HTTPS client did not end the handshake in time"),
         },
@@ -307,14 +325,14 @@ async fn begin(
 async fn converse(
     node: Rc<Node>,
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    is_secure: bool,
+    safety: Safety,
     mut closed: watch::Receiver<()>,
 ) {
     let limit = node.timeout();
     let io = TokioIo::new(stream);
     let service = hyper::service::service_fn(move |request| {
         let node = node.clone();
-        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, is_secure, Instant::now()).await) }
+        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, safety, Instant::now()).await) }
     });
     let mut builder = http1::Builder::new();
     // A head is 16 KB at most: a query holds two names. Names of headers are written as nsqd writes them.

@@ -1,6 +1,6 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, channels, cluster, config, debug, publish, replicas, statistics, topics};
+use super::{Node, channels, cluster, config, debug, lookups, publish, replicas, statistics, topics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -28,11 +28,16 @@ const POST: &[Method] = &[Method::POST];
 const PUT: &[Method] = &[Method::PUT];
 
 /// Paths and their methods; beside them /config/<setting>.
-pub const ROUTES: [(&str, &[Method]); 36] = [
+pub const ROUTES: [(&str, &[Method]); 41] = [
     ("/ping", GET),
     ("/info", GET),
     ("/stats", GET),
     ("/metrics", GET),
+    ("/lookup", GET),
+    ("/topics", GET),
+    ("/channels", GET),
+    ("/nodes", GET),
+    ("/listlookup", GET),
     ("/pub", POST),
     ("/mpub", POST),
     ("/topic/create", POST),
@@ -67,12 +72,21 @@ pub const ROUTES: [(&str, &[Method]); 36] = [
     ("/debug/freememory", POST),
 ];
 
-pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, began: Instant) -> Reply {
-    if !is_secure && node.settings.is_https_required() {
-        return closed(node.ports.https);
-    }
+/// What a connection is good for, where HTTPS is required.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Safety {
+    Open,
+    OpenForLookups,
+    Secure,
+}
+
+pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, began: Instant) -> Reply {
     let (head, body) = request.into_parts();
     let path = head.uri.path();
+    let is_open = safety == Safety::Secure || safety == Safety::OpenForLookups && lookups::is_lookup(path);
+    if !is_open && node.settings.is_https_required() {
+        return closed(node.ports.https);
+    }
     if config::is_about(path) {
         return of_config(node, &head.method, path, body).await;
     }
@@ -107,6 +121,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, is_secure: bool, be
             }
         }
         "/cluster/stats" => match cluster::stats(node).await {
+            Ok(answer) => return json(answer),
+            Err(failure) => Err(failure),
+        },
+        path if lookups::is_lookup(path) => match lookups::answer(node, path, query).await {
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },

@@ -4,6 +4,7 @@ use super::link::CoreAnswer;
 use super::routes::{Query, Reply, json, text, versioned, with_type};
 use super::{Node, unix_s};
 use crate::base::{ChannelName, CoreId, TopicName};
+use crate::metadata::summary::Summary;
 use crate::metrics::node::{Filter, NodeFacts, NodeStats};
 use crate::metrics::prometheus::{self, ProcessFacts};
 use crate::metrics::stats::ShardStats;
@@ -74,7 +75,8 @@ pub async fn metrics(node: &Node) -> Reply {
 /// Of a node whose cluster an etcd decides; none when its coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
-    let Ok(Some(sum)) = tokio::time::timeout(ANSWER_LIMIT, hub.summary()).await else { return vec![] };
+    let look = hub.look(|agent| Summary::of(agent.view()));
+    let Ok(Some(sum)) = tokio::time::timeout(ANSWER_LIMIT, look).await else { return vec![] };
     vec![
         ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),
         ("ringmq_cluster_partitions_without_leader", "Partitions that nobody leads", sum.without_leader),
@@ -109,7 +111,7 @@ pub async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<Chan
 }
 
 /// Awaits all futures at once: a slow core does not delay the questions to the others.
-async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+pub async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     enum Slot<F, T> {
         Running(Pin<Box<F>>),
         Done(T),

@@ -283,8 +283,9 @@ class EtcdCluster:
             time.sleep(0.05)
         raise RuntimeError("nobody leads %s:\n%s" % (topic, self.members[0].log()))
 
-    def lookups(self):
-        return ["http://127.0.0.1:%d" % member.lookup_port for member in self.members]
+    @staticmethod
+    def lookup(member):
+        return "http://127.0.0.1:%d" % member.lookup_port
 
     def close(self):
         """At once: that a stop is clean is shown elsewhere, and the last of three has nobody left to replicate to."""

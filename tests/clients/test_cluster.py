@@ -1,5 +1,5 @@
-"""pynsq and gnsq, as their users have them, in a cluster of three nodes with an etcd: they publish at a node that leads nothing and
-consume by lookup, while the leader is killed."""
+"""go-nsq, nsqjs, pynsq and gnsq, as their users have them, in a cluster of three nodes with an etcd: they publish at a node that leads
+nothing and consume by lookup at one that survives, while the leader is killed."""
 
 import asyncio
 import logging
@@ -10,6 +10,7 @@ import gevent
 import gnsq
 import nsq
 
+from remote import Refused, Remote
 from server import EtcdCluster
 
 TOPIC = "orders"
@@ -30,6 +31,8 @@ class InACluster(unittest.TestCase):
         self.addCleanup(self.cluster.close)
         self.leader = self.cluster.lead_topic(TOPIC)
         self.others = [member for member in self.cluster.members if member is not self.leader]
+        # One that leads nothing and is never killed: every node answers for all.
+        self.lookups = [self.cluster.lookup(self.others[1])]
 
 
 class Gnsq(InACluster):
@@ -71,7 +74,7 @@ class Gnsq(InACluster):
         self.wait_for(seen, acknowledged)
 
     def test_publish_at_a_node_that_leads_nothing_and_consume_by_lookup(self):
-        self.over_a_failover(lookupd_http_addresses=self.cluster.lookups(), lookupd_poll_interval=1)
+        self.over_a_failover(lookupd_http_addresses=self.lookups, lookupd_poll_interval=1)
 
 
 class Pynsq(InACluster, unittest.IsolatedAsyncioTestCase):
@@ -127,7 +130,52 @@ class Pynsq(InACluster, unittest.IsolatedAsyncioTestCase):
         await self.wait_for(seen, acknowledged)
 
     async def test_publish_at_a_node_that_leads_nothing_and_consume_by_lookup(self):
-        await self.over_a_failover(lookupd_http_addresses=self.cluster.lookups(), lookupd_poll_interval=1)
+        await self.over_a_failover(lookupd_http_addresses=self.lookups, lookupd_poll_interval=1)
+
+
+class ByRemoteControl(InACluster):
+    """Libraries in a process of their own."""
+
+    def publish(self, library, name):
+        """Those that were acknowledged. A client that an error ended is followed by another one."""
+        acknowledged, producer = [], None
+        for body in bodies(name):
+            try:
+                if producer is None:
+                    producer = Remote(library)
+                    producer.connect(self.others[0].tcp)
+                producer.publish(TOPIC, body)
+            except Refused:
+                producer.close()
+                producer = None
+                time.sleep(0.1)
+            else:
+                acknowledged.append(body)
+        if producer:
+            producer.close()
+        self.assertTrue(acknowledged, name)
+        return acknowledged
+
+    def over_a_failover(self, library):
+        with Remote(library) as consumer:
+            consumer.subscribe(TOPIC, "c", lookups=[lookup.removeprefix("http://") for lookup in self.lookups])
+            acknowledged = self.publish(library, b"before")
+            self.wait_for(consumer, acknowledged)
+            self.leader.kill()
+            acknowledged += self.publish(library, b"meanwhile")
+            self.wait_for(consumer, acknowledged)
+            self.leader.start()
+            acknowledged += self.publish(library, b"after")
+            self.wait_for(consumer, acknowledged)
+
+    def wait_for(self, consumer, wanted):
+        consumer.until(lambda: set(wanted) <= {message.body for message in consumer.messages}, "all messages", LIMIT)
+
+    def test_go_nsq_publishes_at_a_node_that_leads_nothing_and_consumes_by_lookup(self):
+        self.over_a_failover("go-nsq")
+
+    def test_nsqjs_publishes_at_a_node_that_leads_nothing_and_consumes_by_lookup(self):
+        self.over_a_failover("nsqjs")
 
 
 # It has no tests of its own.

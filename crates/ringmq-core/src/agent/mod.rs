@@ -254,6 +254,10 @@ impl Agent {
         }
     }
 
+    pub fn me(&self) -> NodeId {
+        self.options.me
+    }
+
     pub fn view(&self) -> &View {
         &self.view
     }

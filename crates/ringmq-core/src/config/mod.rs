@@ -89,7 +89,7 @@ settings! {
             "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. In the file \
              it is a list; nsqd's key nsqlookupd_tcp_addresses is this one";
         lookupd_http_address: String = String::new(), Unit::Text, 0, 0, "lookupd-http-address", ["empty: none"],
-            "Where the node itself answers as an nsqlookupd over HTTP, for its own topics (docs/lookupd.md)";
+            "Where the node itself answers as an nsqlookupd over HTTP, for its own topics or its cluster (docs/lookupd.md)";
         http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
             "Time to connect to the HTTP API of an nsqlookupd, which is asked for the channels of a new topic";
         http_client_request_timeout_ms: u64 = 5 * SECOND, Unit::Millis, 1, HOUR, "http-client-request-timeout",

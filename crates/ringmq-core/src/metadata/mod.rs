@@ -25,6 +25,7 @@
 
 pub mod facts;
 pub mod keys;
+pub mod lookup;
 pub mod record;
 pub mod request;
 pub mod summary;

@@ -1,0 +1,174 @@
+//! nsqlookupd's HTTP for a whole cluster: /lookup, /topics, /channels, /nodes and /listlookup, answered by any node of it.
+//!
+//! Who leads what is in the node's view of the metadata. The channels of a topic are known by the cores of its leaders alone: this node
+//! asks the others over HTTP, all at once (`/channels?here=true`), and waits [`ASK_LIMIT`] at most. For a leader that does not answer, the
+//! channels of this node's own replicas stand. So a channel costs the metadata store nothing when it comes and goes, and an answer
+//! without a channel of a silent node keeps no client from its messages: clients connect to the producers.
+
+use super::Node;
+use super::cluster::hub;
+use super::routes::{Failure, Query};
+use super::statistics::join_all;
+use super::topics::not_found;
+use crate::base::{NodeId, PartitionId};
+use crate::discovery::{self, NSQ_VERSION};
+use crate::metadata::lookup::{self, Access, Found};
+use crate::metadata::view::View;
+use hyper::StatusCode;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Time that another node has to tell its channels.
+const ASK_LIMIT: Duration = Duration::from_millis(500);
+/// Other nodes that are asked at a time.
+const ASKING_MAX: usize = 32;
+/// Age at which what other nodes told is asked anew.
+const KEEP: Duration = Duration::from_secs(1);
+/// Topics whose channels are kept.
+const KEPT_MAX: usize = 1000;
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+const PATHS: [&str; 5] = ["/lookup", "/topics", "/channels", "/nodes", "/listlookup"];
+
+pub fn is_lookup(path: &str) -> bool {
+    PATHS.contains(&path)
+}
+
+/// Topic and partition of a question.
+type Asked = (String, Option<u16>);
+
+/// Channels that other nodes told lately.
+pub struct Channels {
+    kept: RefCell<HashMap<Asked, (Instant, BTreeSet<String>)>>,
+    asking: Semaphore,
+}
+
+impl Default for Channels {
+    fn default() -> Self {
+        Channels { kept: RefCell::default(), asking: Semaphore::new(ASKING_MAX) }
+    }
+}
+
+impl Channels {
+    fn kept(&self, asked: &Asked) -> Option<BTreeSet<String>> {
+        self.kept.borrow().get(asked).filter(|(at, _)| at.elapsed() < KEEP).map(|(_, channels)| channels.clone())
+    }
+
+    fn keep(&self, asked: Asked, channels: &BTreeSet<String>) {
+        let mut kept = self.kept.borrow_mut();
+        if kept.len() >= KEPT_MAX {
+            kept.retain(|_, (at, _)| at.elapsed() < KEEP);
+        }
+        if kept.len() < KEPT_MAX {
+            kept.insert(asked, (Instant::now(), channels.clone()));
+        }
+    }
+}
+
+pub async fn answer(node: &Node, path: &str, query: Result<Query, Failure>) -> Result<String, Failure> {
+    let query = query?;
+    match path {
+        "/lookup" => lookup(node, &query).await,
+        "/channels" => channels(node, &query).await,
+        "/topics" => {
+            let has_meta = has_meta(&query);
+            look(node, move |view, _| lookup::topics(view, has_meta).to_string()).await
+        }
+        "/nodes" => look(node, |view, _| lookup::nodes(view, NSQ_VERSION).to_string()).await,
+        _ => look(node, |view, _| lookup::lookups(view).to_string()).await,
+    }
+}
+
+async fn lookup(node: &Node, query: &Query) -> Result<String, Failure> {
+    let asked = asked(query)?;
+    let access = Access::of(query.get("access").unwrap_or_default())
+        .ok_or_else(|| Failure::new(StatusCode::BAD_REQUEST, "INVALID_ACCESS_MODE: access is r or w"))?;
+    let (found, me) = find(node, &asked, access).await?;
+    let found = found.ok_or_else(not_found)?;
+    let channels = collect(node, asked, &found, me).await;
+    Ok(found.json(&channels, has_meta(query)).to_string())
+}
+
+/// `here=true`: of the partitions that this node leads. An unknown topic has none.
+async fn channels(node: &Node, query: &Query) -> Result<String, Failure> {
+    let asked = asked(query)?;
+    let channels = if query.get("here") == Some("true") {
+        hub(node)?;
+        of_this_node(node, &asked, true)
+    } else {
+        match find(node, &asked, Access::Read).await? {
+            (Some(found), me) => collect(node, asked, &found, me).await,
+            (None, _) => BTreeSet::new(),
+        }
+    };
+    Ok(serde_json::json!({ "channels": channels }).to_string())
+}
+
+fn asked(query: &Query) -> Result<Asked, Failure> {
+    let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
+    let topic = query.get("topic").filter(|topic| !topic.is_empty()).ok_or_else(|| bad("MISSING_ARG_TOPIC"))?;
+    let partition = match query.get("partition") {
+        None | Some("" | "*") => None,
+        Some(number) => Some(number.parse().map_err(|_| bad("INVALID_ARG_PARTITION: partition is a number, or * for all"))?),
+    };
+    Ok((topic.to_owned(), partition))
+}
+
+fn has_meta(query: &Query) -> bool {
+    let value = query.get("metainfo").or_else(|| query.get("metaInfo"));
+    !matches!(value, None | Some("" | "false" | "0"))
+}
+
+async fn find(node: &Node, asked: &Asked, access: Access) -> Result<(Option<Found>, NodeId), Failure> {
+    let (topic, partition) = asked.clone();
+    look(node, move |view, me| (Found::of(view, &topic, partition, access, NSQ_VERSION), me)).await
+}
+
+async fn look<T: Send + 'static>(node: &Node, look: impl FnOnce(&View, NodeId) -> T + Send + 'static) -> Result<T, Failure> {
+    let answer = hub(node)?.look(move |agent| look(agent.view(), agent.me()));
+    let no_answer =
+        || Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "NO_ANSWER: the coordinator did not answer in time: ask again");
+    timeout(ANSWER_LIMIT, answer).await.ok().flatten().ok_or_else(no_answer)
+}
+
+/// Channels of the topic, from all nodes that lead a partition of it.
+async fn collect(node: &Node, asked: Asked, found: &Found, me: NodeId) -> BTreeSet<String> {
+    let mut channels = of_this_node(node, &asked, true);
+    let others: Vec<&String> = found.http_addresses().iter().filter(|(id, _)| **id != me).map(|(_, address)| address).collect();
+    if others.is_empty() {
+        return channels;
+    }
+    if let Some(mut kept) = node.channels.kept(&asked) {
+        channels.append(&mut kept);
+        return channels;
+    }
+    let answers = join_all(others.into_iter().map(|address| timeout(ASK_LIMIT, ask(node, address, &asked)))).await;
+    let is_silent = answers.iter().any(|answer| !matches!(answer, Ok(Some(_))));
+    answers.into_iter().flatten().flatten().for_each(|told| channels.extend(told));
+    if is_silent {
+        channels.append(&mut of_this_node(node, &asked, false));
+    }
+    node.channels.keep(asked, &channels);
+    channels
+}
+
+fn of_this_node(node: &Node, (topic, partition): &Asked, is_served: bool) -> BTreeSet<String> {
+    let discovery = node.link.discovery();
+    discovery.map(|d| d.channels(topic, partition.map(PartitionId), is_served)).unwrap_or_default()
+}
+
+async fn ask(node: &Node, address: &str, (topic, partition): &Asked) -> Option<Vec<String>> {
+    let _permit = node.channels.asking.acquire().await;
+    let partition = partition.map_or_else(String::new, |number| format!("&partition={number}"));
+    let path = format!("{}{partition}&here=true", discovery::asking(topic));
+    match discovery::channels_of(address, &path, ASK_LIMIT).await {
+        Ok(channels) => Some(channels),
+        Err(error) => {
+            tracing::debug!(node = address, topic, %error, "another node does not tell its channels of a topic");
+            None
+        }
+    }
+}
