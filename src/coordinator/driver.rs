@@ -205,7 +205,7 @@ impl<S: Store + 'static> Driver<S> {
         }
         self.hub.tell(&facts);
         self.hub.set_condition(match self.agent.session() {
-            Some(_) => Ok(()),
+            Some(_) => self.agent.trouble((self.place.now)()).map_or(Ok(()), Err),
             None => Err(self.trouble.clone()),
         });
     }
@@ -234,7 +234,7 @@ impl<S: Store + 'static> Driver<S> {
                 tracing::Level::ERROR
             }
             Note::Unreadable(_) => tracing::Level::ERROR,
-            Note::Failed(_) | Note::Down { .. } => tracing::Level::WARN,
+            Note::Failed(_) | Note::Down { .. } | Note::NoLeader { .. } => tracing::Level::WARN,
             _ => tracing::Level::INFO,
         };
         self.say(level, text);

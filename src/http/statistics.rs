@@ -23,13 +23,14 @@ const PROBE: &str = "ping#ephemeral";
 pub async fn ping(node: &Node) -> Reply {
     let probe = TopicName::new(PROBE).ok();
     let shards = ask_all(node, probe, None, false).await;
-    let condition = node.around.hub.as_ref().map_or(Ok(()), |hub| hub.condition());
-    let health = match (crate::metrics::node::ping(&shards), condition) {
-        (health, Err(why)) if health == "OK" => format!("NOK - {why}"),
-        (health, _) => health,
-    };
+    let health = crate::metrics::node::ping(&shards, condition(node).as_deref());
     let status = if health == "OK" { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     text(status, health)
+}
+
+/// Why a node of a cluster does not serve what it should.
+fn condition(node: &Node) -> Option<String> {
+    node.around.hub.as_ref().and_then(|hub| hub.condition().err())
 }
 
 pub async fn stats(node: &Node, query: &Query) -> Reply {
@@ -46,6 +47,7 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
         resident_bytes: query.is_wanted("include_mem").then(resident_bytes),
         spare_bytes: (node.around.spare_bytes)(),
         quantiles: node.settings.end_to_end_quantiles(),
+        condition: condition(node),
         extra: vec![
             ("connections", shards.iter().map(|s| s.connections).sum::<u64>().to_string()),
             ("http_publish", node.publish_latency.borrow().to_string()),
@@ -75,11 +77,16 @@ pub async fn metrics(node: &Node) -> Reply {
 /// Of a node whose cluster an etcd decides; none when its coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
-    let look = hub.look(|agent| Summary::of(agent.view()));
-    let Ok(Some(sum)) = tokio::time::timeout(ANSWER_LIMIT, look).await else { return vec![] };
+    let look = hub.look(|agent| (Summary::of(agent.view()), agent.leaderless()));
+    let Ok(Some((sum, own_without_leader))) = tokio::time::timeout(ANSWER_LIMIT, look).await else { return vec![] };
     vec![
         ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),
         ("ringmq_cluster_partitions_without_leader", "Partitions that nobody leads", sum.without_leader),
+        (
+            "ringmq_cluster_own_partitions_without_leader",
+            "Partitions with a replica on this node that nobody leads",
+            own_without_leader,
+        ),
         (
             "ringmq_cluster_partitions_below_min_isr",
             "Partitions that take no publish: too few replicas in sync",

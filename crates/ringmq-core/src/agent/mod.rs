@@ -17,6 +17,7 @@
 
 mod admin;
 mod hints;
+mod leaderless;
 pub mod plans;
 mod session;
 #[cfg(test)]
@@ -166,6 +167,10 @@ pub enum Note {
     Down { name: String },
     #[error("node {name} takes connections again")]
     NotDown { name: String },
+    #[error("{text}")]
+    NoLeader { text: String },
+    #[error("all partitions of this node have a leader again")]
+    AllLed,
     #[error(transparent)]
     Unreadable(Unreadable),
     #[error(transparent)]
@@ -213,6 +218,7 @@ pub struct Agent {
     writes: Writes,
     admins: admin::Admins,
     hints: hints::Hints,
+    leaderless: leaderless::Leaderless,
     rng: Rng,
     tokens: u64,
     pending: BTreeMap<u64, Pending>,
@@ -242,6 +248,7 @@ impl Agent {
             writes: Writes::default(),
             admins: admin::Admins::default(),
             hints: hints::Hints::default(),
+            leaderless: leaderless::Leaderless::new(options.me, options.ttl),
             rng: Rng::new(options.seed),
             tokens: 0,
             pending: BTreeMap::new(),
@@ -264,6 +271,16 @@ impl Agent {
 
     pub fn controller(&self) -> &Controller {
         &self.controller
+    }
+
+    /// Which partitions with a replica here have had no leader for longer than an election takes. `None`: none.
+    pub fn trouble(&self, now: Ticks) -> Option<String> {
+        self.leaderless.text(now, &self.view)
+    }
+
+    /// Number of partitions with a replica here that nobody leads.
+    pub fn leaderless(&self) -> usize {
+        self.leaderless.len()
     }
 
     /// The session that this node is in and whose lease holds.
@@ -310,7 +327,8 @@ impl Agent {
         let list = self.list_at.filter(|_| !self.is_listing());
         let plan = self.term.and_then(|_| self.controller.deadline());
         let campaign = self.may_campaign().then_some(self.campaign_at);
-        [late, again, list, plan, campaign, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
+        let look = self.session.live().and_then(|_| self.leaderless.deadline(&self.view));
+        [late, again, list, plan, campaign, look, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
     }
 
     // ---- requests
@@ -417,6 +435,9 @@ impl Agent {
         self.go_on_session(now, out);
         self.go_on_hints(now, out);
         self.look_at_office(now, out);
+        if self.session.live().is_some() {
+            out.extend(self.leaderless.look(now, &self.view).map(Effect::Say));
+        }
         self.start_writes(now, out);
         if let (Some(term), Some(session)) = (self.term, self.session.live()) {
             while let Some(batch) = self.controller.plan(now, &self.view, term, session) {

@@ -30,6 +30,8 @@ pub struct NodeFacts {
     pub spare_bytes: u64,
     /// Quantiles of the times from publish to FIN, between 0 and 1.
     pub quantiles: Vec<f64>,
+    /// Why a node of a cluster does not serve what it should.
+    pub condition: Option<String>,
     /// Lines of our own for the text form: name and value.
     pub extra: Vec<(&'static str, String)>,
 }
@@ -172,7 +174,7 @@ const CLOSING: u8 = 4;
 
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
-        let health = health(&shards);
+        let health = health(&shards, facts.condition.as_deref());
         let cores = shards.iter().map(|s| {
             let health = if s.healthy { "OK".into() } else { s.health.clone() };
             Core {
@@ -249,14 +251,15 @@ impl NodeStats {
     }
 }
 
-fn health(shards: &[ShardStats]) -> String {
-    let sick: Vec<&str> = shards.iter().filter(|s| !s.healthy).map(|s| s.health.as_str()).collect();
+fn health(shards: &[ShardStats], condition: Option<&str>) -> String {
+    let sick = shards.iter().filter(|s| !s.healthy).map(|s| s.health.as_str());
+    let sick: Vec<&str> = sick.chain(condition).collect();
     if sick.is_empty() { "OK".into() } else { format!("NOK - {}", sick.join("; ")) }
 }
 
 /// Answer of /ping: `OK`, or `NOK - ` and the reason.
-pub fn ping(shards: &[ShardStats]) -> String {
-    health(shards)
+pub fn ping(shards: &[ShardStats], condition: Option<&str>) -> String {
+    health(shards, condition)
 }
 
 #[derive(Default)]
@@ -466,6 +469,7 @@ mod tests {
             resident_bytes: None,
             spare_bytes: 7,
             quantiles: vec![],
+            condition: None,
             extra,
         }
     }
@@ -584,7 +588,9 @@ mod tests {
     #[test]
     fn one_sick_core_makes_the_node_sick() {
         let sick = ShardStats { healthy: false, health: "core 1: read-only".into(), ..shard(1, 1) };
-        assert_eq!(ping(&[shard(0, 0), sick]), "NOK - core 1: read-only");
-        assert_eq!(ping(&[shard(0, 0)]), "OK");
+        assert_eq!(ping(&[shard(0, 0), sick.clone()], None), "NOK - core 1: read-only");
+        assert_eq!(ping(&[shard(0, 0), sick], Some("no leader")), "NOK - core 1: read-only; no leader");
+        assert_eq!(ping(&[shard(0, 0)], Some("no leader")), "NOK - no leader");
+        assert_eq!(ping(&[shard(0, 0)], None), "OK");
     }
 }
