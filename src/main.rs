@@ -214,7 +214,9 @@ fn command() -> Command {
         .long_about(
             "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name, or change it. It needs no node. \
              `status` is the page for the night: who is away, which partitions have no leader or too few replicas in sync, and what \
-             the cluster does about it. `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
+             the cluster does about it. `verify` compares the replicas on the nodes with each other and with the metadata; `doctor` \
+             looks at etcd and at each node; both end with 1 when something is to be done. `init` makes the cluster's id, once: the \
+             first node does so, too. `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
              partitions over to their first replicas; `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
              node that is empty and stopped.",
         )
@@ -222,7 +224,7 @@ fn command() -> Command {
             Arg::new("what")
                 .required(true)
                 .value_parser(clap::builder::PossibleValuesParser::new(
-                    ringmq::operator::WORDS.into_iter().chain(ringmq::operator::change::WORDS),
+                    ringmq::operator::WORDS.into_iter().chain(ringmq::operator::checks::WORDS).chain(ringmq::operator::change::WORDS),
                 ))
                 .help("What to print, or to change"),
         )
@@ -388,8 +390,11 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
         };
         return parts::change_cluster(settings, word, &names);
     }
-    let what = ringmq::operator::What::of(word).expect("clap knows the words");
-    parts::cluster(settings, what, matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"))
+    let (topic, is_json) = (matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"));
+    match ringmq::operator::What::of(word) {
+        Some(what) => parts::cluster(settings, what, topic, is_json),
+        None => parts::check_cluster(settings, word, topic, is_json),
+    }
 }
 
 fn misused(what: &str) -> ExitCode {

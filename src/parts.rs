@@ -170,6 +170,25 @@ pub fn cluster(settings: &Settings, what: ringmq::operator::What, topic: Option<
     }
 }
 
+/// `init`, `verify` and `doctor`; 1 also when something bad was found.
+pub fn check_cluster(settings: &Settings, word: &str, topic: Option<&str>, is_json: bool) -> ExitCode {
+    use ringmq::operator::checks;
+    let out = &mut std::io::stdout();
+    let done = match word {
+        "init" => match ringmq::runtime::node::random_id() {
+            Ok(random) => checks::init(settings, random, is_json, out).map(|_| true),
+            Err(error) => return failed(error.to_string()),
+        },
+        "verify" => checks::verify(settings, topic, is_json, out),
+        _ => checks::doctor(settings, is_json, out),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => failed(error.to_string()),
+    }
+}
+
 pub fn change_cluster(settings: &Settings, word: &'static str, names: &ringmq::operator::change::Names) -> ExitCode {
     match ringmq::operator::change::run(settings, word, names, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,

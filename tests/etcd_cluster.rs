@@ -189,6 +189,54 @@ fn a_killed_process_is_replaced_long_before_its_lease_is_over() {
     consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
+/// `ringmq cluster init`, `verify` and `doctor`: a cluster is made once, one that is well is found to be, and what is not well is named.
+#[test]
+fn an_operator_verifies_replicas_and_asks_the_doctor() {
+    let etcd = Member::start(&FAST);
+    let ringmq = |args: &[&str]| {
+        let endpoints = format!("--etcd-endpoints={}", etcd.url());
+        let args = ["cluster"].into_iter().chain(args.iter().copied()).chain([endpoints.as_str()]);
+        let output = std::process::Command::new(node::binary()).args(args).output().expect("the binary runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let made = ringmq(&["init"]);
+    assert!(made.0 == Some(0) && made.1.contains("is made: id "), "{made:?}");
+    let (_, id) = made.1.split_once("id ").expect("it was looked at");
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--broadcast-address=127.0.0.1"]);
+    let again = ringmq(&["init"]);
+    assert!(again.0 == Some(0) && again.1.contains(&format!("exists: id {}, 3 nodes", &id[..32])), "{again:?}");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    // Also while they move.
+    let mut last = Default::default();
+    until(
+        || {
+            last = ringmq(&["verify", "--topic=orders"]);
+            last.0 == Some(0)
+        },
+        || "replicas agree".into(),
+    );
+    assert!(last.1.contains("1 compared: metadata and replicas agree"), "{last:?}");
+    let doctor = || -> Vec<String> {
+        let (code, text) = ringmq(&["doctor", "--json"]);
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert_eq!(code, Some(if told["is_well"] == true { 0 } else { 1 }));
+        let all = told["findings"].as_array().cloned().unwrap_or_default();
+        let bad = all.iter().filter(|f| f["is_bad"] == true);
+        bad.map(|f| format!("{}: {}", f["about"].as_str().unwrap_or_default(), f["found"].as_str().unwrap_or_default())).collect()
+    };
+    // The version of this machine's etcd is what it is.
+    let of_nodes = || doctor().into_iter().filter(|found| !found.starts_with("etcd")).collect::<Vec<_>>();
+    assert_eq!(of_nodes(), [""; 0]);
+    drop(background.stop());
+    let other = (cluster.leader("orders", 0) + 1) % 3;
+    cluster.nodes[other].kill();
+    until(|| of_nodes().iter().any(|found| found.ends_with("it is away: its lease is over")), || format!("{:?}", of_nodes()));
+    let (code, text) = ringmq(&["verify"]);
+    assert!(code == Some(1) && text.contains("not asked: it is away"), "{text}");
+}
+
 #[test]
 fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     let etcd = Member::start(&FAST);

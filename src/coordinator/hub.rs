@@ -92,7 +92,7 @@ impl Hub {
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         // Who asked may have gone.
-        self.send(Told::Look(Look(Box::new(move |agent| drop(answer.send(look(agent)))))));
+        self.send(Told::Look(Look(Box::new(move |agent: &Agent| drop(answer.send(look(agent)))))));
         answered.await.ok()
     }
 

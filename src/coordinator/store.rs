@@ -168,6 +168,12 @@ pub fn health(settings: &Settings) -> Result<Vec<Health>, CoordinatorError> {
     Ok(on_a_loop(async { Etcd::new(options).health().await }))
 }
 
+/// Bytes of the store's database and its quota, where it tells them.
+pub fn space(settings: &Settings) -> Result<Option<(u64, u64)>, CoordinatorError> {
+    let (options, _) = options(settings)?;
+    Ok(on_a_loop(async { Etcd::new(options).space().await }))
+}
+
 /// Everything that the store has of the cluster, for who only looks.
 pub fn list(settings: &Settings) -> Result<(Layout, Listing), CoordinatorError> {
     let (options, layout) = options(settings)?;
@@ -188,7 +194,8 @@ pub fn write(settings: &Settings, txn: Txn) -> Result<bool, CoordinatorError> {
     }
 }
 
-fn on_a_loop<T>(doing: impl Future<Output = T>) -> T {
+/// Runs it to its end on a loop of its own.
+pub fn on_a_loop<T>(doing: impl Future<Output = T>) -> T {
     // Fails for want of descriptors only, which the node has by now.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a loop of tokio can be made");
     LocalSet::new().block_on(&runtime, doing)

@@ -63,6 +63,13 @@ impl Etcd {
         timeout_at(until, asked).await.unwrap_or_else(|_| Err("no answer in time".into()))
     }
 
+    /// Bytes of the database of a member, and its quota. `None`: it does not tell them (3.6 and later do).
+    pub async fn space(&self) -> Option<(u64, u64)> {
+        let answer = self.ask("/v3/maintenance/status", &serde_json::json!({}), PATIENCE).await.ok()?;
+        let number = |key: &str| answer[key].as_str().and_then(|text| text.parse::<u64>().ok()).filter(|bytes| *bytes > 0);
+        Some((number("dbSize")?, number("dbSizeQuota")?))
+    }
+
     async fn alarms(&self) -> Vec<String> {
         let asked = self.ask("/v3/maintenance/alarm", &serde_json::json!({ "action": "GET" }), PATIENCE).await;
         let Ok(answer) = asked else { return vec![] };

@@ -93,7 +93,8 @@ fn carry(settings: &Settings, admin: &Admin) -> Result<(), ChangeError> {
     for attempt in 0..TRIES_MAX {
         let view = view(settings)?;
         // None of these creates a topic, and nobody waits for the writer's session.
-        let planner = Planner { view: &view, replicas: 0, partitions: 0, session: 0, fresh: TopicId([0; 16]) };
+        let fresh = TopicId([0; 16]);
+        let planner = Planner { view: &view, replicas: 0, partitions: 0, session: 0, fresh, down: Default::default() };
         let txns = match planner.txns(admin) {
             Err(error) if attempt > 0 && admin.is_done_by(&error) => return Ok(()),
             txns => txns?,

@@ -1,7 +1,13 @@
-//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). It needs no node.
+//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). That needs no node;
+//! `verify` and `doctor` ask the nodes, too ([`checks`]).
 
+mod ask;
 pub mod change;
+pub mod checks;
+mod doctor;
+mod finding;
 mod report;
+mod verify;
 
 use crate::config::Settings;
 use crate::coordinator::CoordinatorError;

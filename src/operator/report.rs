@@ -305,7 +305,7 @@ fn partitions<'a>(all: impl Iterator<Item = &'a Partition>) -> String {
 }
 
 /// Columns as wide as what stands in them.
-fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = [heads.iter().map(|head| head.to_string()).collect()].into_iter().chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();

@@ -370,7 +370,7 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
 }
 
 /// 128 bits from the kernel.
-fn random_id() -> Result<[u8; 16], NodeError> {
+pub fn random_id() -> Result<[u8; 16], NodeError> {
     let (first, second) = (random()?, random()?);
     Ok((u128::from(first) << 64 | u128::from(second)).to_be_bytes())
 }

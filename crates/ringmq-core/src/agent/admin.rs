@@ -176,7 +176,8 @@ impl Agent {
     fn txns_of(&mut self, session: u64, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
         let fresh = TopicId(self.rng.bytes_16());
         let (replicas, partitions) = (self.options.replicas, self.options.partitions);
-        Planner { view: &self.view, replicas, partitions, session, fresh }.txns(admin)
+        let down = self.controller.down(&self.view);
+        Planner { view: &self.view, replicas, partitions, session, fresh, down }.txns(admin)
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Planner<'a> {
     pub session: u64,
     /// Id for a topic that is created.
     pub fresh: TopicId,
+    /// Nodes that get no replica: their process is taken for ended.
+    pub down: BTreeSet<NodeId>,
 }
 
 impl Planner<'_> {
@@ -104,7 +106,7 @@ impl Planner<'_> {
         if !(1..=PartitionId::COUNT_MAX).contains(&wanted) || replicas > REPLICAS_MAX || min_isr > replicas {
             return Err(AdminError::BadTopic);
         }
-        let placed = place(self.view, wanted, replicas.into(), min_isr.into())?;
+        let placed = place(self.view, &self.down, wanted, replicas.into(), min_isr.into())?;
         let (layout, id) = (self.layout(), self.fresh);
         let name_key = layout.key(&Key::Topic(name.clone()));
         let mut txns = vec![];

@@ -171,6 +171,11 @@ impl Controller {
         self.down.get(&node).is_some_and(|session| view.session(node) == Some(*session))
     }
 
+    /// Nodes whose process is taken for ended, though their lease is not.
+    pub fn down(&self, view: &View) -> BTreeSet<NodeId> {
+        self.down.keys().copied().filter(|node| self.is_down(view, *node)).collect()
+    }
+
     /// The session's process is taken for ended; `None`: it is not.
     pub fn set_down(&mut self, view: &View, node: NodeId, session: Option<u64>) {
         match session {

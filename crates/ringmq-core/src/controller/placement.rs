@@ -8,7 +8,7 @@ use super::{At, Controller};
 use crate::base::{NodeId, Ticks};
 use crate::metadata::record::PartitionRecord;
 use crate::metadata::view::View;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Partitions that one look at the distribution moves, at most.
 const MOVES_MAX: usize = 16;
@@ -48,10 +48,11 @@ pub(super) struct Move {
     pub next: PartitionRecord,
 }
 
-/// Nodes that are alive and not drained.
-fn places(view: &View) -> Vec<Place> {
+/// Nodes that are alive and not drained, without those whose process is taken for ended.
+fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
-    let usable = view.nodes().map(|(node, _)| node).filter(|n| view.member(*n).is_some() && !view.is_draining(*n));
+    let is_usable = |n: &NodeId| view.member(*n).is_some() && !view.is_draining(*n) && !down.contains(n);
+    let usable = view.nodes().map(|(node, _)| node).filter(is_usable);
     usable
         .map(|node| {
             let count = zones.len();
@@ -63,9 +64,15 @@ fn places(view: &View) -> Vec<Place> {
 }
 
 /// Replicas of `partitions` new partitions, the first of each to lead. Fewer than `replicas` where there are fewer nodes, but at least
-/// `needed`.
-pub fn place(view: &View, partitions: u16, replicas: usize, needed: usize) -> Result<Vec<Vec<NodeId>>, TooFewNodes> {
-    let mut places = places(view);
+/// `needed`. None on the nodes of `down`.
+pub fn place(
+    view: &View,
+    down: &BTreeSet<NodeId>,
+    partitions: u16,
+    replicas: usize,
+    needed: usize,
+) -> Result<Vec<Vec<NodeId>>, TooFewNodes> {
+    let mut places = places(view, down);
     if places.len() < needed.max(1) {
         return Err(TooFewNodes { alive: places.len(), needed: needed.max(1) });
     }
@@ -98,7 +105,7 @@ pub fn place(view: &View, partitions: u16, replicas: usize, needed: usize) -> Re
 impl Controller {
     /// The best node that has no replica of the partition.
     pub(super) fn another(&self, view: &View, replicas: &[NodeId]) -> Option<NodeId> {
-        let free = places(view).into_iter().filter(|p| !replicas.contains(&p.node));
+        let free = places(view, &self.down(view)).into_iter().filter(|p| !replicas.contains(&p.node));
         let shared =
             |p: &Place| replicas.iter().filter(|r| view.session(**r).is_some() && zone(view, **r) == zone(view, p.node)).count();
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
@@ -112,7 +119,7 @@ impl Controller {
         if !is_calm {
             return vec![];
         }
-        let places = places(view);
+        let places = places(view, &self.down(view));
         let by_load = |p: &&Place| (p.load(), p.node);
         let (Some(full), Some(under)) = (places.iter().max_by_key(by_load), places.iter().min_by_key(by_load)) else {
             return vec![];

@@ -105,7 +105,7 @@ impl Rig {
 
     fn topic(&mut self, topic: TopicId, name: &str, partitions: u16, replicas: u8) {
         let min_isr = replicas / 2 + 1;
-        let placed = place(&self.view, partitions, replicas.into(), min_isr.into()).unwrap();
+        let placed = place(&self.view, &BTreeSet::new(), partitions, replicas.into(), min_isr.into()).unwrap();
         for (number, replicas) in (0..).zip(placed) {
             let leader = Some(Leader { node: replicas[0], session: self.view.session(replicas[0]).unwrap() });
             let record = PartitionRecord {
@@ -173,7 +173,7 @@ proptest! {
     fn placements_are_even_and_never_put_two_replicas_on_a_node(nodes in 1usize..13, partitions in 1u16..60, replicas in 1usize..6) {
         let rig = Rig::new(nodes, nodes, ControllerOptions::default());
         let needed = (replicas / 2 + 1).min(nodes);
-        let placed = place(&rig.view, partitions, replicas, needed).unwrap();
+        let placed = place(&rig.view, &BTreeSet::new(), partitions, replicas, needed).unwrap();
         let mut all = vec![0; nodes];
         let mut firsts = vec![0; nodes];
         for replicas_of in &placed {
@@ -190,7 +190,7 @@ proptest! {
     fn replicas_stand_in_different_zones_where_there_are_enough(zones in 1usize..5, per_zone in 1usize..4, replicas in 1usize..5) {
         let rig = Rig::new(zones * per_zone, zones, ControllerOptions::default());
         let count = replicas.min(zones * per_zone);
-        for replicas_of in place(&rig.view, 20, replicas, 1).unwrap() {
+        for replicas_of in place(&rig.view, &BTreeSet::new(), 20, replicas, 1).unwrap() {
             let zones_of: BTreeSet<_> = replicas_of.iter().map(|n| decide::zone(&rig.view, *n).to_string()).collect();
             prop_assert_eq!(zones_of.len(), count.min(zones));
         }
@@ -381,6 +381,25 @@ fn a_node_that_stays_away_is_replaced_and_the_old_replica_goes_last() {
 }
 
 #[test]
+fn a_node_whose_process_seems_to_have_ended_gets_no_replica() {
+    let options = ControllerOptions { replace_after: Duration::from_secs(5), ..ControllerOptions::default() };
+    let mut rig = Rig::new(5, 5, options);
+    let session = rig.view.session(id(3));
+    rig.controller.set_down(&rig.view, id(3), session);
+    let nodes: BTreeSet<NodeId> =
+        place(&rig.view, &rig.controller.down(&rig.view), 20, 3, 1).unwrap().into_iter().flatten().collect();
+    assert!(nodes.len() == 4 && !nodes.contains(&id(3)));
+    rig.controller.set_down(&rig.view, id(3), None);
+    rig.topic(TOPIC, "t", 5, 3);
+    rig.controller.set_down(&rig.view, id(3), session);
+    let before = rig.view.replica_count(id(3));
+    rig.leave(4);
+    rig.run(30);
+    assert_eq!(rig.view.replica_count(id(3)), before, "what was on node 4 comes to others");
+    assert!((0..5).all(|p| rig.record(p).replicas.len() >= 3));
+}
+
+#[test]
 fn a_replica_that_was_added_is_not_the_one_that_goes() {
     let mut rig = Rig::new(4, 4, ControllerOptions::default());
     rig.topic(TOPIC, "t", 4, 3);
@@ -464,8 +483,14 @@ fn who_resigns_is_followed_by_each_other_one_in_turn() {
 
 /// Carries what an operator asks for.
 fn ask(rig: &mut Rig, admin: &crate::agent::Admin) -> Result<usize, crate::agent::AdminError> {
-    let planner =
-        crate::agent::plans::Planner { view: &rig.view, replicas: 3, partitions: 1, session: 0, fresh: TopicId([8; 16]) };
+    let planner = crate::agent::plans::Planner {
+        view: &rig.view,
+        replicas: 3,
+        partitions: 1,
+        session: 0,
+        fresh: TopicId([8; 16]),
+        down: rig.controller.down(&rig.view),
+    };
     let txns = planner.txns(admin)?;
     let count = txns.len();
     txns.into_iter().for_each(|txn| assert!(rig.txn(txn)));

@@ -1,0 +1,147 @@
+//! `ringmq cluster init`, `verify` and `doctor`: gathers what they judge, and prints it.
+
+use super::finding::{self, Finding};
+use super::{OperatorError, ask, doctor, verify};
+use crate::base::NodeId;
+use crate::config::Settings;
+use crate::coordinator::store;
+use crate::metadata::keys::Key;
+use crate::metadata::record::{ClusterRecord, MemberRecord, encode};
+use crate::metadata::request::{Compare, Op, Txn};
+use crate::metadata::view::View;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Instant, SystemTime};
+
+/// Words of the command line that are carried out here.
+pub const WORDS: [&str; 3] = ["init", "verify", "doctor"];
+
+/// Makes the cluster's id, once. Whether it is new. `random`: the id.
+pub fn init(settings: &Settings, random: [u8; 16], is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+    let (layout, _) = list(settings)?;
+    let key = layout.key(&Key::Id);
+    let put = Op::Put { key: key.clone(), value: encode(&ClusterRecord { id: random }), lease: None };
+    let txn = Txn { compares: vec![Compare::CreateRevision { key, is: 0 }], then: vec![put], otherwise: vec![] };
+    let is_new = store::write(settings, txn)?;
+    let (_, view) = list(settings)?;
+    let id = NodeId(view.cluster_id().unwrap_or(random));
+    let (name, nodes, topics) = (&settings.cluster_name, view.members().count(), view.topics().count());
+    if is_json {
+        writeln!(
+            out,
+            "{}",
+            serde_json::json!({ "cluster": name, "id": id.to_string(), "is_new": is_new, "nodes": nodes, "topics": topics })
+        )?;
+    } else if is_new {
+        writeln!(out, "cluster {name} is made: id {id}. Start its nodes with these --etcd-endpoints and this --cluster-name")?;
+    } else {
+        writeln!(out, "cluster {name} exists: id {id}, {nodes} nodes, {topics} topics. Nothing is changed")?;
+    }
+    Ok(is_new)
+}
+
+/// Whether nothing bad was found.
+pub fn verify(settings: &Settings, topic: Option<&str>, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+    let (_, before) = list(settings)?;
+    let nodes: Vec<(NodeId, MemberRecord)> = before.members().map(|(id, e)| (id, e.value.clone())).collect();
+    let rounds = store::on_a_loop(rounds(&before, &nodes, topic));
+    let (_, view) = list(settings)?;
+    print(&verify::check(&before, &view, topic, &rounds), is_json, out)
+}
+
+/// Whether nothing bad was found.
+pub fn doctor(settings: &Settings, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+    let mut seen = doctor::Seen { members: store::health(settings)?, ..Default::default() };
+    seen.space = store::space(settings)?;
+    let began = Instant::now();
+    match list(settings) {
+        Ok((_, view)) => {
+            seen.read = Some(Ok(began.elapsed()));
+            let members: Vec<(NodeId, MemberRecord)> = view.members().map(|(id, e)| (id, e.value.clone())).collect();
+            seen.nodes = store::on_a_loop(async {
+                let mut nodes = vec![];
+                for (id, member) in &members {
+                    nodes.push(look_at(member, view.session(*id).is_some()).await);
+                }
+                nodes
+            });
+        }
+        Err(OperatorError::Coordinator(error)) => seen.read = Some(Err(error.to_string())),
+        Err(error) => return Err(error),
+    }
+    print(&doctor::findings(&seen), is_json, out)
+}
+
+fn print(findings: &[Finding], is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+    match is_json {
+        true => writeln!(out, "{}", finding::json(findings))?,
+        false => out.write_all(finding::text(findings).as_bytes())?,
+    }
+    Ok(finding::is_well(findings))
+}
+
+fn list(settings: &Settings) -> Result<(crate::metadata::keys::Layout, View), OperatorError> {
+    if !settings.has_etcd() {
+        return Err(OperatorError::NoEtcd);
+    }
+    let (layout, listing) = store::list(settings)?;
+    let mut view = View::new(layout.clone(), 0);
+    view.replace(listing, None)?;
+    Ok((layout, view))
+}
+
+async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], topic: Option<&str>) -> verify::Rounds {
+    let topic = topic.map_or_else(String::new, |topic| format!("&topic={}", topic.replace('#', "%23")));
+    let path = format!("/stats?format=json&include_clients=false{topic}");
+    let mut told: BTreeMap<NodeId, Result<Vec<verify::Replicas>, String>> = BTreeMap::new();
+    for _ in 0..3 {
+        for (id, member) in nodes {
+            let so_far = told.entry(*id).or_insert(Ok(vec![]));
+            let Ok(replicas) = so_far else { continue };
+            let answer = match (&member.http_address, view.session(*id)) {
+                (_, None) => Err("it is away".to_owned()),
+                (None, _) => Err("it tells no HTTP address".to_owned()),
+                (Some(address), Some(_)) => ask::get(address, &path).await.and_then(ask::Answer::good),
+            };
+            match answer.and_then(|body| serde_json::from_str(&body).map_err(|error| error.to_string())) {
+                Ok(stats) => replicas.push(verify::replicas(&stats)),
+                Err(why) => *so_far = Err(why),
+            }
+        }
+    }
+    let three =
+        |rounds: Vec<verify::Replicas>| <[verify::Replicas; 3]>::try_from(rounds).map_err(|_| "it was not asked".to_owned());
+    verify::Rounds { nodes: told.into_iter().map(|(id, told)| (id, told.and_then(three))).collect() }
+}
+
+async fn look_at(member: &MemberRecord, is_there: bool) -> doctor::Node {
+    let mut node = doctor::Node { name: member.name.clone(), version: member.version.clone(), is_there, ..Default::default() };
+    if !is_there {
+        return node;
+    }
+    let peer = Some(&member.peer_address);
+    let addresses = [("peer", peer), ("tcp", member.tcp_address.as_ref()), ("native", member.native_address.as_ref())];
+    for (what, address) in addresses.into_iter().filter_map(|(what, address)| Some((what, address?))) {
+        if let Err(why) = ask::reach(address).await {
+            node.unreachable.push((format!("{what} {address}"), why));
+        }
+    }
+    let Some(http) = &member.http_address else { return node };
+    match ask::get(http, "/ping").await {
+        Err(why) => node.unreachable.push((format!("http {http}"), why)),
+        Ok(answer) => {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+            node.clock_seconds = answer.date.as_deref().and_then(doctor::unix_seconds).map(|seconds| seconds - now);
+            node.ping = Some(answer.body.trim().to_owned());
+        }
+    }
+    for setting in doctor::AGREED {
+        // A node that requires TLS, or an older one, does not tell it.
+        if let Ok(answer) = ask::get(http, &format!("/config/{setting}")).await
+            && let Ok(value) = answer.good()
+        {
+            node.settings.insert(setting, value);
+        }
+    }
+    node
+}
