@@ -8,9 +8,10 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// Time that requests may take after the stop of the daemon begins.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
@@ -93,8 +94,37 @@ fn signals() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Connections of a listener: each is a task that `converse` makes, at most `max` at a time. One beyond that goes to `refuse`. Ends
+/// when `stopping` has closed and all tasks are over.
+pub(crate) async fn each_connection<C: Future<Output = ()> + 'static>(
+    listener: TcpListener,
+    max: usize,
+    mut stopping: watch::Receiver<()>,
+    converse: impl Fn(TcpStream, SocketAddr) -> C,
+    refuse: impl Fn(TcpStream, SocketAddr),
+) {
+    let permits = Arc::new(Semaphore::new(max));
+    loop {
+        let (stream, remote) = tokio::select! {
+            accepted = accept(&listener) => accepted,
+            _ = stopping.changed() => break,
+        };
+        let Ok(permit) = permits.clone().try_acquire_owned() else {
+            refuse(stream, remote);
+            continue;
+        };
+        let conversation = converse(stream, remote);
+        tokio::task::spawn_local(async move {
+            conversation.await;
+            drop(permit);
+        });
+    }
+    let all = u32::try_from(max).unwrap_or(u32::MAX);
+    let _ = permits.acquire_many(all).await;
+}
+
 /// The next connection. A failure, out of descriptors most likely, passes; a busy loop would not help.
-pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,

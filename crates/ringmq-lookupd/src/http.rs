@@ -1,6 +1,6 @@
 //! The HTTP side: hyper around [`routes::answer`].
 
-use crate::daemon::{Shared, accept};
+use crate::daemon::{Shared, each_connection};
 use crate::routes::{self, Answer};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -9,11 +9,11 @@ use hyper::server::conn::http1;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Time for a request's head, and again for its body.
 const READ_LIMIT: Duration = Duration::from_secs(30);
@@ -24,27 +24,15 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Serves until `stopping` closes, and then until the requests under way are answered.
 pub async fn serve(listener: TcpListener, shared: Rc<Shared>, connections_max: usize, stopping: watch::Receiver<()>) {
-    let permits = Arc::new(Semaphore::new(connections_max));
-    let mut stopped = stopping.clone();
-    loop {
-        let (stream, remote) = tokio::select! {
-            accepted = accept(&listener) => accepted,
-            _ = stopped.changed() => break,
-        };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
-            refuse(&stream);
-            continue;
-        };
-        let (shared, stopping) = (shared.clone(), stopping.clone());
-        tokio::task::spawn_local(async move {
-            if let Err(error) = converse(stream, shared, stopping).await {
+    let converse = |stream, remote: SocketAddr| {
+        let conversation = converse(stream, shared.clone(), stopping.clone());
+        async move {
+            if let Err(error) = conversation.await {
                 tracing::debug!(%remote, %error, "http connection ended");
             }
-            drop(permit);
-        });
-    }
-    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
-    let _ = permits.acquire_many(all).await;
+        }
+    };
+    each_connection(listener, connections_max, stopping.clone(), converse, |stream, _| refuse(&stream)).await;
 }
 
 /// Refuses a connection beyond the limit without waiting for it.

@@ -1,15 +1,15 @@
 //! The TCP side: one task for each connection of a node, around its [`Session`].
 
 use crate::About;
-use crate::daemon::{Shared, accept};
+use crate::daemon::{Shared, each_connection};
 use crate::session::{Flow, Session};
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Time for a connection to become a node's. An identified one may be silent: its node is inactive then, and comes back with a PING.
@@ -29,19 +29,10 @@ pub async fn serve(
     connections_max: usize,
     stopping: watch::Receiver<()>,
 ) {
-    let (about, permits) = (Rc::new(about), Arc::new(Semaphore::new(connections_max)));
-    let mut stopped = stopping.clone();
-    loop {
-        let (stream, remote) = tokio::select! {
-            accepted = accept(&listener) => accepted,
-            _ = stopped.changed() => break,
-        };
-        let Ok(permit) = permits.clone().try_acquire_owned() else {
-            tracing::warn!(%remote, connections_max, "a node is turned away: there are too many connections (--max-connections)");
-            continue;
-        };
+    let about = Rc::new(about);
+    let converse = |stream, remote: SocketAddr| {
         let (shared, about, mut stopping) = (shared.clone(), about.clone(), stopping.clone());
-        tokio::task::spawn_local(async move {
+        async move {
             let mut session = Session::new(remote.to_string());
             let result = tokio::select! {
                 result = converse(stream, &mut session, &shared, &about) => result,
@@ -51,11 +42,12 @@ pub async fn serve(
             if let Err(error) = result {
                 tracing::debug!(%remote, %error, "a connection broke");
             }
-            drop(permit);
-        });
-    }
-    let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
-    let _ = permits.acquire_many(all).await;
+        }
+    };
+    let refuse = |_, remote| {
+        tracing::warn!(%remote, connections_max, "a node is turned away: there are too many connections (--max-connections)");
+    };
+    each_connection(listener, connections_max, stopping.clone(), converse, refuse).await;
 }
 
 async fn converse(mut stream: TcpStream, session: &mut Session, shared: &Shared, about: &About) -> io::Result<()> {
