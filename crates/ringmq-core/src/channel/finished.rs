@@ -52,13 +52,7 @@ impl Finished {
 /// Sorts, and joins what touches or overlaps.
 pub fn merge(intervals: &mut Vec<Interval>) {
     intervals.sort_unstable_by_key(|i| i.start);
-    intervals.dedup_by(|next, kept| {
-        let joined = next.start <= kept.end.log_id;
-        if joined && next.end.log_id > kept.end.log_id {
-            kept.end = next.end;
-        }
-        joined
-    });
+    Interval::join(intervals);
 }
 
 #[cfg(test)]

@@ -13,6 +13,19 @@ pub struct Interval {
     pub end: Position,
 }
 
+impl Interval {
+    /// Joins intervals that touch or overlap. `intervals` ascend by their start.
+    pub fn join(intervals: &mut Vec<Interval>) {
+        intervals.dedup_by(|next, kept| {
+            let is_joined = next.start <= kept.end.log_id;
+            if is_joined && next.end.log_id > kept.end.log_id {
+                kept.end = next.end;
+            }
+            is_joined
+        });
+    }
+}
+
 /// Consecutive messages that had been delivered before a clean stop, and are not confirmed: people act on attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handed {

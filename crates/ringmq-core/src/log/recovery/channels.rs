@@ -122,13 +122,7 @@ pub fn confirm(cursor: &mut CursorImage, intervals: &[Interval]) {
     all.extend(intervals.iter().filter(|i| i.start < i.end.log_id));
     // Two sorted runs are merged.
     all.sort_by_key(|i| i.start);
-    all.dedup_by(|next, kept| {
-        let joined = next.start <= kept.end.log_id;
-        if joined && next.end.log_id > kept.end.log_id {
-            kept.end = next.end;
-        }
-        joined
-    });
+    Interval::join(all);
     let passed = all.partition_point(|i| i.start <= cursor.confirmed.log_id);
     for interval in all.drain(..passed) {
         if interval.end.log_id > cursor.confirmed.log_id {
