@@ -14,12 +14,14 @@
 //! Only who reads in sequence comes here. A read that brings no run takes those that follow it with it: nobody can tell where a
 //! batch begins in them, and whoever wants it asks again.
 
+use super::chain::{Chain, Stop, Walk};
 use super::notice::{Io, PartitionIdx};
 use super::read::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
+use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{BLOCK, Now, block_down, block_up, read_memory};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
-use crate::format::files::{Bad, FILE_HEADER_LEN};
+use crate::format::files::Bad;
 use bytes::Bytes;
 
 /// Runs behind the one that is handed out; one, when more reads of the core are under way than few.
@@ -64,9 +66,9 @@ impl Store {
     fn start_behind(&mut self, p: PartitionIdx, offset: i64, limit: i64, tail: &[u8], io: &mut Io) {
         let part = self.part(p);
         let base = part.segments.holding(offset).1.base();
-        let first_at = FILE_HEADER_LEN + (offset - base) as u64;
+        let first_at = segment_at(base, offset);
         let at = first_at + tail.len() as u64;
-        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let end = block_up(segment_at(base, limit));
         let head = self.head(p, tail);
         let rest = head.capacity().saturating_sub(tail.len()) as u64;
         let ahead = self.cache.ahead() as u64;
@@ -118,7 +120,7 @@ impl Store {
                 key = next;
                 continue;
             }
-            let is_end = read.until >= block_up(FILE_HEADER_LEN + (read.limit - read.base) as u64);
+            let is_end = read.until >= block_up(segment_at(read.base, read.limit));
             let part = self.part(p);
             let is_long = part.reading.batch_len() as usize > self.cache.ahead();
             if is_end || is_long || read.is_parked || part.reading.is_careful(read.offset) {
@@ -155,7 +157,7 @@ impl Store {
             None => read.until,
         };
         let at = block_down(first_at);
-        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let end = block_up(segment_at(base, limit));
         let until = end.min(at + whole_batches(self.cache.ahead() as u64, first_at - at, batch));
         self.make_room(read_memory((until - at) as usize));
         let read = Read { first_at, follows: Some(before), ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
@@ -166,27 +168,25 @@ impl Store {
     }
 
     /// The first batch of a read, which begins in the one before: in memory of its own.
-    pub(super) fn join(&mut self, key: u32, mut head: Vec<u8>) -> Result<Batch, Bad> {
+    pub(super) fn join(&mut self, key: u32, mut head: Vec<u8>) -> Result<Batch, Stop> {
         let read = &self.reader.reads[key as usize];
-        let part = self.part(read.p);
-        let (id, partition) = (part.dir.topic_id, part.dir.partition);
+        let walk = Walk::new(&self.part(read.p).dir, read.offset, read.limit, Chain::default());
         let mut rest = &read.found[..];
         let mut take = |head: &mut Vec<u8>, len: usize| {
-            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Bad::Short)?;
+            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Stop::More(len))?;
             head.extend_from_slice(now);
             rest = later;
             Ok(())
         };
         let len = head.len();
         take(&mut head, BATCH_HEADER_LEN)?;
-        let header = BatchHeader::parse(&head, id, partition)?;
-        let is_wanted = header.offset.get() == read.offset && header.end().offset <= read.limit && !header.is_lost();
-        if !is_wanted || header.len() <= len || !self.has_room_for(header.len()) {
-            return Err(Bad::Short);
+        let header = walk.header(&head)?;
+        if header.is_lost() || header.len() <= len || !self.has_room_for(header.len()) {
+            return Err(Stop::More(header.len()));
         }
         head.reserve_exact(header.len() - head.len());
         take(&mut head, header.len())?;
-        Batch::parse(&head.into(), id, partition)
+        walk.batch(&head.into())?.verify().map_err(Stop::Bad)
     }
 
     /// What is read behind a read that brings no run is of no use.
@@ -209,7 +209,7 @@ impl Store {
 
     /// The run that `before` found ends at this offset: there the one behind it begins.
     pub(super) fn go_on_behind(&mut self, now: Now, before: &Read, key: u32, end: i64, io: &mut Io) {
-        let first_at = FILE_HEADER_LEN + (end - before.base) as u64;
+        let first_at = segment_at(before.base, end);
         let limit = self.readable_limit(before.p, end).filter(|_| !self.is_settled(before.p, end));
         let read = &self.reader.reads[key as usize];
         // behind a lost batch it may begin anywhere, and a file that is too short has no head

@@ -1,12 +1,14 @@
-//! The one rule that stored batches are held to, by readers, by who copies them to a follower, by recovery and by `ringmq inspect`:
-//! each goes on where the one before it ends, names that one's header crc, and bears no lower epoch (rule 6).
+//! The one rule that stored batches are held to: each goes on where the one before it ends, names that one's header crc, and bears no
+//! lower epoch (rule 6). [`Walk`] holds them to it for readers, for copies to a follower, for a truncation that looks for its place, for
+//! recovery and for `ringmq inspect`.
 //!
 //! A lost batch took the place of others after the fact: its crc and epoch are not those that stood there. So behind one the chain
 //! begins anew. Recovery, which wrote it, holds a lost batch itself to the chain; a reader only to its place.
 
-use crate::base::Position;
-use crate::format::batch::BatchHeader;
+use crate::base::{PartitionDir, Position};
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader, FoundBatch};
 use crate::format::files::Bad;
+use bytes::Bytes;
 
 /// End of a log that its next batch has to continue, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,19 +45,31 @@ impl Chain {
     }
 }
 
-/// A reader's way through the batches of a segment.
+/// The way through the batches of a segment, for all who read one: bytes in; a batch, a need of more bytes, or damage out.
 #[derive(Clone, Copy, Debug)]
-pub struct Walk {
-    /// Offset of the next batch.
+pub struct Walk<'a> {
+    dir: &'a PartitionDir,
+    /// Where the next batch begins.
     offset: i64,
     /// End of the segment's written part.
     limit: i64,
     chain: Chain,
 }
 
-impl Walk {
-    pub fn new(offset: i64, limit: i64, chain: Chain) -> Walk {
-        Walk { offset, limit, chain }
+/// Reason why no batch is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// Bytes that are needed, from the start of the batch on.
+    More(usize),
+    /// No batch of the partition stands there.
+    Bad(Bad),
+    /// A batch of the partition that does not belong there.
+    Breaks(Bad),
+}
+
+impl<'a> Walk<'a> {
+    pub fn new(dir: &'a PartitionDir, offset: i64, limit: i64, chain: Chain) -> Walk<'a> {
+        Walk { dir, offset, limit, chain }
     }
 
     pub fn offset(&self) -> i64 {
@@ -67,16 +81,35 @@ impl Walk {
         self.offset >= self.limit
     }
 
+    /// The header of the next batch. `bytes` begin at [`Walk::offset`].
+    pub fn header(&self, bytes: &[u8]) -> Result<BatchHeader, Stop> {
+        let h = match BatchHeader::parse(bytes, self.dir.topic_id, self.dir.partition) {
+            Ok(h) => h,
+            Err(Bad::Short) => return Err(Stop::More(BATCH_HEADER_LEN)),
+            Err(bad) => return Err(Stop::Bad(bad)),
+        };
+        match self.check(&h) {
+            Ok(()) => Ok(h),
+            Err(bad) => Err(Stop::Breaks(bad)),
+        }
+    }
+
+    /// The next batch, whose body is not verified. `bytes` begin at [`Walk::offset`].
+    pub fn batch(&self, bytes: &Bytes) -> Result<FoundBatch, Stop> {
+        let header = self.header(bytes)?;
+        FoundBatch::of(header, bytes).ok_or(Stop::More(header.stored_len()))
+    }
+
     /// Whether the batch that stands at [`Walk::offset`] belongs there.
-    pub fn check(&self, h: &BatchHeader) -> Result<(), Bad> {
+    fn check(&self, h: &BatchHeader) -> Result<(), Bad> {
         if h.offset.get() != self.offset {
             return Err(Bad::Foreign);
         }
-        if h.end().offset > self.limit {
-            return Err(Bad::Bounds);
-        }
         if !self.chain.is_read_on_by(h) {
             return Err(Bad::Chain);
+        }
+        if h.end().offset > self.limit {
+            return Err(Bad::Bounds);
         }
         Ok(())
     }
@@ -90,21 +123,31 @@ impl Walk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{Epoch, LogId, PartitionId, TopicId};
+    use crate::base::{Epoch, LogId, PartitionId, TopicId, TopicName};
     use crate::format::batch::{Batch, BatchBuilder, Stamp};
 
-    fn batch(at: Position, epoch: u64, prev_crc: u32) -> BatchHeader {
+    fn dir(partition: u16) -> PartitionDir {
+        let topic = TopicName::new("t").expect("a valid name");
+        PartitionDir { topic, topic_id: TopicId::default(), partition: PartitionId(partition) }
+    }
+
+    fn sealed(at: Position, epoch: u64, prev_crc: u32) -> Batch {
         let mut builder = BatchBuilder::default();
         builder.push(7, b"body");
         let (topic_id, partition) = (TopicId::default(), PartitionId::default());
-        builder.seal(Stamp { topic_id, partition, epoch: Epoch(epoch), at, prev_crc }).header
+        builder.seal(Stamp { topic_id, partition, epoch: Epoch(epoch), at, prev_crc })
+    }
+
+    fn batch(at: Position, epoch: u64, prev_crc: u32) -> BatchHeader {
+        sealed(at, epoch, prev_crc).header
     }
 
     #[test]
     fn a_batch_is_held_to_the_one_before_it() {
         let first = batch(Position::START, 3, 0);
         let (end, crc) = (first.end(), first.header_crc.get());
-        let mut walk = Walk::new(0, 10_000, Chain { crc: Some(0), ..Chain::default() });
+        let dir = dir(0);
+        let mut walk = Walk::new(&dir, 0, 10_000, Chain { crc: Some(0), ..Chain::default() });
         assert_eq!(walk.check(&first), Ok(()));
         assert_eq!(
             walk.check(&batch(Position::START, 3, 9)),
@@ -120,6 +163,21 @@ mod tests {
         assert_eq!(walk.check(&first), Err(Bad::Foreign));
         assert_eq!(Walk { limit: end.offset + 1, ..walk }.check(&batch(end, 3, crc)), Err(Bad::Bounds));
         assert!(!walk.is_over() && Walk { limit: end.offset, ..walk }.is_over());
+    }
+
+    #[test]
+    fn bytes_give_a_batch_or_a_need_of_more_or_damage() {
+        let (dir, other, first) = (dir(0), dir(9), sealed(Position::START, 3, 0));
+        let (bytes, len) = (first.bytes.clone(), first.bytes.len());
+        let walk = Walk::new(&dir, 0, len as i64, Chain::default());
+        let found = |len: usize| walk.batch(&bytes.slice(..len)).map(|found| found.verify().map(|batch| batch.bytes));
+        assert_eq!(found(len), Ok(Ok(bytes.clone())));
+        assert_eq!(found(BATCH_HEADER_LEN - 1), Err(Stop::More(BATCH_HEADER_LEN)));
+        assert_eq!(found(len - 1), Err(Stop::More(len)));
+        assert_eq!(walk.header(&bytes[..BATCH_HEADER_LEN]), Ok(first.header), "a header needs no body");
+        assert_eq!(walk.header(&[0; BATCH_HEADER_LEN]), Err(Stop::Bad(Bad::Zero)));
+        assert_eq!(Walk { offset: 1, ..walk }.header(&bytes), Err(Stop::Breaks(Bad::Foreign)));
+        assert_eq!(Walk { dir: &other, ..walk }.header(&bytes), Err(Stop::Bad(Bad::Foreign)));
     }
 
     #[test]

@@ -23,14 +23,15 @@
 
 use super::ahead::whole_batches;
 use super::cache::Cached;
-use super::chain::{Chain, Walk};
+use super::chain::{Chain, Stop, Walk};
 use super::fetch::Fetch;
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
+use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, Position, READ_BYTES_MAX, block_down, block_up, read_memory};
-use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader, FoundBatch};
+use crate::format::batch::Batch;
 use crate::format::files::{Bad, FILE_HEADER_LEN};
 use bytes::Bytes;
 use slab::Slab;
@@ -98,7 +99,7 @@ impl Read {
             joined: vec![],
             asked: 0,
             is_parked: false,
-            first_at: FILE_HEADER_LEN + (offset - base) as u64,
+            first_at: segment_at(base, offset),
             head: vec![],
             follows: None,
             followed_by: None,
@@ -318,14 +319,14 @@ impl Store {
     pub(super) fn start_read(&mut self, p: PartitionIdx, offset: i64, limit: i64, purpose: Purpose, io: &mut Io) -> u64 {
         let part = self.part(p);
         let base = part.segments.holding(offset).1.base();
-        let at = block_down(FILE_HEADER_LEN + (offset - base) as u64);
-        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let at = block_down(segment_at(base, offset));
+        let end = block_up(segment_at(base, limit));
         let len = match purpose {
             // One block, then the rest of its batch: a bad block takes no neighbour with it.
             Purpose::Probe => BLOCK as u64,
             _ if part.reading.is_careful(offset) => BLOCK as u64,
             Purpose::Fetch => {
-                let before = FILE_HEADER_LEN + (offset - base) as u64 - at;
+                let before = segment_at(base, offset) - at;
                 whole_batches(self.cache.ahead() as u64, before, part.reading.batch_len() as u64)
             }
             Purpose::Scrub => SCRUB_LEN,
@@ -433,54 +434,33 @@ impl Store {
     fn parse_run(&self, key: u32, first: Option<Batch>) -> Parsed {
         let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
-        let (id, partition) = (part.dir.topic_id, part.dir.partition);
         let segment = part.segments.holding(read.offset).1;
         let mut batches: Vec<Cached> = vec![];
         // At a segment's start the chain is known from its header.
         let crc = (segment.base() == read.offset).then_some(segment.meta.prev_crc);
-        let mut walk = Walk::new(read.offset, read.limit, Chain { crc, ..Chain::default() });
-        // Who reads on asks for the others, and has them verified then.
-        let found = |bytes: &Bytes, is_first: bool| {
-            let found = FoundBatch::parse(bytes, id, partition)?;
-            let is_judged = is_first || read.purpose != Purpose::Fetch;
-            Ok(if is_judged { Cached::Verified(found.verify()?) } else { Cached::Found(found) })
-        };
+        let mut walk = Walk::new(&part.dir, read.offset, read.limit, Chain { crc, ..Chain::default() });
         if let Some(batch) = first {
             walk.pass(&batch.header);
             batches.push(Cached::Verified(batch));
         }
         while !walk.is_over() {
-            let in_file = FILE_HEADER_LEN + (walk.offset() - read.base) as u64;
-            let from = (in_file - read.at) as usize;
-            if from >= read.found.len() {
-                if batches.is_empty() {
-                    return Parsed::More(in_file + BATCH_HEADER_LEN as u64);
+            let in_file = segment_at(read.base, walk.offset());
+            let from = ((in_file - read.at) as usize).min(read.found.len());
+            // Who reads on asks for the others, and has them verified then.
+            let is_judged = batches.is_empty() || read.purpose != Purpose::Fetch;
+            let taken = walk.batch(&read.found.slice(from..)).and_then(|found| match is_judged {
+                true => found.verify().map(Cached::Verified).map_err(Stop::Bad),
+                false => Ok(Cached::Found(found)),
+            });
+            match taken {
+                Ok(batch) => {
+                    walk.pass(batch.header());
+                    batches.push(batch);
                 }
-                break;
-            }
-            let bytes = read.found.slice(from..);
-            let header = BatchHeader::parse(&bytes, id, partition);
-            let checked = header.and_then(|h| walk.check(&h).map(|()| h));
-            match checked {
-                Ok(h) if bytes.len() < h.len() && !h.is_lost() => {
-                    if batches.is_empty() {
-                        return Parsed::More(in_file + h.len() as u64);
-                    }
-                    break;
-                }
-                Err(Bad::Short) if batches.is_empty() => return Parsed::More(in_file + BATCH_HEADER_LEN as u64),
-                Err(Bad::Short) => break,
-                Ok(h) => match found(&bytes, batches.is_empty()) {
-                    Ok(batch) => {
-                        walk.pass(&h);
-                        batches.push(batch);
-                    }
-                    Err(bad) if batches.is_empty() => return Parsed::Damaged(bad),
-                    Err(_) => break,
-                },
-                Err(bad) if batches.is_empty() => return Parsed::Damaged(bad),
                 // Found again, as the first one, by whoever gets there.
-                Err(_) => break,
+                Err(_) if !batches.is_empty() => break,
+                Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
+                Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
             }
         }
         Parsed::Run(batches)
@@ -572,8 +552,8 @@ impl Store {
 
 /// Bytes that were read of the batch at `end`, which the read ended within.
 fn tail_of(read: &Read, end: i64) -> Bytes {
-    let from = FILE_HEADER_LEN + (end - read.base) as u64;
-    let is_written = read.until <= FILE_HEADER_LEN + (read.limit - read.base) as u64;
+    let from = segment_at(read.base, end);
+    let is_written = read.until <= segment_at(read.base, read.limit);
     let is_whole = read.at + read.found.len() as u64 == read.until;
     match (read.at..read.until).contains(&from) && is_written && is_whole {
         true => read.found.slice((from - read.at) as usize..),

@@ -17,6 +17,7 @@
 //! it ends that can be told: a replica may always have less.
 
 use super::admission::Lack;
+use super::chain::{Chain, Stop, Walk};
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::PartitionLog;
@@ -28,7 +29,7 @@ use super::writer::FileWriter;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, Position, Ticks, block_down, block_up,
 };
-use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::batch::BATCH_HEADER_LEN;
 use crate::format::files::SegmentMeta;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, RawPosition, SEGMENT_MAGIC};
 use crate::format::journal::RecordKind;
@@ -451,19 +452,20 @@ impl Store {
         let Some(cut) = &mut part.cut else { return };
         let read_at = block_down(segment_at(cut.base, at.at.offset));
         let (to, from) = (cut.tail.at.offset, at.at.offset);
+        let mut walk = Walk::new(&part.dir, from, to, Chain { at: Some(at.at), ..Chain::default() });
         let is_over = loop {
             let place = (segment_at(cut.base, at.at.offset) - read_at) as usize;
-            let header = bytes.get(place..).map(|b| BatchHeader::parse(b, part.dir.topic_id, part.dir.partition));
-            match header {
-                _ if at.at.offset >= to => break true,
-                Some(Ok(h)) if h.start() == at.at && h.end().offset <= to => {
+            match walk.header(bytes.get(place..).unwrap_or_default()) {
+                _ if walk.is_over() => break true,
+                Ok(h) => {
+                    walk.pass(&h);
                     let (number, epoch) = (at.number + 1, Epoch(h.epoch.get()));
                     at = Mark { number, at: h.end(), chain_crc: h.header_crc.get(), epoch, unix_ns: h.base_unix_ns.get() };
                     count += 1;
                 }
                 // It may go on in what is read next.
-                None | Some(Err(crate::format::files::Bad::Short)) => break at.at.offset == from,
-                Some(_) => break true,
+                Err(Stop::More(_)) => break at.at.offset == from,
+                Err(Stop::Bad(_) | Stop::Breaks(_)) => break true,
             }
         };
         if !is_over {

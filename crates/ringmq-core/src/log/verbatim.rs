@@ -15,14 +15,14 @@
 //! ```
 //! Nothing is copied but a batch that stands in two pieces.
 
-use super::chain::{Chain, Walk};
+use super::chain::{Chain, Stop, Walk};
 use super::notice::{Io, Notice, PartitionIdx};
 use super::read::{Purpose, newer};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Position, block_down, block_up};
-use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use crate::format::batch::BATCH_HEADER_LEN;
 use crate::format::files::Bad;
 use bytes::Bytes;
 use slab::Slab;
@@ -434,35 +434,29 @@ impl Store {
 
     /// Verifies what was read, batch by batch.
     fn parse_verbatim(&self, read: &Read, want: Want) -> Parsed {
-        let dir = &self.part(read.p).dir;
         let (mut parts, mut end, mut len): (Vec<Bytes>, Position, usize) = (vec![], want.from, 0);
-        let mut walk = Walk::new(end.offset, read.limit, Chain::default());
+        let chain = Chain { at: Some(want.from), ..Chain::default() };
+        let mut walk = Walk::new(&self.part(read.p).dir, end.offset, read.limit, chain);
         // The batches of one piece that follow each other are one part.
         let mut open: Option<Slice> = None;
         while !walk.is_over() {
             let in_file = segment_at(read.base, end.offset);
-            let header = BatchHeader::parse(&read.bytes_at(in_file, BATCH_HEADER_LEN).0, dir.topic_id, dir.partition);
             let is_first = len == 0;
-            let header = match header {
-                Err(Bad::Short) if is_first => return Parsed::More(in_file + BATCH_HEADER_LEN as u64),
-                Err(bad) if is_first => return Parsed::Damaged(bad),
-                Err(_) => break,
-                Ok(h) if is_first && h.offset.get() == end.offset && h.start() != end => return Parsed::Gone,
-                Ok(h) => match walk.check(&h) {
-                    Err(bad) if is_first => return Parsed::Damaged(bad),
-                    Err(_) => break,
-                    Ok(()) if !is_first && len + h.len() > want.bytes_max => break,
-                    Ok(()) => h,
-                },
-            };
-            let stored = header.stored_len();
-            let (bytes, slice) = read.bytes_at(in_file, stored);
-            let batch = match Batch::parse(&bytes, dir.topic_id, dir.partition) {
-                Ok(batch) => batch,
-                Err(Bad::Short) if is_first => return Parsed::More(in_file + stored as u64),
-                Err(bad) if is_first => return Parsed::Damaged(bad),
+            let header = walk.header(&read.bytes_at(in_file, BATCH_HEADER_LEN).0);
+            if !is_first && header.is_ok_and(|h| len + h.len() > want.bytes_max) {
+                break;
+            }
+            let taken = header.and_then(|h| {
+                let (bytes, slice) = read.bytes_at(in_file, h.stored_len());
+                Ok((walk.batch(&bytes)?.verify().map_err(Stop::Bad)?, slice))
+            });
+            let (batch, slice) = match taken {
+                Ok(taken) => taken,
                 // Found again, as the first one, by whoever gets there.
-                Err(_) => break,
+                Err(_) if !is_first => break,
+                Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
+                Err(Stop::Breaks(Bad::Chain)) => return Parsed::Gone,
+                Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
             };
             len += batch.bytes.len();
             end = batch.header.end();

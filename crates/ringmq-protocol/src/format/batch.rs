@@ -324,13 +324,13 @@ impl FoundBatch {
     /// Takes the batch at the start of `bytes` out without copying.
     pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<FoundBatch, Bad> {
         let header = BatchHeader::parse(bytes, topic_id, partition)?;
-        if header.is_lost() {
-            return Ok(FoundBatch { header, bytes: bytes.slice(..BATCH_HEADER_LEN) });
-        }
-        if bytes.len() < header.len() {
-            return Err(Bad::Short);
-        }
-        Ok(FoundBatch { header, bytes: bytes.slice(..header.len()) })
+        FoundBatch::of(header, bytes).ok_or(Bad::Short)
+    }
+
+    /// The same for a header that was parsed from the start of `bytes`. `None`: they end before the batch does.
+    pub fn of(header: BatchHeader, bytes: &Bytes) -> Option<FoundBatch> {
+        let len = header.stored_len();
+        (bytes.len() >= len).then(|| FoundBatch { header, bytes: bytes.slice(..len) })
     }
 
     pub fn verify(self) -> Result<Batch, Bad> {

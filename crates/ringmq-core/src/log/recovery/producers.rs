@@ -10,6 +10,7 @@ use crate::base::FileId;
 use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::format::producer::Producer;
 use crate::format::snapshot::Snapshot;
+use crate::log::chain::{Chain, Walk};
 use crate::log::producers::{Before, ProducerLimits, Producers};
 use std::collections::VecDeque;
 
@@ -85,13 +86,12 @@ impl Partition {
             let base = meta.base.offset;
             let border = self.files.segments().get(i + 1).map_or(to, |next| next.base.offset.min(to));
             let mut window = Window::new(FileId::Segment(self.dir.clone(), base));
-            let mut offset = from.max(base);
-            while offset < border {
-                let head = window.get(cx.storage, segment_at(base, offset), BATCH_HEADER_LEN)?;
-                let header = BatchHeader::parse(head, self.dir.topic_id, self.dir.partition);
-                let Some(h) = header.ok().filter(|h| h.offset.get() == offset) else { break };
+            let mut walk = Walk::new(&self.dir, from.max(base), border, Chain::default());
+            while !walk.is_over() {
+                let head = window.get(cx.storage, segment_at(base, walk.offset()), BATCH_HEADER_LEN)?;
+                let Ok(h) = walk.header(head) else { break };
                 each(&h);
-                offset = h.end().offset;
+                walk.pass(&h);
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::format::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
 use crate::format::decision::{Row, finding};
 use crate::format::files::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use crate::format::storage::{Storage, read_range};
-use crate::log::chain::Chain;
+use crate::log::chain::{Chain, Stop, Walk};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -157,7 +157,7 @@ impl Window {
     }
 }
 
-/// The batches of one segment.
+/// The batches of one segment, walked through a window of its file.
 pub struct Batches<'a> {
     dir: &'a Arc<PartitionDir>,
     base: i64,
@@ -169,7 +169,8 @@ impl<'a> Batches<'a> {
         Batches { dir, base, window: Window::new(FileId::Segment(dir.clone(), base)) }
     }
 
-    /// Judges what stands at `offset`; returns the header when it holds. With an empty chain only the place is compared.
+    /// Judges what stands at `offset`; returns the header when it holds and continues the log. With an empty chain only the place is
+    /// compared.
     pub fn judge(
         &mut self,
         storage: &mut dyn Storage,
@@ -178,20 +179,17 @@ impl<'a> Batches<'a> {
     ) -> Result<(BatchFound, Option<BatchHeader>), DiskError> {
         let at = segment_at(self.base, offset);
         let head = self.window.get(storage, at, BATCH_HEADER_LEN)?;
-        let h = match BatchHeader::parse(head, self.dir.topic_id, self.dir.partition) {
-            Ok(h) => h,
+        let h = match Walk::new(self.dir, offset, i64::MAX, *chain).header(head) {
+            Ok(h) if chain.is_continued_by(&h) => h,
+            Ok(_) | Err(Stop::Breaks(_)) => return Ok((BatchFound::Breaks, None)),
             // One that was stored in a message, or of another life of the space, is not this log's.
-            Err(Bad::Version(_)) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
+            Err(Stop::Bad(Bad::Version(_))) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
                 return Ok((BatchFound::Unknown, None));
             }
-            Err(Bad::Zero) => return Ok((BatchFound::Zeros, None)),
-            Err(Bad::Short) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
-            Err(_) => return Ok((BatchFound::Garbage, None)),
+            Err(Stop::Bad(Bad::Zero)) => return Ok((BatchFound::Zeros, None)),
+            Err(Stop::More(_)) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
+            Err(Stop::Bad(_) | Stop::More(_)) => return Ok((BatchFound::Garbage, None)),
         };
-        let continues = h.offset.get() == offset && chain.is_continued_by(&h);
-        if !continues {
-            return Ok((BatchFound::Breaks, Some(h)));
-        }
         if h.is_lost() {
             return Ok((BatchFound::Whole, Some(h)));
         }
