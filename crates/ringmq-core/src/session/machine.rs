@@ -2,8 +2,10 @@
 
 mod answers;
 mod auth;
+mod client;
 mod failures;
 mod input;
+mod output;
 mod time;
 mod wire;
 
@@ -11,7 +13,7 @@ use super::host::{Host, ReplySlot, Subscribe, Taken};
 use super::published::Published;
 use super::replies::{CommandKind, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
-use crate::codec::nsq::command::{Command, Progress, State};
+use crate::codec::nsq::command::{Command, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
 use crate::codec::nsq::layers::{Compression, Upgrade};
@@ -25,15 +27,12 @@ use crate::{
         outcome::{InFlightCommand, InFlightError, PublishError},
     },
 };
+use client::{Client, Identity};
 pub use failures::failure;
 use failures::in_flight_error;
+use input::Input;
+use output::Output;
 use std::{mem, sync::Arc};
-
-/// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
-const BUFFER_KEPT: usize = 512;
-
-/// Bytes that a connection's next output is expected to take at most, so that it grows once.
-const OUTPUT_HINT_MAX: usize = 64 * 1024;
 
 /// Error frames that may wait behind earlier replies before nothing more is read.
 const REPLY_BYTES_MAX: usize = 256 * 1024;
@@ -45,25 +44,12 @@ const FAULT_LEN_MAX: usize = 200;
 const SILENT_INTERVALS_MAX: u32 = 2;
 
 /// State of a session that moves with its connection to another core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Carried {
-    greeted: bool,
-    negotiated: Option<Negotiated>,
-    identity: Option<Box<Identity>>,
-    published: Published,
-    connected_unix_s: i64,
+    client: Client,
     transport: Option<Box<Transport>>,
     /// Bytes that came out of it and were not parsed.
     unparsed: Vec<u8>,
-    auth: Option<Box<auth::Auth>>,
-}
-
-/// A client's own description.
-#[derive(Clone, Debug, Default)]
-struct Identity {
-    client_id: String,
-    hostname: String,
-    user_agent: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,15 +59,15 @@ struct Stalled {
     len: usize,
 }
 
-/// How much the buffer needs before it is looked at again.
-#[derive(Clone, Copy, Debug)]
-enum Wanted {
-    Newline,
-    /// Wait for at least `need` bytes in all; up to `expect` are collected.
-    Bytes {
-        need: usize,
-        expect: usize,
-    },
+/// The SUB that was accepted.
+#[derive(Debug)]
+struct Subscription {
+    /// Reply slot of the SUB.
+    slot: ReplySlot,
+    /// `topic:channel`, for the text of an error.
+    name: Box<str>,
+    /// The SUB was a SUB_ORDERED: ids are binary, and messages come with their place.
+    is_placed: bool,
 }
 
 #[derive(Debug)]
@@ -90,32 +76,16 @@ pub struct Session {
     peer: Peer,
     limits: Arc<Limits>,
     // ---- protocol
-    /// The magic came.
-    greeted: bool,
+    client: Client,
     state: State,
-    /// The SUB was a SUB_ORDERED: ids are binary, and messages come with their place.
-    is_placed: bool,
-    /// Reply slot of the SUB that was accepted.
-    sub_slot: Option<ReplySlot>,
-    /// `topic:channel` of it, until it is answered.
-    sub_name: Box<str>,
-    negotiated: Negotiated,
-    identity: Option<Box<Identity>>,
-    published: Published,
-    connected_unix_s: i64,
+    subscription: Option<Subscription>,
     // ---- input
-    /// The start of an incomplete command; all that came since when stalled.
-    buffer: Vec<u8>,
-    /// The buffer's memory is with whoever receives.
-    is_lent: bool,
-    wanted: Wanted,
-    progress: Progress,
+    input: Input,
     stalled: Option<Stalled>,
     /// The session stalls until every earlier reply has left, and not on the host.
     waits_for_replies: bool,
     /// The session stalls until the auth server has answered.
     waits_for_auth: bool,
-    auth: Option<Box<auth::Auth>>,
     /// The client has said that nothing more comes.
     peer_ended: bool,
     /// Input is ignored from here on.
@@ -129,18 +99,11 @@ pub struct Session {
     handshake_until: Option<Ticks>,
     // ---- output
     replies: Replies,
-    out: Vec<u8>,
-    /// Taken for sending, not yet sent.
-    unsent: usize,
-    /// Size of the last output, to make room for the next.
-    out_hint: u32,
+    output: Output,
     // ---- time
     /// Time at which the last command was complete, or no command could be expected.
     read_since: Ticks,
     next_heartbeat: Ticks,
-    /// Heartbeat intervals in a row in which unsent output did not move.
-    stuck_intervals: u32,
-    has_sent: bool,
     /// Given up: what is unsent stays unsent.
     is_dead: bool,
     /// Why the node ends the connection, until the shard has taken it for the log.
@@ -149,49 +112,40 @@ pub struct Session {
 
 impl Session {
     pub fn new(conn: ConnId, peer: Peer, limits: Arc<Limits>, now: Now) -> Self {
-        let carried = Carried { connected_unix_s: now.unix_ns / 1_000_000_000, ..Carried::default() };
-        Self::adopt(conn, peer, carried, limits, now)
+        let client = Client {
+            greeted: false,
+            negotiated: Negotiated::new(&limits),
+            identity: None,
+            published: Published::default(),
+            connected_unix_s: now.unix_ns / 1_000_000_000,
+            auth: None,
+        };
+        Self::adopt(conn, peer, Carried { client, transport: None, unparsed: vec![] }, limits, now)
     }
 
     /// Goes on with a connection from another core: [`Self::resume`] parses what came along, and its unread bytes follow through
     /// [`Self::on_bytes`].
     pub fn adopt(conn: ConnId, peer: Peer, carried: Carried, limits: Arc<Limits>, now: Now) -> Self {
-        let negotiated = carried.negotiated.unwrap_or_else(|| Negotiated::new(&limits));
         let mut session = Session {
             conn,
             peer,
             limits,
-            greeted: carried.greeted,
+            client: carried.client,
             state: State::Init,
-            is_placed: false,
-            sub_slot: None,
-            sub_name: Box::default(),
-            negotiated,
-            identity: carried.identity,
-            published: carried.published,
-            connected_unix_s: carried.connected_unix_s,
-            // it may hold whole commands
-            wanted: if carried.unparsed.is_empty() { Wanted::Newline } else { Wanted::Bytes { need: 0, expect: 0 } },
-            buffer: carried.unparsed,
-            is_lent: false,
-            progress: Progress::default(),
+            subscription: None,
+            input: Input::new(carried.unparsed),
             stalled: None,
             waits_for_replies: false,
             waits_for_auth: false,
-            auth: carried.auth,
             peer_ended: false,
             ended: false,
             transport: carried.transport,
             upgrade: None,
             handshake_until: None,
             replies: Replies::default(),
-            out: Vec::new(),
-            unsent: 0,
-            out_hint: 0,
+            output: Output::default(),
             read_since: now.ticks,
             next_heartbeat: now.ticks,
-            stuck_intervals: 0,
-            has_sent: false,
             is_dead: false,
             fault: None,
         };
@@ -207,20 +161,17 @@ impl Session {
         assert!(self.is_quiet() && self.state == State::Init && !self.ended, "only a quiet connection moves");
         self.stalled = None;
         self.ended = true;
-        let mut buffer = mem::take(&mut self.buffer);
+        let mut unread = self.input.take();
         let transport = self.transport.take();
-        let carried = Carried {
-            greeted: self.greeted,
-            negotiated: Some(self.negotiated),
-            identity: self.identity.take(),
-            published: mem::take(&mut self.published),
-            connected_unix_s: self.connected_unix_s,
-            // the socket's own unread bytes are of another kind
-            unparsed: if transport.is_some() { mem::take(&mut buffer) } else { vec![] },
-            transport,
-            auth: self.auth.take(),
+        let client = Client {
+            identity: self.client.identity.take(),
+            published: mem::take(&mut self.client.published),
+            auth: self.client.auth.take(),
+            ..self.client
         };
-        (carried, buffer)
+        // the socket's own unread bytes are of another kind
+        let unparsed = if transport.is_some() { mem::take(&mut unread) } else { vec![] };
+        (Carried { client, transport, unparsed }, unread)
     }
 
     // ---- commands
@@ -232,7 +183,7 @@ impl Session {
             self.note_fault(&format!("E_BAD_PROTOCOL magic {}", quoted(magic)));
             return self.end(&answer);
         }
-        self.greeted = true;
+        self.client.greeted = true;
         self.read_since = now.ticks;
         self.schedule_heartbeat(now.ticks);
     }
@@ -256,7 +207,7 @@ impl Session {
                 }
                 match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
                     Taken::Accepted => {
-                        self.published.add(topic, bodies.count());
+                        self.client.published.add(topic, bodies.count());
                         self.replies.wait(asked);
                     }
                     Taken::Stall => return false,
@@ -283,16 +234,15 @@ impl Session {
                     return ran;
                 }
                 let slot = self.replies.next_slot();
-                if is_ordered && self.negotiated.sample_rate > 0 {
+                if is_ordered && self.client.negotiated.sample_rate > 0 {
                     self.answer_error(&ClientError::fatal("E_INVALID", "SUB_ORDERED does not go with a sample rate"));
                     return true;
                 }
                 match host.subscribe(now, conn, Subscribe { topic, channel, partition }, self.sub_options(is_ordered), slot) {
                     Taken::Accepted => {
                         self.state = State::Subscribed;
-                        self.is_placed = is_ordered;
-                        self.sub_slot = Some(slot);
-                        self.sub_name = format!("{topic}:{channel}").into();
+                        let name = format!("{topic}:{channel}").into();
+                        self.subscription = Some(Subscription { slot, name, is_placed: is_ordered });
                         self.replies.wait(CommandKind::Subscribe);
                     }
                     Taken::Stall => return false,
@@ -302,8 +252,7 @@ impl Session {
             Command::Close => {
                 self.state = State::Closing;
                 host.close_subscription(now, conn);
-                let out = roomy(&mut self.out, self.out_hint);
-                self.replies.push_response(CLOSE_WAIT, out);
+                self.replies.push_response(CLOSE_WAIT, self.output.roomy());
             }
             Command::Identify(json) => return self.identify(now, json),
             Command::Auth(secret) => return self.ask_auth(secret, host),
@@ -315,7 +264,7 @@ impl Session {
     /// False when it has to wait for the replies to earlier commands: they go out before the layers that it asks for.
     fn identify(&mut self, now: Now, json: &[u8]) -> bool {
         let negotiated = Request::parse(json).and_then(|request| {
-            let new = request.negotiate(&self.negotiated, &self.limits)?;
+            let new = request.negotiate(&self.client.negotiated, &self.limits)?;
             let upgrade = request.upgrade(&self.limits, self.layers())?;
             Ok((request, new, upgrade))
         });
@@ -338,12 +287,12 @@ impl Session {
             );
         }
         let answer = request.answer(&new, upgrade, &self.limits);
-        let changed = new.heartbeat_interval_ms != self.negotiated.heartbeat_interval_ms;
-        self.negotiated = new;
+        let changed = new.heartbeat_interval_ms != self.client.negotiated.heartbeat_interval_ms;
+        self.client.negotiated = new;
         if changed {
             self.schedule_heartbeat(now.ticks);
         }
-        self.identity =
+        self.client.identity =
             Some(Box::new(Identity { client_id: request.client_id, hostname: request.hostname, user_agent: request.user_agent }));
         let mut response = Vec::new();
         frame::response(&mut response, &answer);
@@ -365,17 +314,17 @@ impl Session {
             return;
         }
         self.waits_for_replies = false;
-        if self.ended || self.buffer.is_empty() {
+        if self.ended || self.input.is_empty() {
             self.stalled = None;
             self.pump(now, host);
             return self.settle_end();
         }
         let before = self.stalled.take();
-        let len = self.buffer.len();
+        let len = self.input.len();
         self.parse_buffer(now, host);
         match (before, &mut self.stalled) {
             // The same command again: it has waited since then.
-            (Some(before), Some(again)) if self.buffer.len() == len => again.since = before.since,
+            (Some(before), Some(again)) if self.input.len() == len => again.since = before.since,
             _ => self.read_since = now.ticks,
         }
         self.begin_upgrade(now, &[]);
@@ -405,7 +354,7 @@ impl Session {
         if !self.peer_ended || self.ended || self.stalled.is_some() || has_kept {
             return;
         }
-        match unfinished(&self.buffer).filter(|_| self.greeted) {
+        match unfinished(self.input.bytes()).filter(|_| self.client.greeted) {
             Some(error) => self.end_with(&error),
             None => self.end(&[]),
         }
@@ -423,36 +372,30 @@ impl Session {
 
     /// Buffer for message frames ([`frame::message`]), sent beside the replies in writing order.
     pub fn output(&mut self) -> &mut Vec<u8> {
-        roomy(&mut self.out, self.out_hint)
+        self.output.roomy()
     }
 
     /// Bytes to be sent now. [`Self::on_sent`] follows for all of it.
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
-        if !self.out.is_empty() {
-            self.out_hint = self.out.len().min(OUTPUT_HINT_MAX) as u32;
-        }
-        let out = if self.transport.is_some() { self.seal_output() } else { mem::take(&mut self.out) };
+        self.output.note_hint();
+        let out = if self.transport.is_some() { self.seal_output() } else { self.output.take_frames() };
         if out.is_empty() {
             return None;
         }
-        if self.unsent == 0 {
-            self.stuck_intervals = 0;
-        }
-        self.unsent += out.len();
+        self.output.taken(out.len());
         Some(out)
     }
 
     pub fn on_sent(&mut self, bytes: usize) {
-        self.unsent = self.unsent.checked_sub(bytes).expect("no more is sent than was taken");
-        self.has_sent |= bytes > 0;
+        self.output.sent(bytes);
     }
 
     /// No further message is to be handed to this connection for now: too much is unsent, or the answer to its SUB has not
     /// left yet (behind the replies to earlier publishes), which no message may overtake. In both cases something is sent
     /// before this changes, so asking again after `on_sent` is enough.
     pub fn is_output_full(&self) -> bool {
-        self.out.len() + self.unsent > self.limits.output_full_bytes
-            || self.sub_slot.is_some_and(|slot| !self.replies.has_left(slot))
+        self.output.len() > self.limits.output_full_bytes
+            || self.subscription.as_ref().is_some_and(|sub| !self.replies.has_left(sub.slot))
     }
 
     // ---- for the shard
@@ -472,13 +415,13 @@ impl Session {
     }
 
     fn is_overfull(&self) -> bool {
-        self.out.len() + self.unsent > self.limits.output_stop_bytes
+        self.output.len() > self.limits.output_stop_bytes
     }
 
     /// No reply is owed and nothing is unsent: the connection may move (it may stall on a command, which moves with it).
     pub fn is_quiet(&self) -> bool {
-        let has_output = !self.out.is_empty() || self.transport.as_ref().is_some_and(|t| t.has_output());
-        self.replies.is_empty() && !has_output && self.unsent == 0
+        let has_output = self.output.len() > 0 || self.transport.as_ref().is_some_and(|t| t.has_output());
+        self.replies.is_empty() && !has_output
     }
 
     pub fn conn(&self) -> ConnId {
@@ -495,40 +438,40 @@ impl Session {
 
     /// Unparsed input, in bytes.
     pub fn buffered(&self) -> usize {
-        self.buffer.len()
+        self.input.len()
     }
 
     /// Memory held for input, output and replies, in bytes: none, or next to none, while a connection idles.
     pub fn held_bytes(&self) -> usize {
         let transport = self.transport.as_ref().map_or(0, |t| t.held_bytes());
-        self.buffer.capacity() + self.out.capacity() + self.replies.held_bytes() + transport
+        self.input.held_bytes() + self.output.held_bytes() + self.replies.held_bytes() + transport
     }
 
     /// Output that the kernel has not taken yet, in bytes.
     pub fn unsent(&self) -> usize {
-        self.out.len() + self.unsent
+        self.output.len()
     }
 
     /// Topics and the messages accepted for them from this client.
     pub fn published(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.published.iter()
+        self.client.published.iter()
     }
 
     /// The client's identity: its address before IDENTIFY, as in nsqd.
     pub fn client_info(&self) -> ClientInfo {
         let (address, host) = (&*self.peer.0, self.remote_host());
-        let Identity { client_id, hostname, user_agent } = match &self.identity {
+        let Identity { client_id, hostname, user_agent } = match &self.client.identity {
             Some(identity) => (**identity).clone(),
             None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
         };
-        let (remote_address, connected_unix_s) = (address.into(), self.connected_unix_s);
+        let (remote_address, connected_unix_s) = (address.into(), self.client.connected_unix_s);
         let compression = self.layers().compression;
         let layers = Layers {
             tls: self.transport.as_ref().and_then(|t| t.tls_facts()).map(Box::new),
             snappy: compression == Some(Compression::Snappy),
             deflate: matches!(compression, Some(Compression::Deflate(_))),
         };
-        let auth = self.auth.as_ref().and_then(|auth| auth.identity()).map(Box::new);
+        let auth = self.client.auth.as_ref().and_then(|auth| auth.identity()).map(Box::new);
         ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers, auth }
     }
 
@@ -539,31 +482,22 @@ impl Session {
     }
 
     fn message_id(&self, id: &[u8; 16]) -> Option<MessageId> {
-        if self.is_placed { Some(MessageId::from_binary(id)) } else { MessageId::from_hex(id) }
+        if self.is_placed() { Some(MessageId::from_binary(id)) } else { MessageId::from_hex(id) }
     }
 
     /// Messages go out with binary ids and their place ([`frame::placed_message`]).
     pub fn is_placed(&self) -> bool {
-        self.is_placed
+        self.subscription.as_ref().is_some_and(|sub| sub.is_placed)
     }
 
     fn sub_options(&self, is_ordered: bool) -> SubOptions {
         SubOptions {
-            msg_timeout_ms: self.negotiated.msg_timeout_ms,
-            sample_rate: self.negotiated.sample_rate,
+            msg_timeout_ms: self.client.negotiated.msg_timeout_ms,
+            sample_rate: self.client.negotiated.sample_rate,
             ranged: false,
             ordered: is_ordered,
             placed: is_ordered,
             client: self.client_info(),
         }
     }
-}
-
-/// The output with room for about as much as was sent last time, so that a busy connection's grows once a turn. An idle
-/// one holds none: it went away with what was sent.
-fn roomy(out: &mut Vec<u8>, hint: u32) -> &mut Vec<u8> {
-    if out.capacity() == 0 {
-        out.reserve(hint as usize);
-    }
-    out
 }

@@ -6,7 +6,7 @@ impl Session {
     /// Answers the command it stalls on with an error instead. After one that is not fatal, `resume` parses on.
     pub fn fail_stalled(&mut self, error: ClientError) {
         if let Some(stalled) = self.stalled.take() {
-            self.buffer.drain(..stalled.len);
+            self.input.drop_command(stalled.len);
             self.answer_error(&error);
         }
     }
@@ -19,8 +19,7 @@ impl Session {
     pub fn reply(&mut self, slot: ReplySlot, result: Result<&'static [u8], ClientError>) {
         match result {
             Ok(data) => {
-                let out = roomy(&mut self.out, self.out_hint);
-                self.replies.respond(slot, data, out);
+                self.replies.respond(slot, data, self.output.roomy());
             }
             Err(error) => {
                 let mut answer = Vec::new();
@@ -28,11 +27,10 @@ impl Session {
                 if error.fatal {
                     self.note_fault(&error.to_string());
                     self.ignore_input();
-                } else if self.sub_slot == Some(slot) {
-                    self.sub_slot = None;
+                } else if self.subscription.take_if(|sub| sub.slot == slot).is_some() {
                     self.state = State::Init;
                 }
-                self.replies.respond_frame(slot, &answer, error.fatal, &mut self.out);
+                self.replies.respond_frame(slot, &answer, error.fatal, self.output.frames());
             }
         }
     }
@@ -47,7 +45,8 @@ impl Session {
         let Some(asked) = self.replies.asked(slot) else { return };
         let error = match why {
             PublishError::TooManyConsumers => {
-                let (name, most) = (&self.sub_name, self.limits.max_channel_consumers);
+                let name = self.subscription.as_ref().map_or("", |sub| &*sub.name);
+                let most = self.limits.max_channel_consumers;
                 ClientError::fatal("E_SUB_FAILED", format!("SUB failed consumers for {name} exceeds limit of {most}"))
             }
             _ => failure(asked, why),
@@ -59,8 +58,8 @@ impl Session {
     /// publish's OK says that the FINs before it did not fail.
     pub fn in_flight_failed(&mut self, id: MessageId, command: InFlightCommand, why: InFlightError) {
         if !self.replies.is_closed() {
-            let id = if self.is_placed { id.binary() } else { id.hex() };
-            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command, why));
+            let id = if self.is_placed() { id.binary() } else { id.hex() };
+            frame::error(self.output.roomy(), &in_flight_error(&id, command, why));
         }
     }
 
@@ -82,8 +81,7 @@ impl Session {
     }
 
     pub(super) fn answer_frame(&mut self, answer: &[u8]) {
-        let out = roomy(&mut self.out, self.out_hint);
-        self.replies.push_frame(answer, out);
+        self.replies.push_frame(answer, self.output.roomy());
     }
 
     pub(super) fn end_with(&mut self, error: &ClientError) {
@@ -96,10 +94,10 @@ impl Session {
     /// Earlier replies go out, then this frame (perhaps none), then the connection closes.
     pub(super) fn end(&mut self, answer: &[u8]) {
         self.ignore_input();
-        self.replies.push_last(answer, &mut self.out);
+        self.replies.push_last(answer, self.output.frames());
     }
 
-    /// The first one is why the connection ends. Clients choose much of the text: it is cut, and nothing in it ends a line.
+    /// The first one is why the connection ends. Clients choose much of the text: it is shortened, and nothing in it ends a line.
     pub(super) fn note_fault(&mut self, what: &str) {
         if self.fault.is_none() {
             let text: String = what.chars().take(FAULT_LEN_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
@@ -115,7 +113,7 @@ impl Session {
     pub(super) fn ignore_input(&mut self) {
         self.ended = true;
         self.stalled = None;
-        self.buffer = Vec::new();
+        self.input.clear();
     }
 
     /// Earlier replies go out, then the error, and the connection closes: what it subscribed to is no longer here.

@@ -41,12 +41,12 @@ struct Response<'a> {
 impl Session {
     /// False: it waits.
     pub(super) fn ask_auth(&mut self, secret: &[u8], host: &mut impl Host) -> bool {
-        let error = if self.auth.as_ref().is_some_and(|auth| auth.has_authorizations()) {
+        let error = if self.client.auth.as_ref().is_some_and(|auth| auth.has_authorizations()) {
             ClientError::fatal("E_INVALID", "AUTH already set")
         } else if !self.limits.auth_required {
             ClientError::fatal("E_AUTH_DISABLED", "AUTH disabled")
         } else {
-            self.auth = Some(Box::new(Auth { secret: secret.to_vec(), granted: None }));
+            self.client.auth = Some(Box::new(Auth { secret: secret.to_vec(), granted: None }));
             self.query_auth(host);
             return false;
         };
@@ -55,7 +55,7 @@ impl Session {
     }
 
     fn query_auth(&mut self, host: &mut impl Host) {
-        let Some(auth) = &self.auth else { return };
+        let Some(auth) = &self.client.auth else { return };
         let tls = self.transport.as_ref().and_then(|transport| transport.tls_facts());
         let query = AuthQuery {
             remote_ip: self.remote_host().to_owned(),
@@ -72,7 +72,7 @@ impl Session {
         if !self.limits.auth_required {
             return None;
         }
-        let Some((grants, until)) = self.auth.as_ref().and_then(|auth| auth.granted.as_ref()) else {
+        let Some((grants, until)) = self.client.auth.as_ref().and_then(|auth| auth.granted.as_ref()) else {
             self.end_with(&ClientError::fatal("E_AUTH_FIRST", format!("AUTH required before {name}")));
             return Some(true);
         };
@@ -90,7 +90,8 @@ impl Session {
 
     /// The auth server's answer, or why there is none.
     pub fn authorized(&mut self, now: Now, result: Result<Arc<Grants>, String>, host: &mut impl Host) {
-        let Some(auth) = self.auth.as_mut().filter(|_| std::mem::take(&mut self.waits_for_auth) && !self.ended) else { return };
+        let is_awaited = std::mem::take(&mut self.waits_for_auth) && !self.ended;
+        let Some(auth) = self.client.auth.as_mut().filter(|_| is_awaited) else { return };
         let grants = match result {
             Ok(grants) => grants,
             Err(error) => {
@@ -105,7 +106,7 @@ impl Session {
             return self.resume(now, host);
         }
         let Some(stalled) = self.stalled.take() else { return };
-        self.buffer.drain(..stalled.len);
+        self.input.drop_command(stalled.len);
         if grants.authorizations.is_empty() {
             return self.end_with(&ClientError::fatal("E_UNAUTHORIZED", "AUTH no authorizations found"));
         }

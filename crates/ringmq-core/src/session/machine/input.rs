@@ -1,79 +1,75 @@
-//! Cuts a client's bytes into commands. Bodies are never copied where they arrive whole; what is kept of an incomplete
+//! Splits a client's bytes into commands. Bodies are never copied where they arrive whole; what is kept of an incomplete
 //! command is bounded by the limits of a line and a body.
 
-use super::{BUFFER_KEPT, Session, Stalled, Wanted};
+use super::{Session, Stalled};
 use crate::base::{Lent, Now};
-use crate::codec::nsq::command::{self, Context, Decoded};
+use crate::codec::nsq::command::{self, Context, Decoded, Progress};
 use crate::codec::nsq::{LINE_LEN_MAX, MAGIC};
 use crate::session::Host;
 use std::mem;
 
-impl Session {
-    /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
-    /// the start of a command whose rest is still to come is copied.
-    pub fn on_bytes(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) {
-        if self.transport.is_some() {
-            return self.on_wire(now, bytes, host);
-        }
-        self.on_plain(now, bytes, host);
-        self.pump(now, host);
+/// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
+const BUFFER_KEPT: usize = 512;
+
+/// How much the buffer needs before it is looked at again.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Newline,
+    /// Wait for at least `need` bytes in all; up to `expect` are collected.
+    Bytes {
+        need: usize,
+        expect: usize,
+    },
+}
+
+/// Whole commands may stand in the buffer: it is looked at as it is.
+const ANYTHING: Wanted = Wanted::Bytes { need: 0, expect: 0 };
+
+/// What came and is not parsed.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// The start of an incomplete command; all that came since when the session stalls.
+    buffer: Vec<u8>,
+    /// The buffer's memory is with whoever receives.
+    is_lent: bool,
+    wanted: Wanted,
+    progress: Progress,
+}
+
+impl Input {
+    /// Goes on with bytes that were not parsed elsewhere.
+    pub fn new(unparsed: Vec<u8>) -> Input {
+        let wanted = if unparsed.is_empty() { Wanted::Newline } else { ANYTHING };
+        Input { buffer: unparsed, is_lent: false, wanted, progress: Progress::default() }
     }
 
-    /// Parses what the client said, out of whatever layers it came.
-    pub(super) fn on_plain(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
-        if self.ended {
-            return;
-        }
-        while !self.buffer.is_empty() {
-            if self.stalled.is_some() {
-                return self.buffer.extend_from_slice(bytes);
-            }
-            bytes = self.fill(bytes);
-            if !self.has_what_is_wanted() {
-                return;
-            }
-            self.parse_buffer(now, host);
-            if self.ended || self.begin_upgrade(now, bytes) {
-                return;
-            }
-        }
-        let parsed = self.parse(now, bytes, host);
-        if self.ended || self.begin_upgrade(now, &bytes[parsed..]) {
-            return;
-        }
-        if parsed < bytes.len() {
-            self.make_room();
-            self.buffer.extend_from_slice(&bytes[parsed..]);
-        }
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
     }
 
-    /// Memory for what comes next: the rest of a long body is received to behind its start.
-    pub fn lend(&mut self) -> Option<Lent> {
-        let Wanted::Bytes { expect, .. } = self.wanted else { return None };
-        if self.transport.is_some() {
-            return None; // what comes has to be decoded first
-        }
-        let missing = expect.saturating_sub(self.buffer.len());
-        if self.is_lent || self.buffer.is_empty() || missing < self.limits.in_place_min || !self.wants_reading() {
-            return None;
-        }
-        self.make_room();
-        self.is_lent = true;
-        Some(Lent { memory: mem::take(&mut self.buffer), wanted: missing })
+    pub fn len(&self) -> usize {
+        self.buffer.len()
     }
 
-    /// Takes back the lent buffer with the received bytes.
-    pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl Host) {
-        assert!(mem::take(&mut self.is_lent), "only what is lent comes back");
-        if self.ended {
-            return;
-        }
-        self.buffer = lent.memory;
-        if self.has_what_is_wanted() {
-            self.parse_buffer(now, host);
-            self.begin_upgrade(now, &[]);
-            self.pump(now, host);
-        }
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.capacity()
+    }
+
+    pub fn take(&mut self) -> Vec<u8> {
+        mem::take(&mut self.buffer)
+    }
+
+    pub fn clear(&mut self) {
+        self.buffer = Vec::new();
+    }
+
+    /// Drops the command at the start, of this length: it was answered.
+    pub fn drop_command(&mut self, len: usize) {
+        self.buffer.drain(..len);
     }
 
     /// Takes from `bytes` what the buffered command lacks and claims; gives back the rest.
@@ -97,20 +93,14 @@ impl Session {
         }
     }
 
-    /// Makes room for the whole command that the buffer begins, once. (One that takes more than it claimed grows it again;
-    /// the decoder bounds both.)
-    fn make_room(&mut self) {
-        if let Wanted::Bytes { expect, .. } = self.wanted {
-            self.buffer.reserve(expect.saturating_sub(self.buffer.len()));
-        }
+    /// Keeps the start of a command whose rest is still to come, with room for all of it.
+    fn keep(&mut self, start: &[u8]) {
+        self.make_room();
+        self.buffer.extend_from_slice(start);
     }
 
-    pub(super) fn parse_buffer(&mut self, now: Now, host: &mut impl Host) {
-        let mut buffer = mem::take(&mut self.buffer);
-        let parsed = self.parse(now, &buffer, host);
-        if self.ended {
-            return;
-        }
+    /// Puts the buffer back, whose first bytes were parsed.
+    fn put_back(&mut self, mut buffer: Vec<u8>, parsed: usize) {
         if parsed < buffer.len() {
             buffer.drain(..parsed);
             self.buffer = buffer;
@@ -121,14 +111,104 @@ impl Session {
         }
     }
 
+    /// Makes room for the whole command that the buffer begins, once. (One that takes more than it claimed grows it again;
+    /// the decoder bounds both.)
+    fn make_room(&mut self) {
+        if let Wanted::Bytes { expect, .. } = self.wanted {
+            self.buffer.reserve(expect.saturating_sub(self.buffer.len()));
+        }
+    }
+
+    /// Bytes that the command lacks whose start is kept; none when it is lent, or may be short.
+    fn missing(&self) -> Option<usize> {
+        let Wanted::Bytes { expect, .. } = self.wanted else { return None };
+        (!self.is_lent && !self.buffer.is_empty()).then(|| expect.saturating_sub(self.buffer.len()))
+    }
+
+    fn lend(&mut self) -> Vec<u8> {
+        self.make_room();
+        self.is_lent = true;
+        self.take()
+    }
+}
+
+impl Session {
+    /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
+    /// the start of a command whose rest is still to come is copied.
+    pub fn on_bytes(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) {
+        if self.transport.is_some() {
+            return self.on_wire(now, bytes, host);
+        }
+        self.on_plain(now, bytes, host);
+        self.pump(now, host);
+    }
+
+    /// Parses what the client said, out of whatever layers it came.
+    pub(super) fn on_plain(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
+        if self.ended {
+            return;
+        }
+        while !self.input.is_empty() {
+            if self.stalled.is_some() {
+                return self.input.buffer.extend_from_slice(bytes);
+            }
+            bytes = self.input.fill(bytes);
+            if !self.input.has_what_is_wanted() {
+                return;
+            }
+            self.parse_buffer(now, host);
+            if self.ended || self.begin_upgrade(now, bytes) {
+                return;
+            }
+        }
+        let parsed = self.parse(now, bytes, host);
+        if self.ended || self.begin_upgrade(now, &bytes[parsed..]) {
+            return;
+        }
+        if parsed < bytes.len() {
+            self.input.keep(&bytes[parsed..]);
+        }
+    }
+
+    /// Memory for what comes next: the rest of a long body is received to behind its start.
+    pub fn lend(&mut self) -> Option<Lent> {
+        if self.transport.is_some() {
+            return None; // what comes has to be decoded first
+        }
+        let wanted = self.input.missing().filter(|&missing| missing >= self.limits.in_place_min && self.wants_reading())?;
+        Some(Lent { memory: self.input.lend(), wanted })
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl Host) {
+        assert!(mem::take(&mut self.input.is_lent), "only what is lent comes back");
+        if self.ended {
+            return;
+        }
+        self.input.buffer = lent.memory;
+        if self.input.has_what_is_wanted() {
+            self.parse_buffer(now, host);
+            self.begin_upgrade(now, &[]);
+            self.pump(now, host);
+        }
+    }
+
+    pub(super) fn parse_buffer(&mut self, now: Now, host: &mut impl Host) {
+        let buffer = self.input.take();
+        let parsed = self.parse(now, &buffer, host);
+        if !self.ended {
+            self.input.put_back(buffer, parsed);
+        }
+    }
+
     /// Runs the commands at the start of `bytes`; how many bytes they took. The rest is an incomplete or stalled command,
     /// and what follows it.
     fn parse(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) -> usize {
         let mut at = 0;
         while !self.ended && self.upgrade.is_none() && at < bytes.len() {
-            if !self.greeted {
+            if !self.client.greeted {
                 let Some(magic) = bytes.first_chunk::<4>() else {
-                    self.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
+                    self.input.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
                     return 0;
                 };
                 self.greet(now, magic);
@@ -139,34 +219,33 @@ impl Session {
                 limits: &self.limits,
                 state: self.state,
                 lacks_tls: self.limits.tls_required && !self.layers().tls,
-                has_heartbeats: self.negotiated.heartbeat_interval_ms.is_some(),
-                has_binary_ids: self.is_placed,
+                has_heartbeats: self.client.negotiated.heartbeat_interval_ms.is_some(),
+                has_binary_ids: self.is_placed(),
             };
-            match command::decode(&bytes[at..], &mut self.progress, &context) {
+            match command::decode(&bytes[at..], &mut self.input.progress, &context) {
                 Decoded::IncompleteLine => {
-                    self.wanted = Wanted::Newline;
+                    self.input.wanted = Wanted::Newline;
                     return at;
                 }
                 Decoded::IncompleteBody { need, expect } => {
-                    self.wanted = Wanted::Bytes { need, expect };
+                    self.input.wanted = Wanted::Bytes { need, expect };
                     return at;
                 }
                 Decoded::Command { command, len } => {
                     if !self.run(now, command, host) {
                         self.stalled = Some(Stalled { since: now.ticks, len });
-                        // Whole commands may stand in the buffer from now on: it is looked at as it is.
-                        self.wanted = Wanted::Bytes { need: 0, expect: 0 };
+                        self.input.wanted = ANYTHING;
                         return at;
                     }
                     self.read_since = now.ticks;
                     at += len;
                 }
                 Decoded::Authorize { topic } => match self.forbid(now, "MPUB", topic, "", host) {
-                    None => self.progress.authorized = true,
+                    None => self.input.progress.authorized = true,
                     Some(true) => {}
                     Some(false) => {
                         self.stalled = Some(Stalled { since: now.ticks, len: 0 });
-                        self.wanted = Wanted::Bytes { need: 0, expect: 0 };
+                        self.input.wanted = ANYTHING;
                         return at;
                     }
                 },

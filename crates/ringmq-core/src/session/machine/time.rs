@@ -1,9 +1,9 @@
 //! Heartbeats, and when a client is given up.
 
-use super::{SILENT_INTERVALS_MAX, Session, roomy};
+use super::{SILENT_INTERVALS_MAX, Session};
 use crate::base::{Now, Ticks};
 use crate::codec::nsq::{HEARTBEAT, frame};
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 impl Session {
     /// Heartbeats, and giving up clients that say nothing, leave a command unfinished, or read nothing for two intervals.
@@ -27,12 +27,10 @@ impl Session {
             return;
         }
         self.schedule_heartbeat(now);
-        let is_stuck = self.unsent > 0 && !mem::take(&mut self.has_sent);
-        self.stuck_intervals = if is_stuck { self.stuck_intervals + 1 } else { 0 };
-        if self.stuck_intervals >= SILENT_INTERVALS_MAX {
+        if u32::from(self.output.end_interval()) >= SILENT_INTERVALS_MAX {
             self.give_up("it took none of its output for two heartbeat intervals");
         } else if !self.ended && !self.is_overfull() && self.handshake_until.is_none() {
-            frame::response(roomy(&mut self.out, 0), HEARTBEAT);
+            frame::response(self.output.frames(), HEARTBEAT);
         }
     }
 
@@ -45,7 +43,7 @@ impl Session {
     }
 
     fn interval(&self) -> Option<Duration> {
-        self.negotiated.heartbeat_interval_ms.map(Duration::from_millis)
+        self.client.negotiated.heartbeat_interval_ms.map(Duration::from_millis)
     }
 
     pub(super) fn schedule_heartbeat(&mut self, now: Ticks) {
@@ -55,7 +53,7 @@ impl Session {
     }
 
     fn heartbeat_deadline(&self) -> Option<Ticks> {
-        (self.greeted && self.negotiated.heartbeat_interval_ms.is_some()).then_some(self.next_heartbeat)
+        (self.client.greeted && self.client.negotiated.heartbeat_interval_ms.is_some()).then_some(self.next_heartbeat)
     }
 
     /// Without heartbeats a client may be silent for ever, but one that has ended is not waited for longer than usual.

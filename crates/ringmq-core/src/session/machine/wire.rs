@@ -7,7 +7,6 @@ use crate::base::Now;
 use crate::codec::nsq::{ClientError, OK, frame};
 use crate::session::Host;
 use crate::transport::{Decoded, Transport};
-use std::mem;
 use std::time::Duration;
 
 /// From the answer to IDENTIFY to the end of TLS's handshake, as in nsqd.
@@ -17,11 +16,11 @@ impl Session {
     /// Adds the layers that an IDENTIFY has asked for; `unread` came behind it and behind what is buffered. False: none was asked for.
     pub(super) fn begin_upgrade(&mut self, now: Now, unread: &[u8]) -> bool {
         let Some(upgrade) = self.upgrade.take() else { return false };
-        let mut behind = mem::take(&mut self.buffer);
+        let mut behind = self.input.take();
         behind.extend_from_slice(unread);
         let transport = self.transport.get_or_insert_with(|| Box::new(Transport::new(vec![])));
         // the answer, through what there was
-        let (out, terms) = (mem::take(&mut self.out), self.limits.tls.as_ref().filter(|_| upgrade.tls));
+        let (out, terms) = (self.output.take_frames(), self.limits.tls.as_ref().filter(|_| upgrade.tls));
         let begun = transport.seal(&out).and_then(|()| transport.begin(upgrade, terms, &behind));
         if let Err(error) = begun {
             self.fail_handshake(&error);
@@ -97,7 +96,7 @@ impl Session {
 
     /// Bytes that the socket is to send.
     pub(super) fn seal_output(&mut self) -> Vec<u8> {
-        let (out, is_closing) = (mem::take(&mut self.out), self.is_closing());
+        let (out, is_closing) = (self.output.take_frames(), self.is_closing());
         let Some(transport) = &mut self.transport else { return out };
         let sealed = if out.is_empty() { Ok(()) } else { transport.seal(&out) };
         if is_closing {
