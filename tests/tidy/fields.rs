@@ -9,8 +9,7 @@ const PUBLIC_FIELDS_MAX: usize = 20;
 
 /// Structs that have more, with how many they may have: a number only falls. Settings, formats and results are lists of values that
 /// nothing follows from; the others are still to be split.
-const MANY_FIELDS: [(&str, usize); 12] = [
-    ("channel::machine::Channel", 24),
+const MANY_FIELDS: [(&str, usize); 11] = [
     ("codec::nsq::limits::Limits", 25),
     ("format::files::SnapshotHeader", 23),
     ("load::options::Options", 28),

@@ -93,7 +93,7 @@ impl Channel {
     pub fn next_copy(&mut self, now: Ticks, number: u64, source: &mut impl Source) -> Option<Copy> {
         while let Some(&id) = self.copies.wanted.first() {
             let copying = self.copies.by_id.get_mut(&id).expect("a copy is wanted of deferred entries alone");
-            let open = *self.open.get(copying.key);
+            let open = *self.backlog.get(copying.key);
             let batch = match source.fetch(open.offset) {
                 Fetch::Batch(batch) => Some(batch),
                 Fetch::Pending | Fetch::Held | Fetch::End => return None,
@@ -132,16 +132,14 @@ impl Channel {
             return;
         }
         self.copies.by_id.remove(&id);
-        assert!(self.open.get(key).state == State::Deferred, "what falls due is forgotten here");
-        self.deferred.remove(&mut self.open, key);
-        self.deferred_count -= self.open.get(key).num as u64;
-        let interval = self.open.remove(key).interval();
+        assert!(self.backlog.get(key).state == State::Deferred, "what falls due is forgotten here");
+        let interval = self.backlog.remove_deferred(key).interval();
         self.confirm(interval);
     }
 
     /// A copy goes out, and its client will name it by its first id.
     pub(super) fn shows(&mut self, first_id: LogId, own: LogId) {
-        if self.copies.shown.len() >= SHOWN_KEPT && self.copies.shown.len() as u64 > 2 * self.in_flight_count {
+        if self.copies.shown.len() >= SHOWN_KEPT && self.copies.shown.len() as u64 > 2 * self.in_flight_count() {
             let flights = &self.flights;
             self.copies.shown.retain(|_, own| flights.find(*own).is_some());
         }

@@ -1,15 +1,16 @@
 //! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
 //! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
+use super::backlog::{DUE, REQUEUED};
 use super::copies::known_as;
 use super::flights::Flight;
-use super::machine::{Channel, DUE, REQUEUED};
-use super::open::{Fresh, Open, State};
+use super::machine::Channel;
+use super::open::Open;
+use super::reading::Place;
 use super::runs::HandedRun;
 use super::{Sink, Source};
 use crate::base::{LogId, Position, Ticks};
-use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
-use crate::format::cursor::Interval;
+use crate::format::batch::{Batch, MESSAGE_OVERHEAD, Message, Messages};
 use crate::log::fetch::Fetch;
 
 /// Bounds of one [`Channel::deliver`].
@@ -22,26 +23,6 @@ const _: () = assert!(RUN_MAX <= u16::MAX as usize);
 const PENDING_MAX: usize = 16;
 /// Waiting messages of pending batches that one call steps over.
 const STEPPED_OVER_MAX: usize = 4096;
-
-/// How far a batch was read. The batch itself is asked for again in each turn: a channel that kept it would keep the
-/// whole buffer that was read with it, beyond what the read cache counts.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Of the batch, and its header's.
-    offset: i64,
-    crc: u32,
-    /// Where message `id` begins in the batch's bytes.
-    pub(super) at: usize,
-    pub(super) id: LogId,
-}
-
-impl Place {
-    fn start_of(batch: &Batch) -> Place {
-        let header = &batch.header;
-        let (offset, crc, id) = (header.offset.get(), header.header_crc.get(), LogId(header.log_id.get()));
-        Place { offset, crc, at: BATCH_HEADER_LEN, id }
-    }
-}
 
 /// What is left of a turn.
 pub(super) struct Turn {
@@ -162,8 +143,8 @@ impl Channel {
                 Stop::NoMessage => {}
             }
         }
-        self.waiting_held = held.min(self.waiting_count);
-        if self.ordered && self.waiting_count > 0 {
+        self.waiting_held = held.min(self.backlog.waiting_count());
+        if self.ordered && self.backlog.waiting_count() > 0 {
             // It goes first, and cannot be had now.
             return false;
         }
@@ -181,7 +162,7 @@ impl Channel {
         source: &mut impl Source,
         sink: &mut impl Sink,
     ) -> Stop {
-        let mut after = self.waiting[list].first();
+        let mut after = self.backlog.first_waiting(list);
         // What stands at the offset looked at last, or where that which is lost there ends.
         let (mut batch, mut lost_to): (Option<Batch>, _) = (None, Position::START);
         // Batches that cannot be had now, and whether the device refuses them.
@@ -193,13 +174,13 @@ impl Channel {
             if turn.is_spent() {
                 return Stop::TurnSpent;
             }
-            after = self.open.after(key);
-            let offset = self.open.get(key).offset;
+            after = self.backlog.open().after(key);
+            let offset = self.backlog.get(key).offset;
             if let Some((_, is_held)) = pending[..pending_count].iter().find(|(o, _)| *o == offset) {
-                *held += self.open.get(key).num as u64 * *is_held as u64;
+                *held += self.backlog.get(key).num as u64 * *is_held as u64;
                 stepped_over += 1;
                 if stepped_over == STEPPED_OVER_MAX {
-                    *held = self.waiting_count;
+                    *held = self.backlog.waiting_count();
                     return Stop::NoMessage;
                 }
                 continue;
@@ -209,12 +190,12 @@ impl Channel {
                     Fetch::Batch(found) => batch = Some(found),
                     missing @ (Fetch::Pending | Fetch::Held | Fetch::End) => {
                         let is_held = matches!(missing, Fetch::Held);
-                        *held += self.open.get(key).num as u64 * is_held as u64;
+                        *held += self.backlog.get(key).num as u64 * is_held as u64;
                         self.awaits_read |= matches!(missing, Fetch::Pending);
                         pending[pending_count] = (offset, is_held);
                         pending_count += 1;
                         if pending_count == PENDING_MAX {
-                            *held = self.waiting_count;
+                            *held = self.backlog.waiting_count();
                             return Stop::NoMessage;
                         }
                         continue;
@@ -222,16 +203,16 @@ impl Channel {
                     Fetch::Lost { to, .. } | Fetch::Below { start: to } => (batch, lost_to) = (None, to),
                 }
             }
-            let key = self.split_span(list, key, batch.as_ref().map_or(lost_to, |b| b.header.end()));
-            after = self.open.after(key);
-            turn.spend_walk(self.open.get(key).skip as usize);
-            let Some((batch, found)) = batch.as_ref().and_then(|b| Some((b, find(b, self.open.get(key))?))) else {
+            let key = self.backlog.split_span(list, key, batch.as_ref().map_or(lost_to, |b| b.header.end()));
+            after = self.backlog.open().after(key);
+            turn.spend_walk(self.backlog.get(key).skip as usize);
+            let Some((batch, found)) = batch.as_ref().and_then(|b| Some((b, find(b, self.backlog.get(key))?))) else {
                 // Damage or retention took it away since it was delivered.
                 self.drop_lost(list, key);
                 turn.spend_step();
                 continue;
             };
-            let attempts = self.open.get(key).attempts.saturating_add(1);
+            let attempts = self.backlog.get(key).attempts.saturating_add(1);
             if attempts == 1
                 && let Some(next) = self.put_off_again(list, key, batch, found.at, turn)
             {
@@ -245,11 +226,8 @@ impl Channel {
                     if shown.log_id != found.message.log_id {
                         self.shows(shown.log_id, found.message.log_id);
                     }
-                    let taken = self.take_waiting_message(list, key, &found);
-                    if taken != key {
-                        after = Some(key);
-                    }
-                    self.waiting_count -= 1;
+                    let taken;
+                    (taken, after) = self.backlog.take_waiting(list, key, 1, (found.at, found.behind));
                     self.begin_flight(taken, turn, found.message.unix_ns);
                     turn.spend(found.message.body.len());
                 }
@@ -260,12 +238,9 @@ impl Channel {
                 },
                 // It had a due time, and this would have been its first delivery.
                 Handed::SampledOut => {
-                    let taken = self.take_waiting_message(list, key, &found);
-                    if taken != key {
-                        after = Some(key);
-                    }
-                    self.waiting_count -= 1;
-                    let interval = self.open.remove(taken).interval();
+                    let taken;
+                    (taken, after) = self.backlog.take_waiting(list, key, 1, (found.at, found.behind));
+                    let interval = self.backlog.remove(taken).interval();
                     self.confirm(interval);
                     turn.spend(0);
                 }
@@ -275,27 +250,9 @@ impl Channel {
         Stop::NoMessage
     }
 
-    /// Takes the first message of a waiting entry out of it, as an entry in no list: the entry itself when it is all of it.
-    fn take_waiting_message(&mut self, list: usize, key: u32, found: &Found<'_>) -> u32 {
-        let open = self.open.get_mut(key);
-        if open.num == 1 {
-            (open.at, open.skip) = (found.at as u32, 0);
-            self.open.unlink(&mut self.waiting[list], key);
-            return key;
-        }
-        let front = open.split_front(1);
-        (open.at, open.skip) = (found.behind as u32, 0);
-        let taken = self.open.insert_before(key, front);
-        let open = self.open.get_mut(taken);
-        (open.at, open.skip) = (found.at as u32, 0);
-        taken
-    }
-
     fn drop_lost(&mut self, list: usize, key: u32) {
-        self.open.unlink(&mut self.waiting[list], key);
-        let open = self.open.remove(key);
-        self.waiting_count -= open.num as u64;
-        self.waiting_held = self.waiting_held.min(self.waiting_count);
+        let open = self.backlog.remove_waiting(list, key);
+        self.waiting_held = self.waiting_held.min(self.backlog.waiting_count());
         tracing::warn!(
             channel = %self.name(), log_id = open.id.0, messages = open.num, offset = open.offset,
             "messages that were to be delivered again are lost"
@@ -314,28 +271,25 @@ impl Channel {
             if turn.is_spent() {
                 return Stop::TurnSpent;
             }
-            self.skip_restored();
-            let found = source.fetch(self.next.offset);
+            let found = source.fetch(self.reading.next().offset);
             self.is_log_held = matches!(found, Fetch::Held);
             let to = match found {
-                Fetch::Batch(batch) if self.pass_gap(&batch) => {
-                    turn.spend_step();
-                    continue;
-                }
-                Fetch::Batch(batch) if self.begin_batch(&batch) => {
-                    let start = Place::start_of(&batch);
-                    let is_here = |p: &Place| (p.offset, p.crc) == (start.offset, start.crc);
-                    let mut place = self.place.take().filter(is_here).unwrap_or(start);
-                    let stop = self.deliver_batch(&batch, &mut place, turn, sink);
-                    if batch.header.offset.get() == self.next.offset {
-                        self.place = Some(place);
+                Fetch::Batch(batch) => {
+                    if let Some(gap) = self.reading.pass_gap(&batch) {
+                        self.confirm(gap);
+                        turn.spend_step();
+                        continue;
                     }
-                    match stop {
-                        Some(stop) => return stop,
-                        None => continue,
+                    if let Some(mut place) = self.reading.begin_batch(&batch) {
+                        let stop = self.deliver_batch(&batch, &mut place, turn, sink);
+                        self.reading.end_batch(&batch, place);
+                        match stop {
+                            Some(stop) => return stop,
+                            None => continue,
+                        }
                     }
+                    batch.header.end()
                 }
-                Fetch::Batch(batch) => batch.header.end(),
                 Fetch::Lost { to, .. } => to,
                 Fetch::Below { start } => start,
                 Fetch::Pending => {
@@ -346,70 +300,25 @@ impl Channel {
             };
             turn.spend_step();
             if !self.pass_lost(to) {
-                tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                tracing::error!(channel = %self.name(), next = ?self.reading.next(), ?to, "the log answers with what lies behind");
                 return Stop::NoMessage;
             }
         }
     }
 
-    /// Passes ids that no batch has, before `batch`. False: there are none.
-    fn pass_gap(&mut self, batch: &Batch) -> bool {
-        let start = batch.header.start();
-        let is_gap = !batch.header.is_lost() && start.log_id > self.next.log_id;
-        if is_gap {
-            self.confirm(Interval { start: self.next.log_id, end: start });
-            self.next = start;
-            self.skip_restored();
-        }
-        is_gap
-    }
-
-    /// Moves the read position to where `batch` continues it. False when no message of it is wanted.
-    fn begin_batch(&mut self, batch: &Batch) -> bool {
-        let (start, end) = (batch.header.start(), batch.header.end());
-        if batch.header.is_lost() || end.log_id <= self.next.log_id {
-            return false;
-        }
-        let index = self.next.log_id.0 - start.log_id.0;
-        self.next.offset = start.offset;
-        self.next.count = start.count + index as i64;
-        true
-    }
-
-    /// Everything up to `to` is gone: it counts as confirmed. False when that leads nowhere.
+    /// Everything up to `to` is gone. False when that leads nowhere.
     fn pass_lost(&mut self, to: Position) -> bool {
-        if to.offset <= self.next.offset {
-            return false;
-        }
-        if to.log_id > self.next.log_id {
-            self.confirm(Interval { start: self.next.log_id, end: to });
-        }
-        let log_id = self.next.log_id.max(to.log_id);
-        self.next = Position { offset: to.offset, count: self.next.count.max(to.count), log_id };
-        self.skip_restored();
-        true
+        let lost = self.reading.pass_lost(to);
+        lost.into_iter().for_each(|lost| self.confirm(lost));
+        lost.is_some()
     }
 
-    /// Steps over what was confirmed before the channel was made.
-    pub(super) fn skip_restored(&mut self) {
-        while let Some(Interval { start, end }) = self.restored.nearest() {
-            if start > self.next.log_id {
-                return;
-            }
-            if end.log_id > self.next.log_id {
-                self.next = end;
-            }
-            self.restored.pop();
-        }
-    }
-
-    /// Hands out messages of the batch in which `next` is. `None`: `next` has left the batch.
+    /// Hands out messages of the batch in which the read position is. `None`: the position has left the batch.
     fn deliver_batch(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> Option<Stop> {
         let header = &batch.header;
-        let (offset, last, unix_ns) = (header.offset.get(), header.last_log_id.get(), header.base_unix_ns.get());
-        let len = header.len() as u32;
+        let (offset, unix_ns) = (header.offset.get(), header.base_unix_ns.get());
         let bytes = &batch.bytes;
-        while self.next.offset == offset {
+        while self.reading.is_in(batch) {
             if self.is_held() {
                 return Some(Stop::NoClient);
             }
@@ -428,11 +337,11 @@ impl Channel {
             };
             let at = place.at;
             let behind = bytes.len() - messages.rest_len();
-            if message.log_id < self.next.log_id {
-                (place.at, place.id) = (behind, LogId(place.id.0 + 1));
+            if message.log_id < self.reading.next().log_id {
+                place.pass(1, behind);
                 continue;
             }
-            if !self.handed.is_empty() && self.take_up(batch, place, turn) {
+            if self.take_up(batch, place, turn) {
                 if self.ordered {
                     return Some(Stop::TurnSpent);
                 }
@@ -444,27 +353,19 @@ impl Channel {
             if message.due_unix_ns.is_some() && self.put_off(batch, place, turn) {
                 continue;
             }
-            let open = Open::new(Fresh {
-                id: message.log_id,
-                offset,
-                count: self.next.count,
-                at: at as u32,
-                last_of: if message.log_id.0 == last { len } else { 0 },
-                num: 1,
-            });
-            let interval = open.interval();
+            let open = self.reading.entry(batch, place, 1);
             let (shown, deliveries) = known_as(&message, 1);
             match self.hand_out(&shown, deliveries, (offset + at as i64, (behind - at) as u32), sink) {
                 Handed::Taken => {
                     if shown.log_id != message.log_id {
                         self.shows(shown.log_id, message.log_id);
                     }
-                    let key = self.open.push(open);
+                    let key = self.backlog.push(open);
                     self.begin_flight(key, turn, message.unix_ns);
                     turn.spend(message.body.len());
                 }
                 Handed::SampledOut => {
-                    self.confirm(interval);
+                    self.confirm(open.interval());
                     turn.spend(0);
                 }
                 Handed::Ranged => match self.hand_log_run(batch, place, turn, sink) {
@@ -473,9 +374,8 @@ impl Channel {
                 },
                 Handed::NoClient => return Some(Stop::NoClient),
             }
-            (place.at, place.id) = (behind, LogId(place.id.0 + 1));
-            self.next = interval.end;
-            self.skip_restored();
+            place.pass(1, behind);
+            self.reading.pass(&open);
         }
         None
     }
@@ -511,18 +411,14 @@ impl Channel {
         let number = self.clients.next().expect("the client that took a message has credit until it is spent");
         let client = self.clients.get_mut(number);
         let timer = self.flights.wheel.insert(now, now + client.timeout, Flight { key, client: number, delivered: now, age_s });
-        let open = self.open.get_mut(key);
-        open.state = State::InFlight;
-        open.attempts = open.attempts.saturating_add(1);
-        let num = open.num as u32;
+        self.backlog.begin_flight(&mut client.in_flight, key);
+        let &Open { id, num, .. } = self.backlog.get(key);
         if client.is_ranged {
-            client.runs.insert(open.id, timer);
+            client.runs.insert(id, timer);
         } else {
-            self.flights.name(open.id, timer);
+            self.flights.name(id, timer);
         }
-        self.open.push_back(&mut client.in_flight, key);
-        self.clients.spend(number, num);
-        self.in_flight_count += num as u64;
+        self.clients.spend(number, num as u32);
     }
 }
 

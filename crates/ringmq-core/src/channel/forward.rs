@@ -9,11 +9,10 @@
 //! deferred messages, and a segment.
 
 use super::Source;
-use super::deliver::{Found, find};
+use super::deliver::find;
 use super::machine::Channel;
 use super::open::State;
 use crate::base::{LogId, Position, Ticks};
-use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
 
@@ -59,15 +58,15 @@ impl Channel {
     /// Wants copies of the first open messages, if they are deferred and hold back enough. `end`: of the log. A channel that is far
     /// behind the end would meet a copy too late.
     pub fn look_forward(&mut self, now: Ticks, end: Position, policy: ForwardPolicy, source: &mut impl Source) {
-        let is_behind = end.offset - self.next.offset > policy.held_bytes as i64;
+        let is_behind = end.offset - self.reading.next().offset > policy.held_bytes as i64;
         if is_behind || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
             return;
         }
-        let mut next = self.open.lowest_key().filter(|&key| self.open.get(key).id > self.copies.forward.until);
+        let mut next = self.backlog.open().lowest_key().filter(|&key| self.backlog.get(key).id > self.copies.forward.until);
         for _ in 0..ROUND {
             let Some(key) = next.filter(|&key| self.is_worth_a_copy(key, policy)) else { return };
             // The entry may go on in other batches.
-            let first = self.open.get(key).first();
+            let first = self.backlog.get(key).first();
             let batch = match source.fetch(first.offset) {
                 Fetch::Batch(batch) => batch,
                 Fetch::Pending | Fetch::Held | Fetch::End => return,
@@ -81,42 +80,18 @@ impl Channel {
             if wait <= policy.after {
                 return;
             }
-            let taken = self.take_deferred_message(key, &batch, &found, (now, now + wait));
+            let taken = self.backlog.split_deferred(key, &batch, (found.at, found.behind), (now, now + wait));
             self.copies.want(first.id, taken, now + wait);
             self.copies.forward.allowance -= (found.behind - found.at) as i64;
-            next = self.open.higher(taken);
+            next = self.backlog.open().higher(taken);
         }
     }
 
     /// An entry that nobody has had, is deferred, and has so much read behind it.
     fn is_worth_a_copy(&self, key: u32, policy: ForwardPolicy) -> bool {
-        let open = self.open.get(key);
-        let held_bytes = (self.next.offset - open.offset) as u64;
+        let open = self.backlog.get(key);
+        let held_bytes = (self.reading.next().offset - open.offset) as u64;
         let is_unread = open.state == State::Deferred && open.attempts == 0;
         is_unread && held_bytes > policy.held_bytes && self.copies.forward.allowance > 0
-    }
-
-    /// Takes the first message of a deferred entry out of it, as an entry that is deferred, too: the entry itself when it is all of it.
-    fn take_deferred_message(&mut self, key: u32, batch: &Batch, found: &Found<'_>, (now, due): (Ticks, Ticks)) -> u32 {
-        let open = self.open.get_mut(key);
-        if open.num == 1 {
-            (open.at, open.skip) = (found.at as u32, 0);
-            // What is read next does not become a part of what is confirmed with the copy.
-            self.last_put_off = self.last_put_off.filter(|last| last.key != key);
-            return key;
-        }
-        let mut front = open.split_front(1);
-        let end = batch.header.end();
-        if open.id == end.log_id {
-            let len = (end.offset - open.offset) as u32;
-            front.last_of = len;
-            (open.offset, open.at, open.skip, open.last_of) = (end.offset, BATCH_HEADER_LEN as u32, 0, open.last_of - len);
-        } else {
-            (open.at, open.skip) = (found.behind as u32, 0);
-        }
-        (front.at, front.skip) = (found.at as u32, 0);
-        let front = self.open.insert_before(key, front);
-        self.deferred.insert(&mut self.open, now, due, front);
-        front
     }
 }

@@ -1,16 +1,16 @@
 //! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
 
+use super::backlog::{Backlog, REQUEUED};
 use super::clients::Clients;
 use super::copies::Copies;
-use super::cursor::{self, Restored};
-use super::delayed::LastPutOff;
-use super::deliver::Place;
+use super::cursor;
 use super::finished::Finished;
 use super::flights::{Flight, Flights};
-use super::open::{Deferred, List, Open, OpenSet, State};
+use super::open::Open;
 use super::ordered::Syncing;
+use super::reading::Reading;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
-use crate::format::cursor::{CursorImage, Handed, Interval};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::metrics::end_to_end::Window;
 use crate::metrics::stats::ChannelStats;
 use crate::seam::message::SubOptions;
@@ -34,10 +34,6 @@ pub struct NotInFlight;
 /// Timers handled by one [`Channel::tick`], so that a crowd of timeouts does not make one long turn.
 const TICK_TIMERS_MAX: usize = 10_000;
 
-/// The lists of waiting messages, in the order in which they go out.
-pub(super) const REQUEUED: usize = 0;
-pub(super) const DUE: usize = 1;
-
 /// One channel on one partition, on the partition's core.
 #[derive(Debug)]
 pub struct Channel {
@@ -55,34 +51,21 @@ pub struct Channel {
     /// Messages before the place where the channel stood when it was made.
     began: i64,
 
-    /// The first message that was never read, and the start of its batch.
-    pub(super) next: Position,
-    pub(super) restored: Restored,
-    /// What had been delivered before a clean stop and is not read yet; the nearest is last.
-    pub(super) handed: Vec<Handed>,
-    /// How far the batch in which `next` is was read.
-    pub(super) place: Option<Place>,
+    pub(super) reading: Reading,
     /// The last delivery ended at a read that is under way, and nothing was handed out.
     pub(super) awaits_read: bool,
-    /// The log cannot be read at `next`, as far as known.
+    /// The log cannot be read at the read position, as far as known.
     pub(super) is_log_held: bool,
     /// Waiting messages that cannot be read, as far as known.
     pub(super) waiting_held: u64,
     /// So that channels of one topic do not all sample the same messages.
     sample_salt: u64,
 
-    pub(super) open: OpenSet,
+    pub(super) backlog: Backlog,
     pub(super) flights: Flights,
-    pub(super) deferred: Deferred,
-    pub(super) last_put_off: Option<LastPutOff>,
     pub(super) copies: Box<Copies>,
     /// Memory that open messages may take before the log is read no further: [`Channel::set_room`].
     room: usize,
-    /// [`REQUEUED`] and [`DUE`].
-    pub(super) waiting: [List; 2],
-    pub(super) waiting_count: u64,
-    pub(super) in_flight_count: u64,
-    pub(super) deferred_count: u64,
     pub(super) clients: Clients,
 
     requeue_count: u64,
@@ -94,7 +77,8 @@ impl Channel {
     /// Goes on where the cursor stands: everything that it does not say to be confirmed is delivered (again).
     pub fn new(options: ChannelOptions, partition: PartitionId, cursor: CursorImage) -> Self {
         let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
-        let mut channel = Channel {
+        let reading = Reading::new(cursor.confirmed, cursor.intervals, cursor.handed);
+        Channel {
             max_msg_timeout: options.max_msg_timeout,
             max_req_timeout: options.max_req_timeout,
             name: cursor.name,
@@ -103,35 +87,23 @@ impl Channel {
             first: cursor.first,
             epoch: cursor.epoch,
             generation: cursor.generation,
-            began: 0,
-            next: cursor.confirmed,
-            restored: Restored::new(cursor.intervals),
-            handed: cursor.handed.into_iter().rev().collect(),
+            began: reading.next().count,
+            reading,
             finished: Finished::default(),
             syncing: Syncing::default(),
-            place: None,
             awaits_read: false,
             is_log_held: false,
             waiting_held: 0,
             sample_salt,
-            open: OpenSet::default(),
+            backlog: Backlog::default(),
             flights: Flights::default(),
-            deferred: Deferred::default(),
-            last_put_off: None,
             copies: Box::default(),
             room: usize::MAX,
-            waiting: [List::EMPTY; 2],
-            waiting_count: 0,
-            in_flight_count: 0,
-            deferred_count: 0,
             clients: Clients::default(),
             requeue_count: 0,
             timeout_count: 0,
             end_to_end: options.end_to_end.map(|length| Box::new(Window::new(length, Ticks::default()))),
-        };
-        channel.skip_restored();
-        channel.began = channel.next.count;
-        channel
+        }
     }
 
     pub fn name(&self) -> &ChannelName {
@@ -175,12 +147,11 @@ impl Channel {
         let mut client = self.clients.remove(number);
         let mut returned = 0;
         while let Some(key) = client.in_flight.first() {
-            let &Open { id, num, .. } = self.open.get(key);
+            let &Open { id, num, .. } = self.backlog.get(key);
             let timer = if client.is_ranged { client.runs.remove(&id) } else { Some(self.flights.forget(id)) };
             self.flights.wheel.cancel(timer.expect("what a client has is in flight"));
-            self.open.unlink(&mut client.in_flight, key);
-            self.in_flight_count -= num as u64;
-            self.wait(REQUEUED, key);
+            self.backlog.end_flight(&mut client.in_flight, key);
+            self.backlog.wait(REQUEUED, key);
             returned += num as usize;
         }
         returned
@@ -222,8 +193,8 @@ impl Channel {
     /// Names each client that has no credit while messages are there for it. A client is named once, then again only
     /// after it was lent credit and has spent it (or it was recalled). `end` is the log's durable end.
     pub fn hungry(&mut self, end: Position, tell: &mut impl FnMut(SubId)) {
-        let unread = self.next.log_id < end.log_id && self.may_read() && !self.is_log_held;
-        if !self.paused && !self.is_held() && (self.waiting_count > self.waiting_held || unread) {
+        let unread = self.reading.is_before(end) && self.may_read() && !self.is_log_held;
+        if !self.paused && !self.is_held() && (self.backlog.waiting_count() > self.waiting_held || unread) {
             self.clients.tell_starved(tell);
         }
     }
@@ -275,19 +246,19 @@ impl Channel {
         let Flight { key, client, delivered, age_s } = self.land(timer);
         if let Some(window) = &mut self.end_to_end {
             let took = now.since(delivered) + Duration::from_secs_f32(age_s);
-            window.record(now, took, self.open.get(key).num as u64);
+            window.record(now, took, self.backlog.get(key).num as u64);
         }
-        self.clients.get_mut(client).finish_count += self.open.get(key).num as u64;
+        self.clients.get_mut(client).finish_count += self.backlog.get(key).num as u64;
         if self.ordered {
             return self.begin_finish(key);
         }
-        let interval = self.open.remove(key).interval();
+        let interval = self.backlog.remove(key).interval();
         self.confirm(interval);
     }
 
     pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
         let Flight { key, client, .. } = self.land(timer);
-        let &Open { id, num, .. } = self.open.get(key);
+        let &Open { id, num, .. } = self.backlog.get(key);
         let num = num as u64;
         let owner = self.clients.get_mut(client);
         owner.requeue_count += num;
@@ -295,9 +266,9 @@ impl Channel {
         let is_long = delay > owner.timeout && !owner.is_ranged;
         self.requeue_count += num;
         if delay.is_zero() {
-            self.wait(REQUEUED, key);
+            self.backlog.wait(REQUEUED, key);
         } else {
-            self.defer(key, now + delay, now);
+            self.backlog.defer(key, now + delay, now);
             if is_long && !self.ordered && !self.name.is_ephemeral() {
                 self.copies.want(id, key, now + delay);
             }
@@ -314,42 +285,23 @@ impl Channel {
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
     /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
     pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
-        let Channel { flights, deferred, copies, open, clients, waiting, last_put_off, .. } = self;
-        let (mut late, mut due) = (0, 0);
         let mut expired = vec![];
-        flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
-        for Flight { key, client, .. } in expired.drain(..) {
-            let &Open { id, num, .. } = open.get(key);
-            let client = clients.get_mut(client);
-            client.in_flight_count -= num as u64;
-            if client.is_ranged {
-                client.runs.remove(&id);
-            } else {
-                flights.forget(id);
-            }
-            open.unlink(&mut client.in_flight, key);
-            timed_out(client.sub, num as u32);
-            late += num as u64;
-            open.get_mut(key).state = State::Waiting;
-            open.push_back(&mut waiting[REQUEUED], key);
+        self.flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
+        for Flight { key, client, .. } in expired {
+            let num = self.leave_client(key, client);
+            timed_out(self.clients.get(client).sub, num as u32);
+            self.timeout_count += num;
+            self.backlog.wait(REQUEUED, key);
         }
         for _ in 0..TICK_TIMERS_MAX {
-            let Some(key) = deferred.pop_due(open, now) else { break };
-            due += open.get(key).num as u64;
-            copies.forget(open.get(key).id);
-            *last_put_off = last_put_off.filter(|last| last.key != key);
-            open.get_mut(key).state = State::Waiting;
-            open.push_back(&mut waiting[DUE], key);
+            let Some(id) = self.backlog.pop_due(now) else { break };
+            self.copies.forget(id);
         }
-        self.in_flight_count -= late;
-        self.timeout_count += late;
-        self.deferred_count -= due;
-        self.waiting_count += late + due;
     }
 
     /// When [`Channel::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        [self.flights.wheel.next_deadline(), self.deferred.deadline()].into_iter().flatten().min()
+        [self.flights.wheel.next_deadline(), self.backlog.deadline()].into_iter().flatten().min()
     }
 
     /// Another client has it in flight.
@@ -375,25 +327,22 @@ impl Channel {
     /// Takes an entry out of its client's hands; then it is in no list.
     fn land(&mut self, timer: TimerId) -> Flight {
         let flight = self.flights.wheel.cancel(timer);
-        let &Open { id, num, .. } = self.open.get(flight.key);
-        let client = self.clients.get_mut(flight.client);
-        self.open.unlink(&mut client.in_flight, flight.key);
+        self.leave_client(flight.key, flight.client);
+        flight
+    }
+
+    /// Takes an entry, whose timer has ended, from its client; then it is in no list. The number of its messages.
+    fn leave_client(&mut self, key: u32, client: u32) -> u64 {
+        let &Open { id, num, .. } = self.backlog.get(key);
+        let client = self.clients.get_mut(client);
+        self.backlog.end_flight(&mut client.in_flight, key);
         if client.is_ranged {
             client.runs.remove(&id);
         } else {
             self.flights.forget(id);
         }
         client.in_flight_count -= num as u64;
-        self.in_flight_count -= num as u64;
-        flight
-    }
-
-    /// An entry that is in no list is to be delivered again.
-    pub(super) fn wait(&mut self, list: usize, key: u32) {
-        let open = self.open.get_mut(key);
-        open.state = State::Waiting;
-        self.waiting_count += open.num as u64;
-        self.open.push_back(&mut self.waiting[list], key);
+        num as u64
     }
 
     // ---- what is confirmed
@@ -417,7 +366,7 @@ impl Channel {
 
     /// Nobody needs what lies before it, whatever comes of a change that is not settled.
     pub fn confirmed(&self) -> Position {
-        let here = cursor::confirmed(&self.open, self.next);
+        let here = cursor::confirmed(self.backlog.open(), self.reading.next());
         match &self.syncing {
             Syncing::Move(before) => std::cmp::min_by_key(here, before.confirmed(), |p| p.log_id),
             _ => here,
@@ -431,7 +380,8 @@ impl Channel {
 
     /// As it is journaled: with what is not settled.
     pub fn image(&self) -> CursorImage {
-        let (confirmed, intervals) = cursor::image(&self.open, self.next, &self.restored, self.finishing_entry());
+        let (next, restored) = (self.reading.next(), self.reading.restored());
+        let (confirmed, intervals) = cursor::image(self.backlog.open(), next, restored, self.finishing_entry());
         CursorImage {
             name: self.name.clone(),
             paused: self.paused,
@@ -441,7 +391,7 @@ impl Channel {
             generation: self.generation,
             confirmed,
             intervals,
-            handed: self.handed.iter().rev().copied().collect(),
+            handed: self.reading.handed().copied().collect(),
         }
     }
 
@@ -450,16 +400,15 @@ impl Channel {
     /// Messages up to `end` (the log's) that wait for a delivery, as nsqd counts: in flight and deferred ones are not
     /// among them.
     pub fn depth(&self, end: Position) -> u64 {
-        let unread = u64::try_from(end.count - self.next.count).unwrap_or(0);
-        unread.saturating_sub(self.restored.count()) + self.waiting_count
+        self.reading.unread(end) + self.backlog.waiting_count()
     }
 
     pub fn in_flight_count(&self) -> u64 {
-        self.in_flight_count
+        self.backlog.in_flight_count()
     }
 
     pub fn deferred_count(&self) -> u64 {
-        self.deferred_count
+        self.backlog.deferred_count()
     }
 
     /// Forgets the times from publish to FIN that are older than their window.
@@ -473,8 +422,8 @@ impl Channel {
             client_count: self.clients().count() as u64,
             channel: self.name.to_string(),
             depth: self.depth(end),
-            in_flight_count: self.in_flight_count,
-            deferred_count: self.deferred_count,
+            in_flight_count: self.in_flight_count(),
+            deferred_count: self.deferred_count(),
             message_count: u64::try_from(end.count - self.began).unwrap_or(0),
             requeue_count: self.requeue_count,
             timeout_count: self.timeout_count,
@@ -494,7 +443,7 @@ impl Channel {
 
     /// The log may be read on. A few open messages are always allowed: what is in memory already has room for them.
     pub(super) fn may_read(&self) -> bool {
-        self.open.has_room() || self.open_bytes() < self.room || self.open.is_empty()
+        self.backlog.open().has_room() || self.open_bytes() < self.room || self.backlog.is_empty()
     }
 
     pub fn room(&self) -> usize {
@@ -503,22 +452,18 @@ impl Channel {
 
     /// Open messages take all memory that they may: nothing of the log, which ends at `end`, is read before some are finished.
     pub fn is_full(&self, end: Position) -> bool {
-        self.next.log_id < end.log_id && !self.may_read()
+        self.reading.is_before(end) && !self.may_read()
     }
 
     /// Bytes allocated for open messages, without the timers of those in flight, which the clients' RDY bounds. Constant time.
     pub fn open_bytes(&self) -> usize {
-        self.open.allocated_bytes() + self.deferred.allocated_bytes() + self.copies.allocated_bytes()
+        self.backlog.allocated_bytes() + self.copies.allocated_bytes()
     }
 
     /// Bytes allocated for messages that are open, or were confirmed before the channel was made.
     pub fn memory_bytes(&self) -> usize {
         // A B-tree's nodes are two thirds full, and a bit more than their entries.
         let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, TimerId)>() * 2).sum();
-        self.open_bytes()
-            + self.flights.allocated_bytes()
-            + self.restored.allocated_bytes()
-            + self.handed.capacity() * size_of::<Handed>()
-            + runs
+        self.open_bytes() + self.flights.allocated_bytes() + self.reading.allocated_bytes() + runs
     }
 }

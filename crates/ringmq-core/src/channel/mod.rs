@@ -24,6 +24,7 @@
 //! Nothing bounds how many messages are open but memory: [`Channel::set_room`].
 
 mod arena;
+mod backlog;
 mod clients;
 mod copies;
 #[cfg(test)]
@@ -51,6 +52,7 @@ mod ordered_tests;
 #[cfg(test)]
 mod range_tests;
 mod ranges;
+mod reading;
 mod runs;
 #[cfg(test)]
 mod tests;

@@ -122,6 +122,12 @@ impl List {
     }
 }
 
+impl Default for List {
+    fn default() -> Self {
+        List::EMPTY
+    }
+}
+
 #[derive(Debug)]
 pub struct OpenSet {
     arena: Arena<Open>,

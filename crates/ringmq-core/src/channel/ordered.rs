@@ -14,11 +14,12 @@
 //! taken back needs again. A cursor that goes back, or elsewhere, does so under a higher generation, which ends all that
 //! was journaled before.
 
-use super::cursor::{Restored, Stood};
+use super::backlog::REQUEUED;
+use super::cursor::Stood;
 use super::finished::Finished;
 use super::flights::Flights;
-use super::machine::{Channel, REQUEUED};
-use super::open::{Deferred, List, State};
+use super::machine::Channel;
+use super::reading::Reading;
 use crate::base::{LogId, Position, SubId};
 use crate::format::cursor::Interval;
 
@@ -48,12 +49,12 @@ impl Channel {
 
     /// Nothing may be handed out, whoever has credit.
     pub(super) fn is_held(&self) -> bool {
-        self.is_syncing() || self.ordered && self.in_flight_count + self.deferred_count > 0
+        self.is_syncing() || self.ordered && self.in_flight_count() + self.deferred_count() > 0
     }
 
     /// What the FIN that is not settled confirms: for the journal.
     pub fn finishing(&self) -> Option<Interval> {
-        self.finishing_entry().map(|key| self.open.get(key).interval())
+        self.finishing_entry().map(|key| self.backlog.get(key).interval())
     }
 
     pub(super) fn finishing_entry(&self) -> Option<u32> {
@@ -70,14 +71,14 @@ impl Channel {
     /// The entry, which is in no list, was finished by its client.
     pub(super) fn begin_finish(&mut self, key: u32) {
         assert!(!self.is_syncing(), "nothing is in flight while a change is not settled");
-        self.open.get_mut(key).state = State::Finishing;
+        self.backlog.begin_finish(key);
         self.syncing = Syncing::Finish(key);
     }
 
     /// From here on the channel is ordered, or is not. What is open then is dropped and delivered again; `dropped` is told
     /// whose messages in flight, and how many.
     pub fn set_ordered(&mut self, ordered: bool, dropped: &mut impl FnMut(SubId, u32)) {
-        assert!(!self.is_syncing() || self.open.is_empty(), "a FIN is settled first");
+        assert!(!self.is_syncing() || self.backlog.is_empty(), "a FIN is settled first");
         if self.ordered != ordered {
             self.ordered = ordered;
             let stood = self.drop_open(dropped);
@@ -106,13 +107,11 @@ impl Channel {
         self.syncing = Syncing::Move(stood);
         self.raise_generation();
         self.read_from((confirmed, intervals));
-        self.skip_restored();
     }
 
     /// Messages of which nothing was read are dropped as confirmed ones, under a higher generation, which is to be journaled.
     pub fn pass_over(&mut self, interval: Interval) {
-        self.restored.insert(interval);
-        self.skip_restored();
+        self.reading.restore(interval);
         self.raise_generation();
     }
 
@@ -135,11 +134,11 @@ impl Channel {
     pub fn settle(&mut self, kept: bool) {
         match std::mem::take(&mut self.syncing) {
             Syncing::Finish(key) if kept => {
-                self.open.remove(key);
+                self.backlog.remove(key);
             }
             Syncing::Finish(key) => {
                 self.raise_generation();
-                self.wait(REQUEUED, key);
+                self.backlog.wait(REQUEUED, key);
             }
             Syncing::Move(before) if !kept => {
                 self.raise_generation();
@@ -160,14 +159,14 @@ impl Channel {
     /// Nothing is open any more; says where the channel stood.
     fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) -> Stood {
         self.clients.drop_in_flight(dropped);
-        (self.flights, self.deferred, self.waiting) = (Flights::default(), Deferred::default(), [List::EMPTY; 2]);
-        (self.copies, self.handed, self.last_put_off) = (Box::default(), vec![], None);
-        (self.waiting_count, self.in_flight_count, self.deferred_count) = (0, 0, 0);
-        Stood { open: std::mem::take(&mut self.open), next: self.next, restored: std::mem::take(&mut self.restored) }
+        (self.flights, self.copies) = (Flights::default(), Box::default());
+        let nowhere = Reading::new(self.reading.next(), vec![], vec![]);
+        let (next, restored) = std::mem::replace(&mut self.reading, nowhere).into_parts();
+        Stood { open: std::mem::take(&mut self.backlog).into_open(), next, restored }
     }
 
     fn read_from(&mut self, (confirmed, intervals): (Position, Vec<Interval>)) {
-        (self.next, self.restored) = (confirmed, Restored::new(intervals));
-        (self.place, self.awaits_read, self.is_log_held, self.waiting_held) = (None, false, false, 0);
+        self.reading = Reading::new(confirmed, intervals, vec![]);
+        (self.awaits_read, self.is_log_held, self.waiting_held) = (false, false, 0);
     }
 }

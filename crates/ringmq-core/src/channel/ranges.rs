@@ -49,7 +49,7 @@ impl Channel {
     }
 
     fn run(&self, timer: TimerId) -> &Open {
-        self.open.get(self.flights.wheel.get(timer).key)
+        self.backlog.get(self.flights.wheel.get(timer).key)
     }
 
     /// The client's first run that has an id of `from ..= last`.
@@ -66,16 +66,12 @@ impl Channel {
     /// Makes the first `num` messages of a run in flight a run of their own, which is returned. The flight goes on with the rest.
     fn cut_run(&mut self, now: Ticks, timer: TimerId, num: u16) -> TimerId {
         let flight = *self.flights.wheel.get(timer);
-        let rest = self.open.get_mut(flight.key);
-        let front = rest.split_front(num);
-        let rest_id = rest.id;
-        let key = self.open.insert_before(flight.key, front);
+        let client = self.clients.get_mut(flight.client);
+        let key = self.backlog.split_flight(&mut client.in_flight, flight.key, num);
         let deadline = self.flights.wheel.deadline(timer);
         let front_timer = self.flights.wheel.insert(now, deadline, Flight { key, ..flight });
-        let client = self.clients.get_mut(flight.client);
-        client.runs.insert(front.id, front_timer);
-        client.runs.insert(rest_id, timer);
-        self.open.list_before(&mut client.in_flight, flight.key, key);
+        client.runs.insert(self.backlog.get(key).id, front_timer);
+        client.runs.insert(self.backlog.get(flight.key).id, timer);
         front_timer
     }
 }

@@ -2,9 +2,9 @@
 //! that is left of a batch is a subtraction; the end of a shorter run is found by a walk over the heads of its messages.
 
 use super::delayed::Stretch;
-use super::deliver::{Place, RUN_MAX, Turn};
+use super::deliver::{RUN_MAX, Turn};
 use super::machine::Channel;
-use super::open::{Fresh, Open};
+use super::reading::Place;
 use super::{Run, Sink};
 use crate::base::LogId;
 use crate::format::batch::{Batch, Messages};
@@ -19,36 +19,25 @@ pub(super) enum HandedRun {
 }
 
 impl Channel {
-    /// Gives the next client, which is ranged, a run of what the log has at `next`, where `place` stands too.
+    /// Gives the next client, which is ranged, a run of what the log has at the read position, where `place` stands too.
     pub(super) fn hand_log_run(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> HandedRun {
-        let Place { at, id: first, .. } = place;
+        let Place { at, id: first, .. } = *place;
         let number = self.clients.next().expect("the next client was seen");
-        // `skip_restored` left `next` before the nearest of them.
-        let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - first.0);
-        let ahead = until_restored.min(self.until_handed(*first));
+        let ahead = self.reading.until_known(first);
         let limit = (self.clients.run_max(number) as u64).min(ahead).min(self.run_limit() as u64) as usize;
-        let limit = self.due_limit(batch, *at, *first, limit, turn);
-        let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
-        let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
+        let limit = self.due_limit(batch, at, first, limit, turn);
+        let Some(cut) = cut(batch, at, first, limit, turn) else { return HandedRun::Later };
+        let open = self.reading.entry(batch, place, cut.num);
+        let run = Run { batch, first, num: cut.num as u32, count: open.count, at: at..cut.end, attempts: 1 };
         if !sink.deliver_range(self.clients.get(number).sub, &run) {
             self.clients.get_mut(number).blocked = true;
             return HandedRun::Refused;
         }
-        let is_last = run.last().0 == batch.header.last_log_id.get();
-        let open = Open::new(Fresh {
-            id: *first,
-            offset: batch.header.offset.get(),
-            count: self.next.count,
-            at: *at as u32,
-            last_of: if is_last { batch.header.len() as u32 } else { 0 },
-            num: cut.num,
-        });
-        turn.spend_run(cut.num, cut.end - *at);
-        (*at, *first) = (cut.end, LogId(first.0 + cut.num as u64));
-        self.next = open.interval().end;
-        let key = self.open.push(open);
+        turn.spend_run(cut.num, cut.end - at);
+        place.pass(cut.num as u64, cut.end);
+        self.reading.pass(&open);
+        let key = self.backlog.push(open);
         self.begin_flight(key, turn, batch.header.base_unix_ns.get());
-        self.skip_restored();
         HandedRun::Taken(None)
     }
 
@@ -65,7 +54,7 @@ impl Channel {
     ) -> HandedRun {
         let number = self.clients.next().expect("the next client was seen");
         let limit = (self.clients.run_max(number) as usize).min(self.run_limit());
-        let head = *self.open.get(key);
+        let head = *self.backlog.get(key);
         let mut limit = limit.min(self.joined(key, limit));
         if head.attempts == 0 {
             limit = self.due_limit(batch, at, head.id, limit, turn);
@@ -84,8 +73,7 @@ impl Channel {
             return HandedRun::Refused;
         }
         turn.spend_run(cut.num, cut.end - at);
-        let (taken, after) = self.take_waiting(list, key, at, &cut);
-        self.waiting_count -= cut.num as u64;
+        let (taken, after) = self.backlog.take_waiting(list, key, cut.num, (at, cut.end));
         self.begin_flight(taken, turn, batch.header.base_unix_ns.get());
         HandedRun::Taken(after)
     }
@@ -107,12 +95,12 @@ impl Channel {
 
     /// Messages that lie side by side in the list as in the batch, from an entry on, up to about `limit`.
     fn joined(&self, key: u32, limit: usize) -> usize {
-        let head = self.open.get(key);
+        let head = self.backlog.get(key);
         let (mut num, mut tail) = (head.num as usize, key);
         while num < limit
-            && let Some(next) = self.open.after(tail)
+            && let Some(next) = self.backlog.open().after(tail)
         {
-            let open = self.open.get(next);
+            let open = self.backlog.get(next);
             let follows = open.id.0 == head.id.0 + num as u64 && open.offset == head.offset && open.attempts == head.attempts;
             if !follows {
                 break;
@@ -121,39 +109,6 @@ impl Channel {
             tail = next;
         }
         num
-    }
-
-    /// Takes the messages of `cut` out of the waiting list, from the entry `key` on, which begins at `at`, as one entry
-    /// that is in no list. Also says where the list goes on.
-    fn take_waiting(&mut self, list: usize, key: u32, at: usize, cut: &Cut) -> (u32, Option<u32>) {
-        let head = self.open.get_mut(key);
-        if head.num > cut.num {
-            (head.at, head.skip) = (at as u32, 0);
-            let front = head.split_front(cut.num);
-            (head.at, head.skip) = (cut.end as u32, 0);
-            return (self.open.insert_before(key, front), Some(key));
-        }
-        let mut after = self.open.after(key);
-        self.open.unlink(&mut self.waiting[list], key);
-        let head = self.open.get(key);
-        let (mut left, mut last_of) = (cut.num - head.num, head.last_of);
-        while left > 0 {
-            let next = after.expect("what was joined is in the list");
-            let open = self.open.get_mut(next);
-            if open.num > left {
-                open.split_front(left);
-                (open.at, open.skip) = (cut.end as u32, 0);
-                last_of = 0;
-                break;
-            }
-            (left, last_of) = (left - open.num, open.last_of);
-            after = self.open.after(next);
-            self.open.unlink(&mut self.waiting[list], next);
-            self.open.remove(next);
-        }
-        let head = self.open.get_mut(key);
-        (head.at, head.skip, head.num, head.last_of) = (at as u32, 0, cut.num, last_of);
-        (key, after)
     }
 }
 

@@ -398,8 +398,8 @@ fn attempts_saturate() {
     let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
     subscribe(&mut channel, A, 3);
     channel.deliver(ms(0), &mut log, &mut got);
-    let (key, _) = channel.open.iter().next().unwrap();
-    channel.open.get_mut(key).attempts = u16::MAX - 1;
+    let (key, _) = channel.backlog.open().iter().next().unwrap();
+    channel.backlog.set_attempts(key, u16::MAX - 1);
     for _ in 0..2 {
         channel.requeue(ms(0), A, LogId(1), Duration::ZERO).unwrap();
         channel.deliver(ms(0), &mut log, &mut got);
