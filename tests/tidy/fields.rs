@@ -9,12 +9,10 @@ const PUBLIC_FIELDS_MAX: usize = 20;
 
 /// Structs that have more, with how many they may have: a number only falls. Settings, formats and results are lists of values that
 /// nothing follows from; the others are still to be split.
-const MANY_FIELDS: [(&str, usize); 11] = [
+const MANY_FIELDS: [(&str, usize); 9] = [
     ("codec::nsq::limits::Limits", 25),
     ("format::files::SnapshotHeader", 23),
     ("load::options::Options", 28),
-    ("log::partition::PartitionLog", 22),
-    ("log::store::Store", 23),
     ("shard::engine::Engine", 29),
     ("sim::cluster::Outcome", 26),
     ("sim::cluster::plan::Faults", 36),

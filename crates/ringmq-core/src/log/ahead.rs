@@ -16,7 +16,7 @@
 
 use super::chain::{Chain, Stop, Walk};
 use super::notice::{Io, PartitionIdx};
-use super::read::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
+use super::reader::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
 use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{BLOCK, Now, block_down, block_up, read_memory};
@@ -44,7 +44,7 @@ impl Store {
     pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, io: &mut Io) -> bool {
         let (mut offset, mut tail) = (from, Bytes::new());
         for ahead in 0..=RUNS_AHEAD {
-            if let Some(run) = self.cache.run(p, offset) {
+            if let Some(run) = self.reader.cache.run(p, offset) {
                 (offset, tail) = run;
                 continue;
             }
@@ -71,13 +71,13 @@ impl Store {
         let end = block_up(segment_at(base, limit));
         let head = self.head(p, tail);
         let rest = head.capacity().saturating_sub(tail.len()) as u64;
-        let ahead = self.cache.ahead() as u64;
+        let ahead = self.reader.cache.ahead() as u64;
         if head.is_empty() || part.reading.is_careful(offset) || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
             self.start_read(p, offset, limit, Purpose::Fetch, io);
             return;
         }
         let until = end.min(at + whole_batches(ahead, rest, part.reading.batch_len() as u64));
-        self.make_room(read_memory((until - at) as usize) + head.capacity());
+        self.reader.make_room(read_memory((until - at) as usize) + head.capacity());
         let read = Read { first_at, head, ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
         let key = self.reader.reads.insert(read) as u32;
         self.part_mut(p).reading.begin(offset);
@@ -92,7 +92,7 @@ impl Store {
             Err(Bad::Short) => start.len(),
             Err(_) => 0,
         };
-        if start.is_empty() || len < start.len() || !self.has_room_for(len) {
+        if start.is_empty() || len < start.len() || !self.reader.has_room_for(len) {
             return vec![];
         }
         let mut head = Vec::with_capacity(len);
@@ -107,7 +107,7 @@ impl Store {
             || part.reading.is_under_way(offset)
             || part.recent_at(offset).is_some()
             || part.damage.lost_at(offset).is_some()
-            || self.cache.contains(p, offset)
+            || self.reader.cache.contains(p, offset)
             || self.reader.holds.is_held(p, offset)
     }
 
@@ -122,7 +122,7 @@ impl Store {
             }
             let is_end = read.until >= block_up(segment_at(read.base, read.limit));
             let part = self.part(p);
-            let is_long = part.reading.batch_len() as usize > self.cache.ahead();
+            let is_long = part.reading.batch_len() as usize > self.reader.cache.ahead();
             if is_end || is_long || read.is_parked || part.reading.is_careful(read.offset) {
                 return true;
             }
@@ -138,12 +138,10 @@ impl Store {
     fn is_crowded(&self, p: PartitionIdx, ahead: usize) -> bool {
         let reads_max = if ahead > 0 { READS_FEW } else { READS_MAX / 2 };
         let of_partition = self.reader.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
-        !self.reader.waiting.is_empty()
-            || !self.reader.called.is_empty()
-            || !self.reader.parked.is_empty()
+        self.reader.is_waited_for()
             || of_partition >= PARTITION_READS_MAX
             || self.reader.reads.len() >= reads_max
-            || self.taken(1) > self.cache.bytes_max() / 2
+            || self.reader.taken(1) > self.reader.cache.bytes_max() / 2
     }
 
     /// Begins to read behind a read that is under way. Where its run will end is not known, but where it does when batches are as long as
@@ -158,8 +156,8 @@ impl Store {
         };
         let at = block_down(first_at);
         let end = block_up(segment_at(base, limit));
-        let until = end.min(at + whole_batches(self.cache.ahead() as u64, first_at - at, batch));
-        self.make_room(read_memory((until - at) as usize));
+        let until = end.min(at + whole_batches(self.reader.cache.ahead() as u64, first_at - at, batch));
+        self.reader.make_room(read_memory((until - at) as usize));
         let read = Read { first_at, follows: Some(before), ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
         let key = self.reader.reads.insert(read) as u32;
         self.reader.reads[before as usize].followed_by = Some(key);
@@ -181,7 +179,7 @@ impl Store {
         let len = head.len();
         take(&mut head, BATCH_HEADER_LEN)?;
         let header = walk.header(&head)?;
-        if header.is_lost() || header.len() <= len || !self.has_room_for(header.len()) {
+        if header.is_lost() || header.len() <= len || !self.reader.has_room_for(header.len()) {
             return Err(Stop::More(header.len()));
         }
         head.reserve_exact(header.len() - head.len());
@@ -228,7 +226,7 @@ impl Store {
         (read.offset, read.first_at, read.follows) = (end, first_at, None);
         let is_there = read.is_there();
         self.part_mut(before.p).reading.begin(end);
-        self.make_room(0);
+        self.reader.make_room(0);
         if is_there {
             self.judge_read(now, key, io);
         }

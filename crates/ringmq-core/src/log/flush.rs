@@ -212,7 +212,7 @@ impl Store {
 
     /// More is in memory for its segments than the journal explains.
     fn needs_memory(&self) -> bool {
-        self.eviction.unflushed_bytes() > self.ring.capacity()
+        self.batch_memory.eviction.unflushed_bytes() > self.ring.capacity()
     }
 
     /// Rounds at a time that nobody waits for: few, until what they free is needed soon.
@@ -512,14 +512,14 @@ impl Store {
     fn unpin(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         for bytes in part.unpin() {
-            self.eviction.push(p, bytes);
+            self.batch_memory.eviction.push(p, bytes);
         }
         self.evict_tail();
     }
 
     /// Keeps the recent batches of the core within their bound; oldest first.
     fn evict_tail(&mut self) {
-        while let Some((p, bytes)) = self.eviction.pop_beyond(self.options.tail_cache_bytes as usize) {
+        while let Some((p, bytes)) = self.batch_memory.eviction.pop_beyond(self.options.tail_cache_bytes as usize) {
             let evicted = self.partitions[p.0 as usize].evict();
             assert_eq!(evicted, bytes, "batches leave in the order in which they were unpinned");
         }

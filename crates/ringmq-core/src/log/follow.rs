@@ -29,9 +29,7 @@ impl Store {
     /// New own batches get this epoch, which is not below that of the log's last batch. What was appended before keeps the old one.
     pub fn set_epoch(&mut self, p: PartitionIdx, epoch: Epoch) {
         self.seal_open(p);
-        let part = self.part_mut(p);
-        assert!(epoch >= part.progress.end().epoch, "epochs never fall");
-        part.epoch = epoch;
+        self.part_mut(p).set_epoch(epoch);
     }
 
     /// Seals the open batch: the log's end says all that there is.

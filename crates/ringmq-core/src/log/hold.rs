@@ -5,7 +5,7 @@
 
 use super::fetch::Fetch;
 use super::notice::{Io, Notice, PartitionIdx};
-use super::read::Purpose;
+use super::reader::Purpose;
 use super::store::Store;
 use crate::base::{BLOCK, Now, Ticks};
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,7 +124,7 @@ impl Store {
                 continue;
             };
             let is_busy = part.reading.is_under_way(offset) || self.searches_extent_of(p, offset);
-            if is_busy || self.reader.probes() >= PROBES_MAX || !self.has_probe_room() {
+            if is_busy || self.reader.probes() >= PROBES_MAX || !self.reader.has_probe_room() {
                 self.reader.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
                 continue;
             }

@@ -80,12 +80,12 @@ impl Lender {
 impl super::Store {
     /// Bytes of what was read from segments, is being read, or is lent.
     pub fn read_bytes(&self) -> usize {
-        self.cache.bytes() + self.reader.bytes() + self.cache.lender().kept()
+        self.reader.memory_bytes()
     }
 
     /// Lends what was fetched to whoever needs it beyond the turn.
     pub fn lender(&self) -> Lender {
-        self.cache.lender().clone()
+        self.reader.cache.lender().clone()
     }
 }
 

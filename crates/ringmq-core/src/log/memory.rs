@@ -1,4 +1,5 @@
-//! Where the small batches of a core stand in memory: behind each other, in pieces, in the order in which they are sealed.
+//! What the batches of a core take of its memory, and where the small ones stand there: behind each other, in pieces, in the order
+//! in which they are sealed.
 //!
 //! That is nearly the order in which they leave, costs no allocation each, and is written and read from its start to its end. A piece
 //! goes with its last batch. So one that stays long, of a partition that gets little, would keep what others had beside it: where
@@ -9,6 +10,7 @@
 //!           ^ moved out first                           ^ being filled     (. has left)
 //! ```
 
+use super::eviction::Eviction;
 use super::notice::PartitionIdx;
 use super::store::Store;
 use crate::format::batch::COPIED_MAX;
@@ -19,8 +21,10 @@ const PIECE_LEN: usize = 8 * COPIED_MAX;
 /// Bytes that pieces may take beside twice what batches do.
 pub(super) const SLACK: usize = 64 * PIECE_LEN;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct BatchMemory {
+    /// Batches that may leave the memory.
+    pub(super) eviction: Eviction,
     piece: BytesMut,
     is_new: bool,
     /// The batches of each piece that may be there still, oldest first: partition, and the low half of the number. The last piece is
@@ -48,6 +52,11 @@ impl BatchMemory {
         }
     }
 
+    /// Bytes of batches that are durable.
+    pub fn durable_bytes(&self) -> usize {
+        self.eviction.unflushed_bytes() as usize + self.eviction.line_bytes()
+    }
+
     /// Bytes that the pieces take, at most, beside the one that is being filled.
     pub fn bytes(&self) -> usize {
         self.pieces.len().saturating_sub(1) * PIECE_LEN
@@ -57,7 +66,7 @@ impl BatchMemory {
 impl Store {
     /// Bytes of batches in memory.
     pub(super) fn batch_bytes(&self) -> usize {
-        (self.admission.waiting_bytes() + self.eviction.unflushed_bytes()) as usize + self.eviction.line_bytes()
+        self.admission.waiting_bytes() as usize + self.batch_memory.durable_bytes()
     }
 
     /// Frees memory at a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.

@@ -100,7 +100,7 @@ impl Store {
         let buffer = vec![0; (until - at) as usize];
         let mend = Mend { batches: kept, stage: Stage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
         self.part_mut(p).mend = Some(Box::new(mend));
-        self.mends.push(p);
+        self.rewrites.mends.push(p);
         self.drive_mend(p, io);
     }
 
@@ -119,7 +119,7 @@ impl Store {
     }
 
     pub(super) fn drive_mends(&mut self, io: &mut Io) {
-        for p in self.mends.clone() {
+        for p in self.rewrites.mends.clone() {
             self.drive_mend(p, io);
         }
     }
@@ -207,7 +207,7 @@ impl Store {
     }
 
     fn end_mend(&mut self, p: PartitionIdx, is_whole: bool) {
-        self.mends.retain(|q| *q != p);
+        self.rewrites.mends.retain(|q| *q != p);
         let part = &mut self.partitions[p.0 as usize];
         let Some(mend) = part.mend.take() else { return };
         self.verbatim.drop_ahead(p);

@@ -31,6 +31,7 @@ mod producer_tables;
 pub mod producers;
 pub mod progress;
 pub mod read;
+mod reader;
 mod reading;
 mod recent;
 pub mod recovery;

@@ -43,8 +43,8 @@ pub struct PartitionLog {
     pub dir: Arc<PartitionDir>,
     pub borders: Borders,
     pub damage: Damage,
-    /// Epoch of new own batches.
-    pub epoch: Epoch,
+    /// Epoch of new own batches; not below that of the log's last batch.
+    epoch: Epoch,
     /// All epochs of the log but the last one, which ends at its end.
     pub epochs: Epochs,
     pub progress: Progress,
@@ -54,9 +54,9 @@ pub struct PartitionLog {
     pub open: OpenBatch,
     pub producers: ProducerTables,
     /// The partition is in the store's list for the turn's end.
-    pub is_dirty: bool,
-    /// The partition is in the list of what the journal write that just finished has made durable.
-    pub is_touched: bool,
+    is_unsealed: bool,
+    /// The partition is in the store's list of what the journal write that just finished has made durable.
+    is_touched: bool,
     /// Not zero: it is written to as a stream.
     streams: u8,
     pub segments: Segments,
@@ -141,7 +141,7 @@ impl PartitionLog {
             unflushed_bytes: 0,
             open: OpenBatch::default(),
             producers: ProducerTables::new(r.producers),
-            is_dirty: false,
+            is_unsealed: false,
             is_touched: false,
             streams: 0,
             segments,
@@ -167,6 +167,22 @@ impl PartitionLog {
     /// The partition's topic is being removed.
     pub fn is_leaving(&self) -> bool {
         matches!(self.closed.as_deref(), Some(Closed::Leaving))
+    }
+
+    /// New own batches get this epoch.
+    pub fn set_epoch(&mut self, epoch: Epoch) {
+        assert!(epoch >= self.progress.end().epoch, "epochs never fall");
+        self.epoch = epoch;
+    }
+
+    /// Notes whether the partition is in the store's list for the turn's end. Whether it was.
+    pub fn set_unsealed(&mut self, is_unsealed: bool) -> bool {
+        std::mem::replace(&mut self.is_unsealed, is_unsealed)
+    }
+
+    /// Notes whether the partition is in the store's list of what a journal write has made durable. Whether it was.
+    pub fn set_touched(&mut self, is_touched: bool) -> bool {
+        std::mem::replace(&mut self.is_touched, is_touched)
     }
 
     /// First position still stored.

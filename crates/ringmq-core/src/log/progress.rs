@@ -203,6 +203,7 @@ impl Progress {
     pub fn take_back(&mut self) {
         let number = self.durable.number;
         (self.released, self.enqueued, self.packed) = (number, number, number);
+        self.assert_order();
     }
 
     /// The log ends at `mark`, if it ended behind it.
@@ -213,6 +214,16 @@ impl Progress {
         for number in [&mut self.released, &mut self.enqueued, &mut self.packed, &mut self.pinned] {
             *number = (*number).min(mark.number);
         }
+        self.assert_order();
+    }
+
+    /// The order of the picture. The other moves assert the border that they might cross.
+    fn assert_order(&self) {
+        let [durable, written, end] = [self.durable, self.written, self.end].map(|mark| mark.number);
+        let to_journal = [self.pinned, self.committed.number, durable, self.packed, self.enqueued, self.released, end];
+        let to_segment = [self.committed.number, written, end];
+        let is_ordered = to_journal.is_sorted() && to_segment.is_sorted() && self.synced.number <= written;
+        assert!(is_ordered, "borders stay in their order: {self:?}");
     }
 }
 

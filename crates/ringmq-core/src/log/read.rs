@@ -5,12 +5,6 @@
 //! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
 //! batch alone, and the reader is answered [`Fetch::Held`] until then.
 //!
-//! **Memory.** What is being read, what is cached, and what is lent beyond its turn ([`super::lend`]) stay together within
-//! the cache's bound; beside one batch that is longer than it (one at a time: others that turn out long wait, parked) and
-//! what the scrubber reads. A read counts as the memory that it is read into, and the start of a batch that another read
-//! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
-//! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
-//!
 //! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
 //! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is memory
 //!    for one. Memory is given in the order of the line, and kept for a reader that was called until it had its turn.
@@ -25,8 +19,8 @@ use super::ahead::whole_batches;
 use super::cache::Cached;
 use super::chain::{Chain, Stop, Walk};
 use super::fetch::Fetch;
-use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
+use super::reader::{PARTITION_READS_MAX, Purpose, Read};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
@@ -34,144 +28,9 @@ use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, Position, REA
 use crate::format::batch::Batch;
 use crate::format::files::{Bad, FILE_HEADER_LEN};
 use bytes::Bytes;
-use slab::Slab;
-use std::collections::VecDeque;
-use std::ops::Range;
 
 /// Length of one read of the scrubber.
 const SCRUB_LEN: u64 = 256 * 1024;
-/// Reads of a core in flight.
-pub(super) const READS_MAX: usize = 32;
-/// Reads of a partition in flight: channels at different places.
-pub(super) const PARTITION_READS_MAX: usize = 4;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Purpose {
-    Fetch,
-    /// A place that could not be read is tried again.
-    Probe,
-    Scrub,
-}
-
-/// One run being read.
-pub(super) struct Read {
-    pub p: PartitionIdx,
-    pub purpose: Purpose,
-    /// Offset of the first batch wanted.
-    pub offset: i64,
-    /// Base offset of its segment.
-    pub base: i64,
-    /// Where what is written of the segment ends.
-    pub limit: i64,
-    /// File positions, whole blocks: where it begins and how far it goes.
-    pub at: u64,
-    pub until: u64,
-    /// Bytes that are there so far; in `joined` while they come in several pieces.
-    pub found: Bytes,
-    pub joined: Vec<u8>,
-    /// Bytes of the operation in flight.
-    pub asked: usize,
-    /// A long batch that waits for memory; it holds what was found.
-    pub is_parked: bool,
-    /// Where in the file its first batch begins, or is expected to.
-    pub first_at: u64,
-    /// Bytes that the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
-    pub head: Vec<u8>,
-    /// The end of this read says where its first batch begins.
-    pub follows: Option<u32>,
-    pub followed_by: Option<u32>,
-    /// Nobody can tell where a batch begins in it: it goes when it comes.
-    pub is_useless: bool,
-}
-
-impl Read {
-    /// `base` of its segment, `limit` of what is written there; `range` of the file.
-    pub fn new(p: PartitionIdx, purpose: Purpose, offset: i64, (base, limit): (i64, i64), range: Range<u64>) -> Read {
-        Read {
-            p,
-            purpose,
-            offset,
-            base,
-            limit,
-            at: range.start,
-            until: range.end,
-            found: Bytes::new(),
-            joined: vec![],
-            asked: 0,
-            is_parked: false,
-            first_at: segment_at(base, offset),
-            head: vec![],
-            follows: None,
-            followed_by: None,
-            is_useless: false,
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        self.found.len() + self.joined.len()
-    }
-
-    /// Length of the memory that the read takes.
-    pub fn bytes(&self) -> usize {
-        let len = (self.until - self.at) as usize;
-        let found = match (self.is_parked, self.joined.is_empty()) {
-            (true, _) => read_memory(self.found.len()),
-            (false, true) => read_memory(len),
-            (false, false) => len + read_memory(self.asked),
-        };
-        self.head.capacity() + found
-    }
-
-    /// Nothing of it is with the disk, and there is no more to ask for.
-    pub fn is_there(&self) -> bool {
-        self.asked == 0 && !self.is_parked
-    }
-}
-
-#[derive(Default)]
-pub struct Reader {
-    pub(super) reads: Slab<Read>,
-    /// Waiting for room to begin a read, the first in line first.
-    pub(super) waiting: VecDeque<PartitionIdx>,
-    /// Taken from the line at the last turn's end: room is kept for them until the next one.
-    pub(super) called: Vec<PartitionIdx>,
-    /// Long batches that wait for room, the first in line first.
-    pub(super) parked: VecDeque<u32>,
-    pub(super) holds: Holds,
-}
-
-impl Reader {
-    /// The read whose first batch is the one at `offset`.
-    pub(super) fn under_way(&self, p: PartitionIdx, offset: i64) -> Option<u32> {
-        let is_it =
-            |r: &Read| r.p == p && r.offset == offset && r.purpose == Purpose::Fetch && r.follows.is_none() && !r.is_useless;
-        self.reads.iter().find(|(_, r)| is_it(r)).map(|(key, _)| key as u32)
-    }
-
-    /// A read of the partition is under way.
-    pub fn reads(&self, p: PartitionIdx) -> bool {
-        self.reads.iter().any(|(_, r)| r.p == p)
-    }
-
-    /// Nobody wants to read it any more.
-    pub fn forget(&mut self, p: PartitionIdx) {
-        self.waiting.retain(|&q| q != p);
-        self.called.retain(|&q| q != p);
-        self.holds.forget(p);
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.reads.iter().map(|(_, r)| r.bytes()).sum()
-    }
-
-    pub fn probes(&self) -> usize {
-        self.reads.iter().filter(|(_, r)| r.purpose == Purpose::Probe).count()
-    }
-
-    pub fn has_called(&self) -> bool {
-        !self.called.is_empty()
-    }
-}
 
 /// Outcome of the bytes that were read.
 enum Parsed {
@@ -201,9 +60,9 @@ impl Store {
         if let Some((from, to)) = part.damage.lost_at(offset) {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
-        if let Some(hit) = self.cache.get(p, offset) {
+        if let Some(hit) = self.reader.cache.get(p, offset) {
             if hit.is_unfollowed && self.read_on(p, offset, io) {
-                self.cache.set_followed(p, offset);
+                self.reader.cache.set_followed(p, offset);
             }
             return Fetch::Batch(hit.batch);
         }
@@ -223,78 +82,30 @@ impl Store {
             // The end of each of them says that the partition is readable.
             return Fetch::Pending;
         }
-        let is_called = self.reader.called.contains(&p);
-        let is_next = is_called || self.reader.waiting.is_empty();
-        let others = self.reader.called.len() - is_called as usize;
-        if !is_next || !self.has_room(others, self.cache.ahead()) {
+        if !self.reader.begins(p) {
             if self.part_mut(p).reading.wait() {
-                self.reader.waiting.push_back(p);
+                self.reader.stand_in_line(p);
             }
             return Fetch::Pending;
         }
-        self.reader.called.retain(|&c| c != p);
         self.start_read(p, offset, limit, Purpose::Fetch, io);
         Fetch::Pending
-    }
-
-    /// Whether a read of `len` bytes may begin beside `others` that were called: what is being read and what was read in
-    /// this turn fit into the cache's bound. One read may always be under way.
-    pub(super) fn has_room(&self, others: usize, len: usize) -> bool {
-        let taken = self.taken(others);
-        let fits = taken == 0 || taken + read_memory(len) + PROBE_ROOM <= self.cache.bytes_max();
-        self.reader.parked.is_empty() && self.reader.reads.len() + others < READS_MAX && fits
-    }
-
-    /// As [`Store::has_room`], for a try of a place that is held: some room is left to those, lest laggards that take
-    /// all there is keep a place held for ever.
-    pub(super) fn has_probe_room(&self) -> bool {
-        let taken = self.taken(self.reader.called.len());
-        self.reader.parked.is_empty() && (taken == 0 || taken + BLOCK <= self.cache.bytes_max())
-    }
-
-    /// Bytes that are being read or came in this turn, and those of `others` that were called.
-    pub(super) fn taken(&self, others: usize) -> usize {
-        self.reader.bytes() + self.cache.fresh_bytes() + others * read_memory(self.cache.ahead())
-    }
-
-    /// Whether so much more may be taken: of what is there only what is cached goes for it.
-    pub(super) fn has_room_for(&self, more: usize) -> bool {
-        self.taken(self.reader.called.len()) + more <= self.cache.bytes_max()
     }
 
     /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on, and readers that
     /// wait for memory are called.
     pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
-        self.cache.end_turn(self.cache.bytes_max().saturating_sub(self.reader.bytes()));
-        self.cache.lender().set_taken(self.reader.bytes());
-        self.reader.called.clear();
+        self.reader.end_turn();
         if self.is_stopping() {
             return;
         }
-        while let Some(&key) = self.reader.parked.front()
-            && self.may_go_on(key)
-        {
-            self.reader.parked.pop_front();
+        while let Some(key) = self.reader.unpark() {
             self.ask(key, io);
         }
-        while self.has_room(self.reader.called.len(), self.cache.ahead())
-            && let Some(p) = self.reader.waiting.pop_front()
-        {
+        while let Some(p) = self.reader.call() {
             self.part_mut(p).reading.leave_line();
-            self.reader.called.push(p);
             self.notices.push(Notice::Readable { p });
         }
-    }
-
-    /// Whether there is room for the rest of a long batch, or nothing else that could make room.
-    fn may_go_on(&self, key: u32) -> bool {
-        let read = &self.reader.reads[key as usize];
-        let rest = (read.until - read.at) as usize - read.len();
-        // it is put together from what was found and what comes
-        let more = rest + read_memory(rest.min(READ_BYTES_MAX));
-        let is_alone = !self.reader.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
-        let fresh = self.cache.fresh_bytes();
-        is_alone && fresh == 0 || self.reader.bytes() + fresh + more <= self.cache.bytes_max()
     }
 
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
@@ -327,12 +138,12 @@ impl Store {
             _ if part.reading.is_careful(offset) => BLOCK as u64,
             Purpose::Fetch => {
                 let before = segment_at(base, offset) - at;
-                whole_batches(self.cache.ahead() as u64, before, part.reading.batch_len() as u64)
+                whole_batches(self.reader.cache.ahead() as u64, before, part.reading.batch_len() as u64)
             }
             Purpose::Scrub => SCRUB_LEN,
         };
         let until = end.min(at + len);
-        self.make_room(read_memory((until - at) as usize));
+        self.reader.make_room(read_memory((until - at) as usize));
         let read = Read::new(p, purpose, offset, (base, limit), at..until);
         let key = self.reader.reads.insert(read) as u32;
         if purpose != Purpose::Scrub {
@@ -340,13 +151,6 @@ impl Store {
         }
         self.ask(key, io);
         until - at
-    }
-
-    /// Drops cached runs for what is about to be read. To be called whenever what is read or fresh takes more than before.
-    pub(super) fn make_room(&mut self, more: usize) {
-        let reading = self.reader.bytes() + more;
-        self.cache.lender().set_taken(reading + self.cache.fresh_bytes());
-        self.cache.shrink(self.cache.bytes_max().saturating_sub(reading));
     }
 
     /// Issues the next part of a read.
@@ -362,7 +166,7 @@ impl Store {
         read.asked = len;
         let (p, base) = (read.p, read.base);
         assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
-        self.make_room(0);
+        self.reader.make_room(0);
         let file = FileId::Segment(self.part(p).dir.clone(), base);
         self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Read(key));
     }
@@ -417,11 +221,9 @@ impl Store {
             Parsed::More(end) => {
                 self.drop_followers(key);
                 let read = &mut self.reader.reads[key as usize];
-                read.is_parked = true;
                 read.until = block_up(end).max(there + BLOCK as u64);
-                match self.reader.parked.is_empty() && self.may_go_on(key) {
-                    true => self.ask(key, io),
-                    false => self.reader.parked.push_back(key),
+                if self.reader.park(key) {
+                    self.ask(key, io);
                 }
             }
             // Another program can read it: nothing is lost.
@@ -491,8 +293,8 @@ impl Store {
                     self.part_mut(read.p).reading.found_batch(last.header().len());
                 }
                 let bytes = read_memory((read.until - read.at) as usize) + joined;
-                self.make_room(bytes);
-                self.cache.insert(read.p, batches, tail_of(&read, end), bytes);
+                self.reader.make_room(bytes);
+                self.reader.cache.insert(read.p, batches, tail_of(&read, end), bytes);
                 self.release(now, read.p, read.offset);
                 if let Some(next) = next {
                     self.go_on_behind(now, &read, next, end, io);

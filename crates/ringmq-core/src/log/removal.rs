@@ -60,7 +60,7 @@ impl Store {
         self.verbatim.forget(p);
         self.hold_until_committed(p, false);
         self.turn.forget_commit(p);
-        self.cuts.retain(|&q| q != p);
+        self.rewrites.truncations.retain(|&q| q != p);
         self.full_disk.waiting.retain(|&q| q != p);
         if !self.full_disk.is_full() {
             self.full_disk.retry_at = None;
@@ -170,9 +170,8 @@ impl Store {
             tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next startup removes it");
         } else {
             let part = self.partitions.remove(p.0 as usize);
-            self.eviction.forget(p, part.unflushed_bytes());
-            self.cache.forget(p);
-            self.reader.forget(p);
+            self.batch_memory.eviction.forget(p, part.unflushed_bytes());
+            self.reader.forget_all(p);
             self.retention.forget(p);
             self.scrub.forget(p);
             self.rounds.forget(p);

@@ -16,7 +16,7 @@
 
 use super::notice::{Io, PartitionIdx};
 use super::partition::PartitionLog;
-use super::read::Purpose;
+use super::reader::Purpose;
 use super::recovery::scan::{commit_at, commit_record};
 use super::store::{Op, Store};
 use crate::base::{

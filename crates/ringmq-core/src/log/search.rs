@@ -12,7 +12,7 @@
 //! stepped over: the answer is then the nearest that is known.
 
 use super::notice::{Io, Notice, PartitionIdx, SearchBy};
-use super::read::Purpose;
+use super::reader::Purpose;
 use super::recovery::scan::{commit_record, segment_at};
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position, block_down, block_up};

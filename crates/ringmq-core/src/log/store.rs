@@ -13,11 +13,11 @@
 
 use super::admission::{Admission, Lack};
 use super::cache::ReadCache;
-use super::eviction::Eviction;
 use super::failure::Failures;
 use super::memory::BatchMemory;
 use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, StoreOptions};
 use super::partition::PartitionLog;
+use super::reader::Reader;
 use super::rounds::Rounds;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
@@ -91,6 +91,15 @@ pub(super) enum Note {
     Topic(u64, RecordTicket),
 }
 
+/// Partitions whose stored batches are being changed, which goes on after each completion.
+#[derive(Default)]
+pub(super) struct Rewrites {
+    /// Partitions with a truncation under way.
+    pub truncations: Vec<PartitionIdx>,
+    /// Partitions where damage is being mended.
+    pub mends: Vec<PartitionIdx>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stopping {
     No,
@@ -109,10 +118,7 @@ pub struct Store {
     pub(super) turn: Turn,
     /// Scratch: what a journal write has made durable.
     touched: Vec<PartitionIdx>,
-    /// Partitions with a truncation under way.
-    pub(super) cuts: Vec<PartitionIdx>,
-    /// Partitions where damage is being mended.
-    pub(super) mends: Vec<PartitionIdx>,
+    pub(super) rewrites: Rewrites,
     pub(super) admission: Admission,
     pub(super) full_disk: FullDisk,
     pub(super) rounds: Rounds,
@@ -121,9 +127,7 @@ pub struct Store {
     pub(super) topics: TopicFiles,
     pub(super) removal: super::removal::Removal,
     pub(super) batch_memory: BatchMemory,
-    pub(super) eviction: Eviction,
-    pub(super) cache: ReadCache,
-    pub(super) reader: super::read::Reader,
+    pub(super) reader: Reader,
     pub(super) verbatim: super::verbatim::Verbatim,
     pub(super) searches: Slab<super::search::Search>,
     pub(super) retention: super::retention::Retention,
@@ -141,8 +145,7 @@ impl Store {
             stopping: Stopping::No,
             turn: Turn::default(),
             touched: vec![],
-            cuts: vec![],
-            mends: vec![],
+            rewrites: Rewrites::default(),
             admission: Admission::default(),
             full_disk: FullDisk::default(),
             rounds: Rounds::default(),
@@ -151,9 +154,7 @@ impl Store {
             topics: TopicFiles::default(),
             removal: Default::default(),
             batch_memory: BatchMemory::default(),
-            eviction: Eviction::default(),
-            cache: ReadCache::new(options.read_cache_bytes as usize),
-            reader: Default::default(),
+            reader: Reader::new(ReadCache::new(options.read_cache_bytes as usize)),
             verbatim: Default::default(),
             searches: Slab::new(),
             retention: Default::default(),
@@ -246,7 +247,7 @@ impl Store {
 
     /// The turn's end has to look at the partition.
     pub(super) fn mark_unsealed(&mut self, p: PartitionIdx) {
-        if !std::mem::replace(&mut self.part_mut(p).is_dirty, true) {
+        if !self.part_mut(p).set_unsealed(true) {
             self.turn.push_unsealed(p);
         }
     }
@@ -284,7 +285,7 @@ impl Store {
             if !stays_open && !part.open.is_empty() {
                 part.seal(p, &mut self.batch_memory);
             }
-            part.is_dirty = stays_open;
+            part.set_unsealed(stays_open);
             if part.progress.released() < part.progress.end().number
                 && !part.is_closed()
                 && part.cut.is_none()
@@ -458,11 +459,11 @@ impl Store {
                 Note::Batch(p) => {
                     let part = &mut self.partitions[p.0 as usize];
                     let len = part.next_durable(self.ring.durable());
-                    self.eviction.durable(len);
+                    self.batch_memory.eviction.durable(len);
                     if !part.is_held() {
                         self.admission.done(len);
                     }
-                    if !std::mem::replace(&mut part.is_touched, true) {
+                    if !part.set_touched(true) {
                         touched.push(p);
                     }
                 }
@@ -477,7 +478,7 @@ impl Store {
         }
         for p in touched.drain(..) {
             let part = self.part_mut(p);
-            part.is_touched = false;
+            part.set_touched(false);
             let last = part.batches.get(part.progress.durable().number - 1).expect("what was just made durable is in memory");
             let notice = Notice::Durable { p, end: part.progress.durable().at, tickets_upto: last.tickets.1 };
             self.notices.push(notice);

@@ -193,20 +193,20 @@ impl Store {
             retry_at: None,
         }));
         self.turn.must_seal(); // it has no open batch any more
-        self.cuts.push(p);
+        self.rewrites.truncations.push(p);
         self.drive_cuts(now, io);
     }
 
     /// Takes each cut as far as it goes without waiting.
     pub(super) fn drive_cuts(&mut self, now: Now, io: &mut Io) {
-        if self.cuts.is_empty() || self.is_stopping() {
+        if self.rewrites.truncations.is_empty() || self.is_stopping() {
             return;
         }
-        for p in std::mem::take(&mut self.cuts) {
+        for p in std::mem::take(&mut self.rewrites.truncations) {
             // What failed meanwhile is finished by the next start, if it was recorded.
             let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
             if is_alive && !self.drive_cut(now, p, io) {
-                self.cuts.push(p);
+                self.rewrites.truncations.push(p);
             }
         }
     }
@@ -214,7 +214,7 @@ impl Store {
     /// A truncation goes no further once the store stops. With a record, its files are left to the next startup: a snapshot that is
     /// taken now does not contain the record, so another one would not help the checkpoint. Without a record, there is none.
     pub(super) fn stop_truncations(&mut self) {
-        for p in &self.cuts {
+        for p in &self.rewrites.truncations {
             if let Some(cut) = &mut self.partitions[p.0 as usize].cut {
                 cut.is_frozen |= cut.sequence > 0;
             }
@@ -517,19 +517,18 @@ impl Store {
         self.admission.done(part.release_held(at.offset));
         let kept = n.max(part.batches.first());
         let unflushed = part.unflushed_bytes();
-        self.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
+        self.batch_memory.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
         let was_committed = part.progress.committed().at.offset > at.offset;
         let was_written = part.progress.written().at.offset > at.offset;
         part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns });
-        self.eviction.dropped(unflushed - part.unflushed_bytes());
+        self.batch_memory.eviction.dropped(unflushed - part.unflushed_bytes());
         part.cut_table(at, cut.is_restart, was_committed);
         let removed = if cut.is_restart { part.restart_files(at, chain_crc) } else { part.cut_segments(&cut) };
         part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);
         part.plan_wipe(&mut cut, removed);
         cut.stage = Stage::Wiping;
         part.cut = Some(cut);
-        self.cache.forget(p);
-        self.reader.forget(p);
+        self.reader.forget_all(p);
         self.part_mut(p).reading.leave_line();
         self.scrub.forget(p);
         if self.full_disk.waiting.contains(&p) {
@@ -549,7 +548,7 @@ impl Store {
     }
 
     pub(super) fn cut_deadline(&self) -> Option<Ticks> {
-        self.cuts.iter().filter_map(|p| self.part(*p).cut.as_ref()?.retry_at).min()
+        self.rewrites.truncations.iter().filter_map(|p| self.part(*p).cut.as_ref()?.retry_at).min()
     }
 }
 

@@ -17,7 +17,8 @@
 
 use super::chain::{Chain, Stop, Walk};
 use super::notice::{Io, Notice, PartitionIdx};
-use super::read::{Purpose, newer};
+use super::read::newer;
+use super::reader::Purpose;
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};

@@ -368,7 +368,7 @@ fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
         // So a batch that fails later takes no other with it, and its record stays.
         rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 700] ^= 4;
         rig.disk.files.get_mut(&commit).unwrap()[record(30)] ^= 1;
-        rig.store.cache = cache::ReadCache::new(0);
+        rig.store.reader.cache = cache::ReadCache::new(0);
         let found = rig.fetch(p, 5 * 3140);
         assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{what}: {found:?}");
         rig.tick(3_600_000);
@@ -395,7 +395,7 @@ fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
     let p = rig.create("t");
     fill(&mut rig, p, 60);
     let offset = 20 * 3140;
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     let ask = |rig: &mut Rig| {
         let found = rig.store.fetch(p, offset, &mut rig.io);
         rig.disk.take(&mut rig.io);
@@ -418,7 +418,7 @@ fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
         assert_eq!(rig.store.held(p).is_some(), n >= 2, "after {n}");
         if n == 4 {
             assert!(matches!(rig.fetch(p, 40 * 3140), Fetch::Batch(_)), "other places are read");
-            rig.store.cache = cache::ReadCache::new(0);
+            rig.store.reader.cache = cache::ReadCache::new(0);
             continue_after_probes(&mut rig);
             continue;
         }
@@ -448,7 +448,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     let (segment, commit) = (FileId::Segment(dir("t"), 0), FileId::Commit(dir("t"), 0));
     rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 9] ^= 4;
     rig.disk.files.remove(&commit);
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     let found = rig.store.fetch(p, 5 * 3140, &mut rig.io);
     assert!(matches!(found, Fetch::Pending));
     rig.disk.take(&mut rig.io);
@@ -483,13 +483,13 @@ fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
         header[4..8].copy_from_slice(&crc.to_le_bytes());
     };
     write(&mut rig, 9);
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     assert!(matches!(rig.fetch(p, offset as i64), Fetch::Held) && !has_damage(&rig));
     let told = rig.store.held(p).expect("it is spoken of");
     assert!(told.contains(&offset.to_string()) && told.contains("newer version of ringmq"), "{told}");
     assert!(matches!(rig.fetch(p, offset as i64 + 3140), Fetch::Batch(_)), "others are read");
     let from = Position { offset: offset as i64, count: 5, log_id: LogId(6) };
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     rig.store.read_verbatim(p, 7, from, 1000, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.settle();
@@ -636,7 +636,7 @@ fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
     let lost = batch::Batch::lost(d.topic_id, d.partition, Epoch(9), at(5), at(6), 77).unwrap();
     let segment = rig.disk.files.get_mut(&FileId::Segment(d, 0)).unwrap();
     segment[4096 + 5 * batch as usize..][..128].copy_from_slice(&lost.bytes);
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     let messages: Vec<usize> = (4..8)
         .map(|n| match rig.fetch(p, n * batch) {
             Fetch::Batch(b) => b.messages().count(),

@@ -179,9 +179,9 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
         let p = rig.create(&format!("t{n}"));
         rig.publish(p, &[n; 40_000]);
         rig.settle();
-        assert!(rig.store.eviction.unflushed_bytes() <= MIB + 50_000, "{} after {n}", rig.store.eviction.unflushed_bytes());
+        assert!(rig.store.batch_memory.eviction.unflushed_bytes() <= MIB + 50_000, "{} after {n}", rig.store.batch_memory.eviction.unflushed_bytes());
     }
-    assert!(rig.store.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
+    assert!(rig.store.batch_memory.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
 }
 
 /// What a partition that gets little keeps in memory does not keep what the others had beside it.
@@ -488,6 +488,6 @@ fn a_partition_goes_on_where_recovery_left_it() {
     while rig.store.part(p).batches.first() < 30 {
         rig.store.part_mut(p).evict();
     }
-    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.reader.cache = cache::ReadCache::new(0);
     assert_eq!(rig.read_all(p).len(), 60);
 }

@@ -1,0 +1,268 @@
+//! The reads of a core that are under way, what they brought, and who waits for one.
+//!
+//! **Memory.** What is being read, what is cached, and what is lent beyond its turn ([`super::lend`]) stay together within
+//! the cache's bound; beside one batch that is longer than it (one at a time: others that turn out long wait, parked) and
+//! what the scrubber reads. A read counts as the memory that it is read into, and the start of a batch that another read
+//! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
+//! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
+
+use super::cache::ReadCache;
+use super::hold::{Holds, PROBE_ROOM};
+use super::notice::PartitionIdx;
+use super::recovery::scan::segment_at;
+use crate::base::{BLOCK, READ_BYTES_MAX, read_memory};
+use bytes::Bytes;
+use slab::Slab;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Reads of a core in flight.
+pub(super) const READS_MAX: usize = 32;
+/// Reads of a partition in flight: channels at different places.
+pub(super) const PARTITION_READS_MAX: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    Fetch,
+    /// A place that could not be read is tried again.
+    Probe,
+    Scrub,
+}
+
+/// One run being read.
+pub(super) struct Read {
+    pub p: PartitionIdx,
+    pub purpose: Purpose,
+    /// Offset of the first batch wanted.
+    pub offset: i64,
+    /// Base offset of its segment.
+    pub base: i64,
+    /// Where what is written of the segment ends.
+    pub limit: i64,
+    /// File positions, whole blocks: where it begins and how far it goes.
+    pub at: u64,
+    pub until: u64,
+    /// Bytes that are there so far; in `joined` while they come in several pieces.
+    pub found: Bytes,
+    pub joined: Vec<u8>,
+    /// Bytes of the operation in flight.
+    pub asked: usize,
+    /// A long batch that waits for memory; it holds what was found.
+    pub is_parked: bool,
+    /// Where in the file its first batch begins, or is expected to.
+    pub first_at: u64,
+    /// Bytes that the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
+    pub head: Vec<u8>,
+    /// The end of this read says where its first batch begins.
+    pub follows: Option<u32>,
+    pub followed_by: Option<u32>,
+    /// Nobody can tell where a batch begins in it: it goes when it comes.
+    pub is_useless: bool,
+}
+
+impl Read {
+    /// `base` of its segment, `limit` of what is written there; `range` of the file.
+    pub fn new(p: PartitionIdx, purpose: Purpose, offset: i64, (base, limit): (i64, i64), range: Range<u64>) -> Read {
+        Read {
+            p,
+            purpose,
+            offset,
+            base,
+            limit,
+            at: range.start,
+            until: range.end,
+            found: Bytes::new(),
+            joined: vec![],
+            asked: 0,
+            is_parked: false,
+            first_at: segment_at(base, offset),
+            head: vec![],
+            follows: None,
+            followed_by: None,
+            is_useless: false,
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.found.len() + self.joined.len()
+    }
+
+    /// Length of the memory that the read takes.
+    pub fn bytes(&self) -> usize {
+        let len = (self.until - self.at) as usize;
+        let found = match (self.is_parked, self.joined.is_empty()) {
+            (true, _) => read_memory(self.found.len()),
+            (false, true) => read_memory(len),
+            (false, false) => len + read_memory(self.asked),
+        };
+        self.head.capacity() + found
+    }
+
+    /// Nothing of it is with the disk, and there is no more to ask for.
+    pub fn is_there(&self) -> bool {
+        self.asked == 0 && !self.is_parked
+    }
+}
+
+pub struct Reader {
+    pub(super) reads: Slab<Read>,
+    pub(super) cache: ReadCache,
+    pub(super) holds: Holds,
+    /// Partitions that wait for room to begin a read, the first in line first.
+    waiting: VecDeque<PartitionIdx>,
+    /// Partitions that were taken from the line at the last turn's end: room is kept for them until the next one.
+    called: Vec<PartitionIdx>,
+    /// Reads of long batches that wait for room, the first in line first.
+    parked: VecDeque<u32>,
+}
+
+impl Reader {
+    pub fn new(cache: ReadCache) -> Reader {
+        let (waiting, called, parked) = (VecDeque::new(), vec![], VecDeque::new());
+        Reader { reads: Slab::new(), cache, holds: Holds::default(), waiting, called, parked }
+    }
+
+    /// The read whose first batch is the one at `offset`.
+    pub(super) fn under_way(&self, p: PartitionIdx, offset: i64) -> Option<u32> {
+        let is_it =
+            |r: &Read| r.p == p && r.offset == offset && r.purpose == Purpose::Fetch && r.follows.is_none() && !r.is_useless;
+        self.reads.iter().find(|(_, r)| is_it(r)).map(|(key, _)| key as u32)
+    }
+
+    /// A read of the partition is under way.
+    pub fn reads(&self, p: PartitionIdx) -> bool {
+        self.reads.iter().any(|(_, r)| r.p == p)
+    }
+
+    /// Nobody wants to read it any more.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.waiting.retain(|&q| q != p);
+        self.called.retain(|&q| q != p);
+        self.holds.forget(p);
+    }
+
+    /// Other bytes may stand in the partition's files soon.
+    pub fn forget_all(&mut self, p: PartitionIdx) {
+        self.cache.forget(p);
+        self.forget(p);
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.reads.iter().map(|(_, r)| r.bytes()).sum()
+    }
+
+    pub fn probes(&self) -> usize {
+        self.reads.iter().filter(|(_, r)| r.purpose == Purpose::Probe).count()
+    }
+
+    pub fn has_called(&self) -> bool {
+        !self.called.is_empty()
+    }
+
+    // ---- memory
+
+    /// Whether a read of `len` bytes may begin beside `others` that were called: what is being read and what was read in
+    /// this turn fit into the cache's bound. One read may always be under way.
+    fn has_room(&self, others: usize, len: usize) -> bool {
+        let taken = self.taken(others);
+        let fits = taken == 0 || taken + read_memory(len) + PROBE_ROOM <= self.cache.bytes_max();
+        self.parked.is_empty() && self.reads.len() + others < READS_MAX && fits
+    }
+
+    /// As [`Reader::has_room`], for a try of a place that is held: some room is left to those, lest laggards that take
+    /// all there is keep a place held for ever.
+    pub(super) fn has_probe_room(&self) -> bool {
+        let taken = self.taken(self.called.len());
+        self.parked.is_empty() && (taken == 0 || taken + BLOCK <= self.cache.bytes_max())
+    }
+
+    /// Bytes that are being read or came in this turn, and those of `others` that were called.
+    pub(super) fn taken(&self, others: usize) -> usize {
+        self.bytes() + self.cache.fresh_bytes() + others * read_memory(self.cache.ahead())
+    }
+
+    /// Whether so much more may be taken: of what is there only what is cached goes for it.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.taken(self.called.len()) + more <= self.cache.bytes_max()
+    }
+
+    /// Whether there is room for the rest of a long batch, or nothing else that could make room.
+    fn may_go_on(&self, key: u32) -> bool {
+        let read = &self.reads[key as usize];
+        let rest = (read.until - read.at) as usize - read.len();
+        // it is put together from what was found and what comes
+        let more = rest + read_memory(rest.min(READ_BYTES_MAX));
+        let is_alone = !self.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
+        let fresh = self.cache.fresh_bytes();
+        is_alone && fresh == 0 || self.bytes() + fresh + more <= self.cache.bytes_max()
+    }
+
+    /// Drops cached runs for what is about to be read. To be called whenever what is read or fresh takes more than before.
+    pub(super) fn make_room(&mut self, more: usize) {
+        let reading = self.bytes() + more;
+        self.cache.lender().set_taken(reading + self.cache.fresh_bytes());
+        self.cache.shrink(self.cache.bytes_max().saturating_sub(reading));
+    }
+
+    /// Bytes of what was read, is being read, or is lent.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.cache.bytes() + self.bytes() + self.cache.lender().kept()
+    }
+
+    // ---- the line
+
+    /// Whether the partition, which wants to begin a read, is next and has room. It leaves the line then.
+    pub(super) fn begins(&mut self, p: PartitionIdx) -> bool {
+        let is_called = self.called.contains(&p);
+        let is_next = is_called || self.waiting.is_empty();
+        let others = self.called.len() - is_called as usize;
+        let begins = is_next && self.has_room(others, self.cache.ahead());
+        if begins {
+            self.called.retain(|&c| c != p);
+        }
+        begins
+    }
+
+    pub(super) fn stand_in_line(&mut self, p: PartitionIdx) {
+        self.waiting.push_back(p);
+    }
+
+    /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on.
+    pub(super) fn end_turn(&mut self) {
+        let reading = self.bytes();
+        self.cache.end_turn(self.cache.bytes_max().saturating_sub(reading));
+        self.cache.lender().set_taken(reading);
+        self.called.clear();
+    }
+
+    /// The next partition in line, for which room is kept from now on to the next turn's end.
+    pub(super) fn call(&mut self) -> Option<PartitionIdx> {
+        if !self.has_room(self.called.len(), self.cache.ahead()) {
+            return None;
+        }
+        let p = self.waiting.pop_front()?;
+        self.called.push(p);
+        Some(p)
+    }
+
+    /// A read found that its batch is long. True: it goes on at once; otherwise [`Reader::unpark`] names it when there is room.
+    pub(super) fn park(&mut self, key: u32) -> bool {
+        self.reads[key as usize].is_parked = true;
+        let goes_on = self.parked.is_empty() && self.may_go_on(key);
+        if !goes_on {
+            self.parked.push_back(key);
+        }
+        goes_on
+    }
+
+    /// The next long batch that has room now.
+    pub(super) fn unpark(&mut self) -> Option<u32> {
+        let key = *self.parked.front()?;
+        if self.may_go_on(key) { self.parked.pop_front() } else { None }
+    }
+
+    /// Somebody waits for room, or has been called and had no turn yet.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty() || !self.called.is_empty() || !self.parked.is_empty()
+    }
+}
