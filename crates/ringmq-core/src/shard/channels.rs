@@ -104,7 +104,7 @@ impl Engine {
         } else {
             self.catalog.unlist_channel(partition, &gone.name);
         }
-        self.uncount_open(key, gone.open_bytes);
+        self.open_memory.forget(key, gone.open_bytes);
         self.timers.remove(Timer::Channel(key));
         self.agenda.forget(key);
         if is_pause {

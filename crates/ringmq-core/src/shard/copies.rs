@@ -117,7 +117,7 @@ impl Engine {
                 // What stands first now may be worth a copy, too.
                 self.wake_channel(key);
             }
-            self.count_open(key);
+            self.open_memory.count(&mut self.partitions, key);
         }
     }
 }

@@ -150,7 +150,9 @@ impl Shard {
                 self.engine.wake_channel(key);
             }
         }
-        self.engine.wake_holding();
+        for key in self.engine.open_memory.take_holding() {
+            self.engine.wake_channel(key);
+        }
         self.engine.bundles.pass_frames(&mut self.engine.outbox);
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
@@ -175,8 +177,8 @@ impl Shard {
             let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
             (p.flows_to(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
-        e.give_room(key);
         let Some(c) = e.partitions.channel_mut(key) else { return false };
+        e.open_memory.give_room(c);
         c.queued = false;
         // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
         let is_stuck = e.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
@@ -209,8 +211,8 @@ impl Shard {
         }
         let dirty = c.machine.is_dirty();
         e.timers.at_most(super::Timer::Channel(key), deadline);
-        e.count_open(key);
-        e.tell_held(now, key);
+        e.open_memory.count(&mut e.partitions, key);
+        e.open_memory.tell_held(now, &mut e.partitions, key);
         if dirty {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);

@@ -84,6 +84,7 @@ impl Engine {
             catalog: Catalog::new(core, cores),
             counters: Counters::default(),
             copies: Copies::new(&settings),
+            open_memory: OpenMemory::new(settings.channel_memory),
             core,
             cores,
             settings,
@@ -109,7 +110,6 @@ impl Engine {
             operators: Operators::default(),
             bundles: Bundles::default(),
             questions: Questions::default(),
-            open_memory: OpenMemory::default(),
         }
     }
 

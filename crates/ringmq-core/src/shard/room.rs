@@ -4,8 +4,7 @@
 //! little go on while it holds. A channel that holds reads its log no further, and still delivers what it has: what is finished
 //! makes room.
 
-use super::engine::Engine;
-use super::partitions::ChannelKey;
+use super::partitions::{ChannelKey, ChannelState, Partitions};
 use crate::base::Now;
 use std::time::Duration;
 
@@ -14,8 +13,11 @@ const SHARE: usize = 8;
 /// Between two lines of the log about one channel.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OpenMemory {
+    /// Bytes that all channels may take together.
+    bytes_max: usize,
+    /// Bytes that they take: the sum of [`ChannelState::open_bytes`].
     used: usize,
     /// Channels that hold, each once.
     holding: Vec<ChannelKey>,
@@ -24,53 +26,48 @@ pub struct OpenMemory {
 }
 
 impl OpenMemory {
+    pub fn new(bytes_max: u64) -> OpenMemory {
+        OpenMemory { bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX), used: 0, holding: vec![], mark: 0 }
+    }
+
     #[cfg(test)]
     pub fn used_bytes(&self) -> usize {
         self.used
     }
 
-    /// What a channel may take that takes `own` now.
-    fn room(&self, bytes_max: usize, own: usize) -> usize {
-        bytes_max.saturating_sub(self.used - own) / (SHARE + 1) * SHARE
-    }
-}
-
-impl Engine {
-    /// Gives a channel its memory limit, before its turn.
-    pub fn give_room(&mut self, key: ChannelKey) {
-        let bytes_max = usize::try_from(self.settings.channel_memory).unwrap_or(usize::MAX);
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.set_room(self.open_memory.room(bytes_max, c.open_bytes));
+    /// Before a channel's turn.
+    pub fn give_room(&self, c: &mut ChannelState) {
+        let left = self.bytes_max.saturating_sub(self.used - c.open_bytes);
+        c.machine.set_room(left / (SHARE + 1) * SHARE);
     }
 
-    /// Counts a channel's open messages, after its turn or after they were dropped.
-    pub fn count_open(&mut self, key: ChannelKey) {
-        let end = self.partitions.get(key.partition_idx()).flows_to();
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        let memory = &mut self.open_memory;
+    /// After a channel's turn, or when its open messages were dropped.
+    pub fn count(&mut self, partitions: &mut Partitions, key: ChannelKey) {
+        let end = partitions.get(key.partition_idx()).flows_to();
+        let Some(c) = partitions.channel_mut(key) else { return };
         let own = c.machine.open_bytes();
-        memory.used = memory.used - c.open_bytes + own;
+        self.used = self.used - c.open_bytes + own;
         c.open_bytes = own;
         if !c.machine.is_full(end) {
             return;
         }
-        memory.mark = memory.used;
-        if !memory.holding.contains(&key) {
-            memory.holding.push(key);
+        self.mark = self.used;
+        if !self.holding.contains(&key) {
+            self.holding.push(key);
         }
     }
 
     /// The log's line about a channel that holds, at most once in [`TOLD_EVERY`].
-    pub fn tell_held(&mut self, now: Now, key: ChannelKey) {
-        let end = self.partitions.get(key.partition_idx()).flows_to();
-        let Some(c) = self.partitions.channel_mut(key).filter(|c| c.machine.is_full(end)) else { return };
+    pub fn tell_held(&self, now: Now, partitions: &mut Partitions, key: ChannelKey) {
+        let end = partitions.get(key.partition_idx()).flows_to();
+        let Some(c) = partitions.channel_mut(key).filter(|c| c.machine.is_full(end)) else { return };
         if c.tell_full_at <= now.ticks {
             c.tell_full_at = now.ticks + TOLD_EVERY;
             let own = c.open_bytes;
-            let p = self.partitions.get(key.partition_idx());
+            let p = partitions.get(key.partition_idx());
             tracing::warn!(
                 topic = %p.topic.name, partition = %p.dir.partition, channel = %p.channels[key.channel as usize].name,
-                open_bytes = own, channel_memory = self.settings.channel_memory,
+                open_bytes = own, channel_memory = self.bytes_max,
                 "unfinished messages take all memory that the channel may have: it reads no further until some are finished; \
                  finish them, or raise channel-memory"
             );
@@ -78,19 +75,17 @@ impl Engine {
     }
 
     /// The channel is gone.
-    pub fn uncount_open(&mut self, key: ChannelKey, open_bytes: usize) {
-        self.open_memory.used -= open_bytes;
-        self.open_memory.holding.retain(|k| *k != key);
+    pub fn forget(&mut self, key: ChannelKey, open_bytes: usize) {
+        self.used -= open_bytes;
+        self.holding.retain(|k| *k != key);
     }
 
-    /// Memory became free: channels that hold look whether they may go on.
-    pub fn wake_holding(&mut self) {
-        let memory = &mut self.open_memory;
-        if memory.used < memory.mark && !memory.holding.is_empty() {
-            memory.mark = memory.used;
-            for key in std::mem::take(&mut memory.holding) {
-                self.wake_channel(key);
-            }
+    /// Channels that hold, once memory became free: each is to look whether it may go on.
+    pub fn take_holding(&mut self) -> Vec<ChannelKey> {
+        if self.used >= self.mark || self.holding.is_empty() {
+            return vec![];
         }
+        self.mark = self.used;
+        std::mem::take(&mut self.holding)
     }
 }
