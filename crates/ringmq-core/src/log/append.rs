@@ -162,7 +162,7 @@ impl Store {
             return Err(Refusal::Busy);
         }
         let part = &self.partitions[p.0 as usize];
-        if part.cut.is_some() {
+        if part.truncation.is_some() {
             self.admission.refuse(Lack::Space);
             return Err(Refusal::Busy);
         }

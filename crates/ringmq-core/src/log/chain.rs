@@ -49,7 +49,7 @@ impl Chain {
 #[derive(Clone, Copy, Debug)]
 pub struct Walk<'a> {
     dir: &'a PartitionDir,
-    /// Where the next batch begins.
+    /// Offset of the next batch.
     offset: i64,
     /// End of the segment's written part.
     limit: i64,

@@ -444,7 +444,7 @@ impl Store {
             let running = self.running.as_mut().expect("a checkpoint counts on the round");
             running.left -= 1;
             // A truncation's record is in no snapshot before the truncation is complete; the checkpoint then passes less.
-            let is_past = part.journaled.dirty_from().is_none_or(|d| d >= running.target) || part.cut.is_some();
+            let is_past = part.journaled.dirty_from().is_none_or(|d| d >= running.target) || part.truncation.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }
         self.retention.look_at(p);
@@ -467,7 +467,7 @@ impl Store {
             _ => part.journaled.sequence(),
         };
         let mut dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
-        let applied = part.cut.as_ref().map_or(applied, |cut| cut.not_contained(applied, &mut dirty_after));
+        let applied = part.truncation.as_ref().map_or(applied, |t| t.not_contained(applied, &mut dirty_after));
         let sequence = part.slots.next_sequence();
         let image = Snapshot {
             topic_id: part.dir.topic_id,

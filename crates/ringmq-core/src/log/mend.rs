@@ -66,9 +66,9 @@ impl Store {
         let lost = first
             .and_then(|h| part.damage.lost_at(h.offset.get()))
             .filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
-        let is_able = part.mend.is_none() && part.cut.is_none() && !part.is_closed() && !self.is_stopping();
+        let is_able = part.mend.is_none() && part.truncation.is_none() && !part.is_closed() && !self.is_stopping();
         let (Some((from, to)), true) = (lost, is_able) else {
-            return self.not_mended(p, "it is not lost, or the log is cut just now");
+            return self.not_mended(p, "it is not lost, or the log is truncated just now");
         };
         let (index, segment) = part.segments.holding(from.offset);
         let base = segment.base();
@@ -129,7 +129,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let start = part.start().offset;
         let Some(mend) = part.mend.as_mut().filter(|m| !m.is_under_way()) else { return };
-        let is_void = part.cut.is_some() || part.closed.is_some() || is_stopping || mend.from().offset < start;
+        let is_void = part.truncation.is_some() || part.closed.is_some() || is_stopping || mend.from().offset < start;
         if is_void {
             return self.end_mend(p, false);
         }

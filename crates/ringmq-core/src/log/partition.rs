@@ -70,7 +70,7 @@ pub struct PartitionLog {
     /// `None`: the partition has no other replica.
     pub shared: Option<Box<Shared>>,
     /// The truncation under way.
-    pub cut: Option<Box<Truncation>>,
+    pub truncation: Option<Box<Truncation>>,
     /// Range that damage took and that is being written again.
     pub mend: Option<Box<Mend>>,
     /// `None`: its files are written.
@@ -152,7 +152,7 @@ impl PartitionLog {
             slots: SnapshotSlots::new(r.snapshot_sequence, r.end),
             reading: Reading::default(),
             shared: is_shared.then(|| Box::new(Shared::new(r.promised, r.committed, r.counted))),
-            cut: None,
+            truncation: None,
             mend: None,
             closed: None,
             dir: r.dir,
@@ -408,7 +408,7 @@ impl PartitionLog {
 
     /// No round of flushing may begin: its files are being truncated or mended.
     pub fn is_busy(&self) -> bool {
-        self.is_cutting() || self.is_mending()
+        self.is_truncating() || self.is_mending()
     }
 
     /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.

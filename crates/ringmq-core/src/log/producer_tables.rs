@@ -54,7 +54,7 @@ impl ProducerTables {
     /// The log ends at `offset`; `before` undoes what was counted last, newest first. To be [recounted](Self::recount).
     pub fn truncate(&mut self, offset: i64, before: impl Iterator<Item = Before>) {
         before.for_each(|b| self.committed.take_back(b));
-        self.committed.cut(offset);
+        self.committed.truncate(offset);
     }
 
     /// Nothing is left of the log. To be [recounted](Self::recount).

@@ -205,10 +205,10 @@ impl Producers {
         adopted
     }
 
-    /// The log was truncated to `to`, and batches behind that cannot be [taken back](Producers::take_back). A producer goes back to
-    /// its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like one
-    /// that was forgotten for what was truncated; what it repeats is refused.
-    pub fn cut(&mut self, to: i64) {
+    /// The log was truncated to `to`, and batches behind that cannot be [taken back](Producers::take_back). A producer goes back
+    /// to its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like
+    /// one that was forgotten for what was truncated; what it repeats is refused.
+    pub fn truncate(&mut self, to: i64) {
         let gone = self.by_use.split_off(&to);
         let mut kept: Vec<Producer> = vec![];
         for mut producer in gone.into_values().filter_map(|id| self.by_id.remove(&id)) {

@@ -51,7 +51,7 @@ impl Store {
         if offset >= part.progress.durable().at.offset {
             return Fetch::End;
         }
-        if part.is_cutting() {
+        if part.is_truncating() {
             return Fetch::Pending; // What stands there may just go. Its end says that the partition is readable.
         }
         if let Some(r) = part.recent_at(offset) {
@@ -111,7 +111,7 @@ impl Store {
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
     pub(super) fn readable_limit(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
         let part = self.part(p);
-        if part.is_cutting() {
+        if part.is_truncating() {
             return None;
         }
         let (index, _) = part.segments.holding(offset);

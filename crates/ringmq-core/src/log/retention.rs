@@ -101,7 +101,7 @@ impl Store {
         let (ms, bytes) = self.options.retention_of(&part.dir.topic);
         let age_min = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         let bytes_min = i64::try_from(bytes).unwrap_or(i64::MAX);
-        if part.is_closed() || part.cut.is_some() || self.ring.is_poisoned() {
+        if part.is_closed() || part.truncation.is_some() || self.ring.is_poisoned() {
             return;
         }
         if self.full_disk.is_short() {

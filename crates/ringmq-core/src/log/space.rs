@@ -109,7 +109,7 @@ impl Space {
     }
 
     /// Space of a segment that was truncated, or begun anew, and has files of these lengths.
-    pub fn cut(&self, base: i64, segment_len: u64, commit_len: u64) -> Space {
+    pub fn truncate(&self, base: i64, segment_len: u64, commit_len: u64) -> Space {
         let mut space = self.next(base);
         // The last segment may have less; an earlier one was closed when it had all that.
         let lens = if base == self.base { (self.segment.len, self.commit.len) } else { (u64::MAX, u64::MAX) };
@@ -250,7 +250,7 @@ impl Store {
     }
 
     pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
-        if self.part(p).is_cutting() {
+        if self.part(p).is_truncating() {
             return;
         }
         for which in [Which::Segment, Which::Commit].into_iter().chain((0..SLOTS).map(Which::Snapshot)) {

@@ -288,7 +288,7 @@ impl Store {
             part.set_unsealed(stays_open);
             if part.progress.released() < part.progress.end().number
                 && !part.is_closed()
-                && part.cut.is_none()
+                && part.truncation.is_none()
                 && !self.ring.is_poisoned()
             {
                 let direct_len = part.direct_len(direct_len);
@@ -363,8 +363,8 @@ impl Store {
             Note::Fact(p, ticket) => {
                 let part = &mut partitions[p.0 as usize];
                 part.mark_dirty(sequence);
-                if let Some(cut) = &mut part.cut {
-                    cut.packed(ticket, sequence);
+                if let Some(truncation) = &mut part.truncation {
+                    truncation.packed(ticket, sequence);
                 }
             }
             Note::Topic(key, _) => {
@@ -427,7 +427,7 @@ impl Store {
             Op::Search(key) => self.search_read(now, key, outcome, io),
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
-            Op::Truncation(p) => self.cut_went_on(now, p, outcome),
+            Op::Truncation(p) => self.truncation_went_on(now, p, outcome),
             Op::Mend(p) => self.mend_went_on(p, outcome, io),
             Op::RemovePartition(p) => self.partition_removed(p, outcome),
             Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
@@ -504,7 +504,7 @@ impl Store {
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.delete_next(now, io);
         self.try_removals(io);
-        self.drive_cuts(now, io);
+        self.drive_truncations(now, io);
         self.drive_mends(io);
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
@@ -520,7 +520,7 @@ impl Store {
             return Some(Ticks(0));
         }
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline(), self.delete_deadline(), self.cut_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline(), self.delete_deadline(), self.truncation_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 

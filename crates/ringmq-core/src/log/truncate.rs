@@ -1,20 +1,20 @@
-//! Cutting a log, as a replica does that has other bytes than its leader: to the end of a batch, or all of it.
+//! Truncating a log, as a replica does that has other bytes than its leader: to the end of a batch, or all of it.
 //!
 //! ```text
-//! Settling   what stands before the cut is with the journal
-//! Looking    the commit log tells the batch that ends at the cut, if it is in no memory
-//! Recording  the record of the cut becomes durable; until then nothing is changed
+//! Settling   what stands before the truncation is with the journal
+//! Looking    the commit log tells the batch that ends at the truncation, if it is in no memory
+//! Recording  the record of the truncation becomes durable; until then nothing is changed
 //! Draining   nothing of the partition is read or written any more
-//! Looking    what the files have before the cut: how many records, the last blocks
-//! Wiping     memory is cut; later files are removed, the last ones cut, the rest of their last blocks zeroed, durably
+//! Looking    what the files have before the truncation: how many records, the last blocks
+//! Wiping     memory is truncated; later files are removed, the last ones truncated, the rest of their last blocks zeroed, durably
 //! done       Notice::Truncated
 //! ```
-//! So a checkpoint passes the record only when the cut is complete (the snapshot that it needs waits), and nothing is appended
+//! So a checkpoint passes the record only when the truncation is complete (the snapshot that it needs waits), and nothing is appended
 //! behind it before (appends are refused as busy): a batch that the journal has behind the record proves that it was. While
 //! the record is not contained in it, a snapshot says so: what it holds is the log as it was.
 //!
-//! A device that refuses a read is asked again each second. Where damage hides the place, the log is cut where the last batch before
-//! it ends that can be told: a replica may always have less.
+//! A device that refuses a read is asked again each second. Where damage hides the place, the log is truncated where
+//! the last batch before it ends that can be told: a replica may always have less.
 
 use super::admission::Lack;
 use super::chain::{Chain, Stop, Walk};
@@ -44,7 +44,7 @@ const WALK_LEN: usize = 256 * 1024;
 /// Place that is looked for in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// The record that ends at the cut stands in the blocks `lo .. hi` of the commit log.
+    /// The record that ends at the truncation stands in the blocks `lo .. hi` of the commit log.
     Commit {
         lo: u64,
         hi: u64,
@@ -68,7 +68,7 @@ enum Stage {
     Wiping,
 }
 
-/// A cut under way.
+/// A truncation under way.
 #[derive(Debug)]
 pub struct Truncation {
     pub is_restart: bool,
@@ -111,7 +111,7 @@ impl Truncation {
     }
 
     /// A snapshot that is taken now has the log as it was: the records up to which it contains all, when `applied` is that
-    /// without the cut. The checkpoint goes on to count on a later one.
+    /// without the truncation. The checkpoint goes on to count on a later one.
     pub fn not_contained(&self, applied: u64, dirty_after: &mut Option<u64>) -> u64 {
         if self.sequence == 0 || applied < self.sequence {
             return applied;
@@ -124,39 +124,39 @@ impl Truncation {
 }
 
 impl PartitionLog {
-    /// Nothing is read or written but by the cut.
-    pub fn is_cutting(&self) -> bool {
-        self.cut.as_ref().is_some_and(|c| c.is_frozen)
+    /// Nothing is read or written but by the truncation.
+    pub fn is_truncating(&self) -> bool {
+        self.truncation.as_ref().is_some_and(|t| t.is_frozen)
     }
 
     /// The log is about to begin anew, perhaps where it had a segment before.
     pub fn is_restarting(&self) -> bool {
-        self.cut.as_ref().is_some_and(|c| c.is_restart)
+        self.truncation.as_ref().is_some_and(|t| t.is_restart)
     }
 }
 
 impl Store {
-    /// Cuts the log to `to`, the end of a batch, not below its start. What is not durable beyond is forgotten without a
+    /// Truncates the log to `to`, the end of a batch, not below its start. What is not durable beyond is forgotten without a
     /// notice: whoever waited for it was told before that its outcome is unknown. [`Notice::Truncated`] when it is durable; until
     /// then appends are refused as busy, and the view shows the log as it will be.
     pub fn truncate(&mut self, now: Now, p: PartitionIdx, to: Position, io: &mut Io) {
         let part = self.part(p);
-        assert!(to.offset >= part.start().offset, "a log is not cut below its start");
+        assert!(to.offset >= part.start().offset, "a log is not truncated below its start");
         // Nothing of the log is left before its start.
         let is_all = to.offset == part.start().offset;
         let epoch = if is_all { Epoch(0) } else { part.epochs.epoch_at(to.offset).unwrap_or(part.progress.end().epoch) };
         let chain_crc = part.epochs.crc_at(to.offset).unwrap_or(0);
-        self.begin_cut(now, p, Tail { at: to, chain_crc, epoch }, false, io);
+        self.begin_truncation(now, p, Tail { at: to, chain_crc, epoch }, false, io);
     }
 
     /// Drops the log: it begins, and ends, at `start`, behind a batch with this header crc. The same notice.
     pub fn restart(&mut self, now: Now, p: PartitionIdx, start: Position, chain_crc: u32, io: &mut Io) {
-        self.begin_cut(now, p, Tail { at: start, chain_crc, epoch: Epoch(0) }, true, io);
+        self.begin_truncation(now, p, Tail { at: start, chain_crc, epoch: Epoch(0) }, true, io);
     }
 
-    fn begin_cut(&mut self, now: Now, p: PartitionIdx, tail: Tail, is_restart: bool, io: &mut Io) {
+    fn begin_truncation(&mut self, now: Now, p: PartitionIdx, tail: Tail, is_restart: bool, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
-        assert!(part.cut.is_none(), "a log is cut once at a time");
+        assert!(part.truncation.is_none(), "a log is truncated once at a time");
         self.verbatim.drop_ahead(p);
         if is_restart {
             // the log may begin anew where one of them did
@@ -174,7 +174,7 @@ impl Store {
             }
         }
         part.progress.release_before(number);
-        part.cut = Some(Box::new(Truncation {
+        part.truncation = Some(Box::new(Truncation {
             is_restart,
             tail,
             unix_ns: 0,
@@ -194,18 +194,18 @@ impl Store {
         }));
         self.turn.must_seal(); // it has no open batch any more
         self.rewrites.truncations.push(p);
-        self.drive_cuts(now, io);
+        self.drive_truncations(now, io);
     }
 
-    /// Takes each cut as far as it goes without waiting.
-    pub(super) fn drive_cuts(&mut self, now: Now, io: &mut Io) {
+    /// Takes each truncation as far as it goes without waiting.
+    pub(super) fn drive_truncations(&mut self, now: Now, io: &mut Io) {
         if self.rewrites.truncations.is_empty() || self.is_stopping() {
             return;
         }
         for p in std::mem::take(&mut self.rewrites.truncations) {
             // What failed meanwhile is finished by the next start, if it was recorded.
             let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
-            if is_alive && !self.drive_cut(now, p, io) {
+            if is_alive && !self.drive_truncation(now, p, io) {
                 self.rewrites.truncations.push(p);
             }
         }
@@ -215,33 +215,33 @@ impl Store {
     /// taken now does not contain the record, so another one would not help the checkpoint. Without a record, there is none.
     pub(super) fn stop_truncations(&mut self) {
         for p in &self.rewrites.truncations {
-            if let Some(cut) = &mut self.partitions[p.0 as usize].cut {
-                cut.is_frozen |= cut.sequence > 0;
+            if let Some(truncation) = &mut self.partitions[p.0 as usize].truncation {
+                truncation.is_frozen |= truncation.sequence > 0;
             }
         }
     }
 
     /// Whether it is complete.
-    fn drive_cut(&mut self, now: Now, p: PartitionIdx, io: &mut Io) -> bool {
+    fn drive_truncation(&mut self, now: Now, p: PartitionIdx, io: &mut Io) -> bool {
         loop {
             let part = &mut self.partitions[p.0 as usize];
-            let Some(cut) = &mut part.cut else { return true };
-            if cut.is_waiting || cut.retry_at.is_some_and(|at| at > now.ticks) {
+            let Some(truncation) = &mut part.truncation else { return true };
+            if truncation.is_waiting || truncation.retry_at.is_some_and(|at| at > now.ticks) {
                 return false;
             }
-            cut.retry_at = None;
-            match cut.stage {
-                Stage::Settling if !cut.is_restart && part.progress.enqueued() < cut.number => {
+            truncation.retry_at = None;
+            match truncation.stage {
+                Stage::Settling if !truncation.is_restart && part.progress.enqueued() < truncation.number => {
                     self.advance(p);
                     let part = self.part(p);
-                    if part.cut.as_ref().is_some_and(|cut| part.progress.enqueued() < cut.number) {
+                    if part.truncation.as_ref().is_some_and(|truncation| part.progress.enqueued() < truncation.number) {
                         return false;
                     }
                 }
                 Stage::Settling => self.settled(p),
                 Stage::Looking(_) => self.look(p, io),
-                Stage::Recording if cut.ticket <= self.turn.durable_record() => {
-                    (cut.stage, cut.is_frozen) = (Stage::Draining, true)
+                Stage::Recording if truncation.ticket <= self.turn.durable_record() => {
+                    (truncation.stage, truncation.is_frozen) = (Stage::Draining, true)
                 }
                 Stage::Recording => return false,
                 Stage::Draining => {
@@ -259,13 +259,13 @@ impl Store {
                     }
                     self.frozen(now, p);
                 }
-                Stage::Wiping => match cut.todo.pop_front() {
+                Stage::Wiping => match truncation.todo.pop_front() {
                     Some(op) => {
-                        cut.is_waiting = true;
+                        truncation.is_waiting = true;
                         self.ops.issue(io, op, Op::Truncation(p));
                     }
                     None => {
-                        self.cut_done(p, io);
+                        self.end_truncation(p, io);
                         return true;
                     }
                 },
@@ -279,182 +279,182 @@ impl Store {
         self.part(p).flush.stage == FlushStage::Idle
     }
 
-    /// The batch that ends at the cut, from memory or else from the commit log.
+    /// The batch that ends at the truncation, from memory or else from the commit log.
     fn settled(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(mut cut) = part.cut.take() else { return };
-        let segment = part.segments.holding(cut.tail.at.offset).1.meta;
-        cut.base = segment.base.offset;
-        let before = cut.number.checked_sub(1).and_then(|n| part.batches.get(n)).map(|r| r.header());
+        let Some(mut truncation) = part.truncation.take() else { return };
+        let segment = part.segments.holding(truncation.tail.at.offset).1.meta;
+        truncation.base = segment.base.offset;
+        let before = truncation.number.checked_sub(1).and_then(|n| part.batches.get(n)).map(|r| r.header());
         let marks = [part.progress.end(), part.progress.durable(), part.progress.committed()];
-        let mark = marks.into_iter().find(|m| m.at == cut.tail.at);
-        let is_known = if cut.is_restart {
+        let mark = marks.into_iter().find(|m| m.at == truncation.tail.at);
+        let is_known = if truncation.is_restart {
             true
-        } else if let Some(h) = before.filter(|h| h.end() == cut.tail.at) {
-            (cut.tail.chain_crc, cut.unix_ns) = (h.header_crc.get(), h.base_unix_ns.get());
+        } else if let Some(h) = before.filter(|h| h.end() == truncation.tail.at) {
+            (truncation.tail.chain_crc, truncation.unix_ns) = (h.header_crc.get(), h.base_unix_ns.get());
             true
         } else if let Some(mark) = mark {
-            (cut.tail, cut.unix_ns) = (mark.tail(), mark.unix_ns);
+            (truncation.tail, truncation.unix_ns) = (mark.tail(), mark.unix_ns);
             true
-        } else if segment.base == cut.tail.at {
-            cut.tail.chain_crc = segment.prev_crc;
+        } else if segment.base == truncation.tail.at {
+            truncation.tail.chain_crc = segment.prev_crc;
             true
         } else {
-            cut.search();
+            truncation.search();
             false
         };
-        part.cut = Some(cut);
+        part.truncation = Some(truncation);
         if is_known {
-            self.record_cut(p);
+            self.record_truncation(p);
         }
     }
 
-    /// Nothing changes any more: what the files have before the cut.
+    /// Nothing changes any more: what the files have before the truncation.
     fn frozen(&mut self, now: Now, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(mut cut) = part.cut.take() else { return };
-        let at = cut.tail.at.offset;
-        cut.base = part.segments.holding(at).1.base();
+        let Some(mut truncation) = part.truncation.take() else { return };
+        let at = truncation.tail.at.offset;
+        truncation.base = part.segments.holding(at).1.base();
         let (mut is_known, mut needs_tail) = (true, false);
-        if !cut.is_restart && at >= part.progress.committed().at.offset {
+        if !truncation.is_restart && at >= part.progress.committed().at.offset {
             // All that the commit log has stays.
-            let is_begun = part.writers.commit.base() == cut.base;
+            let is_begun = part.writers.commit.base() == truncation.base;
             let written = if is_begun { part.writers.commit.len_behind_header() / COMMIT_RECORD_LEN as u64 } else { 0 };
-            let from = part.progress.committed().number.max(part.batches.number_at(cut.base));
-            cut.count = written + cut.number.saturating_sub(from);
+            let from = part.progress.committed().number.max(part.batches.number_at(truncation.base));
+            truncation.count = written + truncation.number.saturating_sub(from);
             needs_tail = part.progress.written().at.offset > at;
-        } else if !cut.is_restart && cut.base == at {
+        } else if !truncation.is_restart && truncation.base == at {
             // Only its header stands before it.
-            (cut.segment_tail, cut.commit_tail) = (Some(vec![]), Some(vec![]));
-        } else if !cut.is_restart {
-            cut.search();
+            (truncation.segment_tail, truncation.commit_tail) = (Some(vec![]), Some(vec![]));
+        } else if !truncation.is_restart {
+            truncation.search();
             is_known = false;
         }
-        part.cut = Some(cut);
+        part.truncation = Some(truncation);
         if is_known && needs_tail {
             self.segment_tail(now, p);
         } else if is_known {
-            self.cut_memory(now, p);
+            self.apply_truncation(now, p);
         }
     }
 
     /// The place is known, with the records before it.
     fn found_place(&mut self, now: Now, p: PartitionIdx) {
-        let Some(cut) = &mut self.part_mut(p).cut else { return };
-        if !cut.is_frozen {
-            self.record_cut(p);
-        } else if commit_at(cut.count).is_multiple_of(BLOCK as u64) {
-            cut.commit_tail = Some(vec![]);
+        let Some(truncation) = &mut self.part_mut(p).truncation else { return };
+        if !truncation.is_frozen {
+            self.record_truncation(p);
+        } else if commit_at(truncation.count).is_multiple_of(BLOCK as u64) {
+            truncation.commit_tail = Some(vec![]);
             self.segment_tail(now, p);
         } else {
-            cut.stage = Stage::Looking(Look::CommitTail);
+            truncation.stage = Stage::Looking(Look::CommitTail);
         }
     }
 
-    /// The segment's last block is needed next, unless the cut is at a block's border.
+    /// The segment's last block is needed next, unless the truncation is at a block's border.
     fn segment_tail(&mut self, now: Now, p: PartitionIdx) {
-        let Some(cut) = &mut self.part_mut(p).cut else { return };
-        cut.stage = Stage::Looking(Look::SegmentTail);
-        if segment_at(cut.base, cut.tail.at.offset).is_multiple_of(BLOCK as u64) {
-            cut.segment_tail = Some(vec![]);
-            self.cut_memory(now, p);
+        let Some(truncation) = &mut self.part_mut(p).truncation else { return };
+        truncation.stage = Stage::Looking(Look::SegmentTail);
+        if segment_at(truncation.base, truncation.tail.at.offset).is_multiple_of(BLOCK as u64) {
+            truncation.segment_tail = Some(vec![]);
+            self.apply_truncation(now, p);
         }
     }
 
     /// Issues the read that is needed next.
     fn look(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
-        let (dir, Some(cut)) = (part.dir.clone(), &mut part.cut) else { return };
-        let Stage::Looking(look) = cut.stage else { return };
-        let (commit, segment) = (FileId::Commit(dir.clone(), cut.base), FileId::Segment(dir, cut.base));
+        let (dir, Some(truncation)) = (part.dir.clone(), &mut part.truncation) else { return };
+        let Stage::Looking(look) = truncation.stage else { return };
+        let (commit, segment) = (FileId::Commit(dir.clone(), truncation.base), FileId::Segment(dir, truncation.base));
         let (file, at, len) = match look {
             Look::Commit { lo, hi } => (commit, FILE_HEADER_LEN + (lo + (hi - lo) / 2) * BLOCK as u64, BLOCK),
-            Look::CommitTail => (commit, block_down(commit_at(cut.count)), BLOCK),
-            Look::SegmentTail => (segment, block_down(segment_at(cut.base, cut.tail.at.offset)), BLOCK),
-            Look::Walk { at, .. } => (segment, block_down(segment_at(cut.base, at.at.offset)), WALK_LEN),
+            Look::CommitTail => (commit, block_down(commit_at(truncation.count)), BLOCK),
+            Look::SegmentTail => (segment, block_down(segment_at(truncation.base, truncation.tail.at.offset)), BLOCK),
+            Look::Walk { at, .. } => (segment, block_down(segment_at(truncation.base, at.at.offset)), WALK_LEN),
         };
-        cut.is_waiting = true;
+        truncation.is_waiting = true;
         self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Truncation(p));
     }
 
-    /// An operation of a cut has finished.
-    pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
+    /// An operation of a truncation has finished.
+    pub(super) fn truncation_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let is_stopping = self.is_stopping();
         let part = &mut self.partitions[p.0 as usize];
         // Memory no longer has what a failed journal did not take.
         let is_alive = !part.is_closed() && !self.ring.is_poisoned() && !is_stopping;
-        let Some(cut) = part.cut.as_mut().filter(|_| is_alive) else { return };
-        cut.is_waiting = false;
-        let bytes = match (outcome, cut.stage) {
+        let Some(truncation) = part.truncation.as_mut().filter(|_| is_alive) else { return };
+        truncation.is_waiting = false;
+        let bytes = match (outcome, truncation.stage) {
             (Ok(DiskDone::Read(bytes)), _) => bytes,
-            // What was never allocated has nothing to cut.
+            // What was never allocated has nothing to truncate.
             (Ok(_) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
             (Err(error), Stage::Looking(_)) => {
                 tracing::warn!(%error, "a log must be truncated and its files cannot be read: trying again");
-                cut.retry_at = Some(now.ticks + super::space::RETRY);
+                truncation.retry_at = Some(now.ticks + super::space::RETRY);
                 return;
             }
             (Err(error), _) => return self.poison_partition(p, &error),
         };
-        let Stage::Looking(look) = cut.stage else { return };
+        let Stage::Looking(look) = truncation.stage else { return };
         match look {
             Look::Commit { lo, hi } => {
                 let middle = lo + (hi - lo) / 2;
                 let records = records_of(&bytes, &part.dir);
-                let is_before = records.first().is_some_and(|(_, r)| r.offset.get() < cut.tail.at.offset);
-                let found = records.iter().find(|(_, r)| r.end() == cut.tail.at);
+                let is_before = records.first().is_some_and(|(_, r)| r.offset.get() < truncation.tail.at.offset);
+                let found = records.iter().find(|(_, r)| r.end() == truncation.tail.at);
                 if let Some((index, r)) = found {
-                    cut.count = middle * (BLOCK / COMMIT_RECORD_LEN) as u64 + index + 1;
-                    (cut.tail.chain_crc, cut.unix_ns) = (r.batch_crc.get(), r.unix_ns.get());
-                    cut.tail.epoch = Epoch(r.epoch.get());
+                    truncation.count = middle * (BLOCK / COMMIT_RECORD_LEN) as u64 + index + 1;
+                    (truncation.tail.chain_crc, truncation.unix_ns) = (r.batch_crc.get(), r.unix_ns.get());
+                    truncation.tail.epoch = Epoch(r.epoch.get());
                     self.found_place(now, p);
                 } else if hi - lo <= 1 {
-                    self.walk_to_cut(p);
+                    self.walk_to_place(p);
                 } else {
                     let (lo, hi) = if is_before { (middle, hi) } else { (lo, middle) };
-                    cut.stage = Stage::Looking(Look::Commit { lo, hi });
+                    truncation.stage = Stage::Looking(Look::Commit { lo, hi });
                 }
             }
             Look::CommitTail => {
-                let len = (commit_at(cut.count) % BLOCK as u64) as usize;
+                let len = (commit_at(truncation.count) % BLOCK as u64) as usize;
                 let mut tail = bytes.to_vec();
                 tail.resize(len, 0);
-                cut.commit_tail = Some(tail);
+                truncation.commit_tail = Some(tail);
                 self.segment_tail(now, p);
             }
             Look::SegmentTail => {
-                let len = (segment_at(cut.base, cut.tail.at.offset) % BLOCK as u64) as usize;
+                let len = (segment_at(truncation.base, truncation.tail.at.offset) % BLOCK as u64) as usize;
                 let mut tail = bytes.to_vec();
                 tail.resize(len, 0);
-                cut.segment_tail = Some(tail);
-                self.cut_memory(now, p);
+                truncation.segment_tail = Some(tail);
+                self.apply_truncation(now, p);
             }
             Look::Walk { at, count } => self.walked(now, p, at, count, &bytes),
         }
     }
 
     /// The commit log does not know the place: it is damaged. The segment's headers are looked through.
-    fn walk_to_cut(&mut self, p: PartitionIdx) {
+    fn walk_to_place(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(cut) = &mut part.cut else { return };
-        let (_, segment) = part.segments.at_base(cut.base).expect("it was chosen");
+        let Some(truncation) = &mut part.truncation else { return };
+        let (_, segment) = part.segments.at_base(truncation.base).expect("it was chosen");
         let SegmentMeta { base, prev_crc } = segment.meta;
         let epoch = part.epochs.epoch_at(base.offset).unwrap_or(Epoch(0));
         let at = Mark { number: 0, at: base, chain_crc: prev_crc, epoch, unix_ns: 0 };
-        tracing::warn!(topic = %part.dir.topic, partition = %part.dir.partition, offset = cut.tail.at.offset,
+        tracing::warn!(topic = %part.dir.topic, partition = %part.dir.partition, offset = truncation.tail.at.offset,
             "a commit log lacks the position to truncate at: scanning its segment");
-        cut.stage = Stage::Looking(Look::Walk { at, count: 0 });
+        truncation.stage = Stage::Looking(Look::Walk { at, count: 0 });
     }
 
-    /// Headers from `at` on, as far as they go: to the cut, to the end of what was read, or to one that does not hold.
+    /// Headers from `at` on, as far as they go: to the truncation, to the end of what was read, or to one that does not hold.
     fn walked(&mut self, now: Now, p: PartitionIdx, mut at: Mark, mut count: u64, bytes: &[u8]) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(cut) = &mut part.cut else { return };
-        let read_at = block_down(segment_at(cut.base, at.at.offset));
-        let (to, from) = (cut.tail.at.offset, at.at.offset);
+        let Some(truncation) = &mut part.truncation else { return };
+        let read_at = block_down(segment_at(truncation.base, at.at.offset));
+        let (to, from) = (truncation.tail.at.offset, at.at.offset);
         let mut walk = Walk::new(&part.dir, from, to, Chain { at: Some(at.at), ..Chain::default() });
         let is_over = loop {
-            let place = (segment_at(cut.base, at.at.offset) - read_at) as usize;
+            let place = (segment_at(truncation.base, at.at.offset) - read_at) as usize;
             match walk.header(bytes.get(place..).unwrap_or_default()) {
                 _ if walk.is_over() => break true,
                 Ok(h) => {
@@ -469,46 +469,46 @@ impl Store {
             }
         };
         if !is_over {
-            cut.stage = Stage::Looking(Look::Walk { at, count });
+            truncation.stage = Stage::Looking(Look::Walk { at, count });
             return;
         }
-        if cut.is_frozen && at.at != cut.tail.at {
-            let file = FileId::Segment(part.dir.clone(), cut.base);
-            let message = format!("offset {} was a batch's end, and cannot be told any more", cut.tail.at.offset);
+        if truncation.is_frozen && at.at != truncation.tail.at {
+            let file = FileId::Segment(part.dir.clone(), truncation.base);
+            let message = format!("offset {} was a batch's end, and cannot be told any more", truncation.tail.at.offset);
             return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
         }
-        (cut.tail, cut.unix_ns, cut.count) = (at.tail(), at.unix_ns, count);
-        cut.number = part.batches.number_at(at.at.offset).min(cut.number);
+        (truncation.tail, truncation.unix_ns, truncation.count) = (at.tail(), at.unix_ns, count);
+        truncation.number = part.batches.number_at(at.at.offset).min(truncation.number);
         self.found_place(now, p);
     }
 
-    /// All that is needed is known: the cut is journaled.
-    fn record_cut(&mut self, p: PartitionIdx) {
-        let Some(cut) = &self.part(p).cut else { return };
-        let (at, kind) = (cut.tail.at, if cut.is_restart { RecordKind::Restart } else { RecordKind::Truncate });
+    /// All that is needed is known: the truncation is journaled.
+    fn record_truncation(&mut self, p: PartitionIdx) {
+        let Some(truncation) = &self.part(p).truncation else { return };
+        let (at, kind) = (truncation.tail.at, if truncation.is_restart { RecordKind::Restart } else { RecordKind::Truncate });
         let mut payload = RawPosition::from(at).as_bytes().to_vec();
-        payload.extend_from_slice(&cut.tail.chain_crc.to_le_bytes());
+        payload.extend_from_slice(&truncation.tail.chain_crc.to_le_bytes());
         payload.extend_from_slice(&[0; 4]);
         self.part_mut(p).journaled.set_end(at);
         let ticket = self.fact(p, kind, payload);
         let part = self.part_mut(p);
         let sequence = part.journaled.sequence();
-        if let Some(cut) = &mut part.cut {
-            (cut.ticket, cut.sequence, cut.stage) = (ticket, sequence, Stage::Recording);
+        if let Some(truncation) = &mut part.truncation {
+            (truncation.ticket, truncation.sequence, truncation.stage) = (ticket, sequence, Stage::Recording);
         }
         self.flush_if_due(p);
     }
 
     /// The record is durable and nothing is under way: memory follows, and the files are next.
-    fn cut_memory(&mut self, now: Now, p: PartitionIdx) {
+    fn apply_truncation(&mut self, now: Now, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(mut cut) = part.cut.take() else { return };
-        let Tail { at, chain_crc, epoch } = cut.tail;
-        let n = cut.number;
+        let Some(mut truncation) = part.truncation.take() else { return };
+        let Tail { at, chain_crc, epoch } = truncation.tail;
+        let n = truncation.number;
         assert_eq!(
             part.progress.durable().number,
             part.progress.enqueued(),
-            "what was journaled before the cut's record is durable"
+            "what was journaled before the truncation's record is durable"
         );
         for number in part.progress.durable().number..part.progress.end().number {
             let r = part.batches.get(number).expect("a batch that is not durable is in memory");
@@ -520,14 +520,14 @@ impl Store {
         self.batch_memory.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
         let was_committed = part.progress.committed().at.offset > at.offset;
         let was_written = part.progress.written().at.offset > at.offset;
-        part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns });
+        part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: truncation.unix_ns });
         self.batch_memory.eviction.dropped(unflushed - part.unflushed_bytes());
-        part.cut_table(at, cut.is_restart, was_committed);
-        let removed = if cut.is_restart { part.restart_files(at, chain_crc) } else { part.cut_segments(&cut) };
-        part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);
-        part.plan_wipe(&mut cut, removed);
-        cut.stage = Stage::Wiping;
-        part.cut = Some(cut);
+        part.truncate_tables(at, truncation.is_restart, was_committed);
+        let removed = if truncation.is_restart { part.restart_files(at, chain_crc) } else { part.truncate_segments(&truncation) };
+        part.truncate_writers(&truncation, (was_written, was_committed), self.options.epoch, now.unix_ns);
+        part.plan_wipe(&mut truncation, removed);
+        truncation.stage = Stage::Wiping;
+        part.truncation = Some(truncation);
         self.reader.forget_all(p);
         self.part_mut(p).reading.leave_line();
         self.scrub.forget(p);
@@ -537,8 +537,8 @@ impl Store {
         }
     }
 
-    fn cut_done(&mut self, p: PartitionIdx, io: &mut Io) {
-        self.part_mut(p).cut = None;
+    fn end_truncation(&mut self, p: PartitionIdx, io: &mut Io) {
+        self.part_mut(p).truncation = None;
         self.notices.push(Notice::Truncated { p });
         self.notices.push(Notice::Readable { p });
         self.admission.signal_all();
@@ -547,14 +547,14 @@ impl Store {
         self.flush_if_due(p);
     }
 
-    pub(super) fn cut_deadline(&self) -> Option<Ticks> {
-        self.rewrites.truncations.iter().filter_map(|p| self.part(*p).cut.as_ref()?.retry_at).min()
+    pub(super) fn truncation_deadline(&self) -> Option<Ticks> {
+        self.rewrites.truncations.iter().filter_map(|p| self.part(*p).truncation.as_ref()?.retry_at).min()
     }
 }
 
 impl PartitionLog {
     /// Places of the log that are known beside its batches.
-    fn cut_table(&mut self, at: Position, is_restart: bool, was_committed: bool) {
+    fn truncate_tables(&mut self, at: Position, is_restart: bool, was_committed: bool) {
         if is_restart {
             self.borders.restart(at);
             self.epochs.clear();
@@ -563,7 +563,7 @@ impl PartitionLog {
             self.shared.iter_mut().for_each(|s| s.take_counted(i64::MIN).for_each(drop));
         } else {
             self.borders.truncate(at);
-            self.epochs.cut(at.offset);
+            self.epochs.truncate(at.offset);
             self.damage.truncate(at);
             if was_committed {
                 let counted = self.shared.iter_mut().flat_map(|s| s.take_counted(at.offset));
@@ -582,7 +582,7 @@ impl PartitionLog {
         self.segments.restart(SegmentMeta { base: at, prev_crc });
         self.flush.unsynced_segments.clear();
         self.flush.unsynced_commits.clear();
-        self.space = self.space.cut(at.offset, 0, 0);
+        self.space = self.space.truncate(at.offset, 0, 0);
         removed
     }
 
@@ -592,27 +592,29 @@ impl PartitionLog {
     }
 
     /// The log ends in an earlier segment, perhaps. The files behind that one.
-    fn cut_segments(&mut self, cut: &Truncation) -> Vec<FileId> {
-        let (index, _) = self.segments.holding(cut.tail.at.offset);
+    fn truncate_segments(&mut self, truncation: &Truncation) -> Vec<FileId> {
+        let (index, _) = self.segments.holding(truncation.tail.at.offset);
         let removed = self.files_of(index + 1);
-        self.segments.truncate(index, cut.count);
+        self.segments.truncate(index, truncation.count);
         self.flush.unsynced_segments.retain(|f| !removed.contains(f));
         self.flush.unsynced_commits.retain(|f| !removed.contains(f));
-        let lens = (block_up(segment_at(cut.base, cut.tail.at.offset)), block_up(commit_at(cut.count)));
-        self.space = self.space.cut(cut.base, lens.0, lens.1);
+        let lens = (block_up(segment_at(truncation.base, truncation.tail.at.offset)), block_up(commit_at(truncation.count)));
+        self.space = self.space.truncate(truncation.base, lens.0, lens.1);
         removed
     }
 
-    /// Both writers go on where the files are cut.
-    fn cut_writers(&mut self, cut: &Truncation, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
+    /// Both writers go on where the files are truncated.
+    fn truncate_writers(&mut self, truncation: &Truncation, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
         let active = *self.segments.active();
-        let bytes = (cut.tail.at.offset - active.base()) as u64;
+        let bytes = (truncation.tail.at.offset - active.base()) as u64;
         let writer = |magic, at: u64, tail: &Option<Vec<u8>>| match tail {
             Some(tail) if at > FILE_HEADER_LEN => FileWriter::resume(self.dir.clone(), magic, active.base(), at, tail.clone()),
             _ => self.begin_file(magic, self.segments.len() - 1, epoch, unix_ns),
         };
-        let segment = (written || cut.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &cut.segment_tail));
-        let commit = (committed || cut.is_restart).then(|| writer(COMMIT_MAGIC, commit_at(cut.count), &cut.commit_tail));
+        let segment =
+            (written || truncation.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &truncation.segment_tail));
+        let commit = (committed || truncation.is_restart)
+            .then(|| writer(COMMIT_MAGIC, commit_at(truncation.count), &truncation.commit_tail));
         if let Some(segment) = segment {
             self.writers.segment = segment;
         }
@@ -621,24 +623,28 @@ impl PartitionLog {
         }
     }
 
-    /// Later files go first; then the last ones are cut, and zeros stand behind the end in their last blocks.
-    fn plan_wipe(&self, cut: &mut Truncation, removed: Vec<FileId>) {
+    /// Later files go first; then the last ones are truncated, and zeros stand behind the end in their last blocks.
+    fn plan_wipe(&self, truncation: &mut Truncation, removed: Vec<FileId>) {
         if !removed.is_empty() {
-            cut.todo.push_back(DiskOp::Remove { files: removed });
+            truncation.todo.push_back(DiskOp::Remove { files: removed });
         }
-        if cut.is_restart {
+        if truncation.is_restart {
             return;
         }
         let dir = &self.dir;
-        let segment = (FileId::Segment(dir.clone(), cut.base), segment_at(cut.base, cut.tail.at.offset), &cut.segment_tail);
-        let commit = (FileId::Commit(dir.clone(), cut.base), commit_at(cut.count), &cut.commit_tail);
+        let segment = (
+            FileId::Segment(dir.clone(), truncation.base),
+            segment_at(truncation.base, truncation.tail.at.offset),
+            &truncation.segment_tail,
+        );
+        let commit = (FileId::Commit(dir.clone(), truncation.base), commit_at(truncation.count), &truncation.commit_tail);
         for (file, at, tail) in [segment, commit] {
-            cut.todo.push_back(DiskOp::Truncate { file: file.clone(), len: block_up(at) });
+            truncation.todo.push_back(DiskOp::Truncate { file: file.clone(), len: block_up(at) });
             if let Some(tail) = tail.as_ref().filter(|t| !t.is_empty()) {
                 let mut block = tail.clone();
                 block.resize(BLOCK, 0);
                 let (at, parts) = (block_down(at), vec![block.into()]);
-                cut.todo.push_back(DiskOp::Write { file, at, parts, durability: Durability::Durable });
+                truncation.todo.push_back(DiskOp::Write { file, at, parts, durability: Durability::Durable });
             }
         }
     }

@@ -314,7 +314,7 @@ impl Store {
             }
             let offset = want.from.offset;
             let Some(limit) = self.readable_limit(want.p, offset) else {
-                // It left the memory, or a cut is under way.
+                // It left the memory, or a truncation is under way.
                 self.answer_verbatim(want, Err(Unreadable::Gone(offset)));
                 continue;
             };
@@ -382,8 +382,8 @@ impl Store {
         }
         let (p, offset) = (want.p, want.from.offset);
         let part = self.part(p);
-        let is_steady = part.cut.is_none() && !part.is_mending();
-        let is_stored = part.start().offset <= offset && part.cut.is_none();
+        let is_steady = part.truncation.is_none() && !part.is_mending();
+        let is_stored = part.start().offset <= offset && part.truncation.is_none();
         let read = &mut self.verbatim.reads[key as usize];
         // The file may have changed behind one that is over: what it found says nothing of what stands there now.
         let is_there = is_stored && !read.is_over;

@@ -46,14 +46,18 @@ impl<'a> View<'a> {
 
     /// End of all that was appended and sealed.
     pub fn end(&self) -> Tail {
-        self.part.cut.as_ref().map_or(self.part.progress.end().tail(), |cut| cut.tail)
+        self.part.truncation.as_ref().map_or(self.part.progress.end().tail(), |truncation| truncation.tail)
     }
 
     /// Durable end, at most the log's end.
     pub fn durable(&self) -> Tail {
         let durable = self.part.progress.durable().tail();
-        let cut = self.part.cut.as_ref().filter(|cut| cut.is_restart || cut.tail.at.offset <= durable.at.offset);
-        cut.map_or(durable, |cut| cut.tail)
+        let truncation = self
+            .part
+            .truncation
+            .as_ref()
+            .filter(|truncation| truncation.is_restart || truncation.tail.at.offset <= durable.at.offset);
+        truncation.map_or(durable, |truncation| truncation.tail)
     }
 
     /// End of the log's sound part: its end, or the start of the first damage.
@@ -64,12 +68,12 @@ impl<'a> View<'a> {
 
     /// The first range that damage took. What a start knows only by where it begins is not told.
     pub fn damage(&self) -> Option<(Position, Position)> {
-        self.part.damage.lost().first().copied().filter(|_| self.part.cut.is_none())
+        self.part.damage.lost().first().copied().filter(|_| self.part.truncation.is_none())
     }
 
     /// The first of them for which readers wait.
     pub fn awaited(&self) -> Option<(Position, Position)> {
-        let is_cut = self.part.cut.is_some();
+        let is_cut = self.part.truncation.is_some();
         self.part.damage.lost().iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }
 

@@ -35,13 +35,13 @@ impl OpenMemory {
         self.used
     }
 
-    /// Before a channel's turn.
+    /// Gives a channel its memory limit, before its turn.
     pub fn give_room(&self, c: &mut ChannelState) {
         let left = self.bytes_max.saturating_sub(self.used - c.open_bytes);
         c.machine.set_room(left / (SHARE + 1) * SHARE);
     }
 
-    /// After a channel's turn, or when its open messages were dropped.
+    /// Counts a channel's open messages, after its turn or after they were dropped.
     pub fn count(&mut self, partitions: &mut Partitions, key: ChannelKey) {
         let end = partitions.get(key.partition_idx()).flows_to();
         let Some(c) = partitions.channel_mut(key) else { return };

@@ -45,7 +45,7 @@ impl Epochs {
 
     /// The log is truncated to `to`. The epoch of the batch that ends there, when one that is closed holds it; else it is that of the
     /// log's last batch before the truncation.
-    pub fn cut(&mut self, to: i64) -> Option<Epoch> {
+    pub fn truncate(&mut self, to: i64) -> Option<Epoch> {
         let epoch = self.epoch_at(to);
         self.closed.truncate(self.closed.partition_point(|e| e.end.offset < to));
         epoch
@@ -141,7 +141,7 @@ mod tests {
     fn a_cut_tells_the_epoch_it_falls_into() {
         for (to, kept, epoch) in [(800, 3, None), (700, 2, Some(9)), (650, 2, Some(9)), (300, 1, Some(5)), (100, 0, Some(3))] {
             let mut epochs = table();
-            assert_eq!(epochs.cut(to).map(|e| e.0), epoch, "{to}");
+            assert_eq!(epochs.truncate(to).map(|e| e.0), epoch, "{to}");
             assert_eq!(epochs.iter().count(), kept, "{to}");
         }
     }

@@ -199,7 +199,7 @@ impl Partition {
     /// The epochs of what is left; the last one is that of the batch before `to`, unless only a commit log can tell.
     fn cut_epochs(&mut self, to: Position) {
         if let Some(epochs) = &mut self.epochs {
-            self.epoch = epochs.cut(to.offset).unwrap_or(self.epoch);
+            self.epoch = epochs.truncate(to.offset).unwrap_or(self.epoch);
         }
         if to.offset <= self.start.offset {
             self.epoch = Epoch(0);

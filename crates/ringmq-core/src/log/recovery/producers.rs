@@ -110,7 +110,7 @@ impl Partition {
         let mut in_segment = self.counted.producers.below(base);
         self.each_header(cx, base, committed, &mut |h| in_segment.count(h))?;
         let mut table = self.counted.producers.clone();
-        table.cut(committed);
+        table.truncate(committed);
         table.add_missing(&in_segment);
         self.each_header(cx, committed, self.end.offset, &mut |h| {
             counted.extend(table.before(h));

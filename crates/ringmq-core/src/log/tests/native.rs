@@ -108,7 +108,11 @@ fn a_large_batch_goes_straight_to_its_segment_as_it_came() {
     }
     rig.settle();
     assert_eq!(rig.read_all(p)[3], huge);
-    assert_eq!(rig.store.memory_bytes(), rig.store.batch_memory.eviction.line_bytes() + rig.store.reader.cache.bytes(), "everything was given back");
+    assert_eq!(
+        rig.store.memory_bytes(),
+        rig.store.batch_memory.eviction.line_bytes() + rig.store.reader.cache.bytes(),
+        "everything was given back"
+    );
 }
 
 #[test]

@@ -179,7 +179,11 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
         let p = rig.create(&format!("t{n}"));
         rig.publish(p, &[n; 40_000]);
         rig.settle();
-        assert!(rig.store.batch_memory.eviction.unflushed_bytes() <= MIB + 50_000, "{} after {n}", rig.store.batch_memory.eviction.unflushed_bytes());
+        assert!(
+            rig.store.batch_memory.eviction.unflushed_bytes() <= MIB + 50_000,
+            "{} after {n}",
+            rig.store.batch_memory.eviction.unflushed_bytes()
+        );
     }
     assert!(rig.store.batch_memory.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
 }

@@ -179,7 +179,7 @@ impl Session {
         Some(Lent { memory: self.input.lend(), wanted })
     }
 
-    /// It is back, with what came.
+    /// Takes back the lent buffer with the received bytes.
     pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl Host) {
         assert!(mem::take(&mut self.input.is_lent), "only what is lent comes back");
         if self.ended {
