@@ -270,7 +270,8 @@ mod tests {
     #[test]
     fn the_metadata_is_judged_without_any_node() {
         let mut view = view();
-        put(&mut view, 7, Key::Partition(TopicId([8; 16]), 0), encode(&view.partition(TOPIC, 0).unwrap().value.clone()));
+        let partition = encode(&view.partition(TOPIC, 0).unwrap().value.clone());
+        put(&mut view, 7, Key::Partition(TopicId([8; 16]), 0), partition);
         let key = view.layout().key(&Key::Node(n(1)));
         view.learn(Change::Deleted { key, mod_revision: 8 });
         let mut rounds = Rounds::default();
