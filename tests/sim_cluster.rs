@@ -70,7 +70,7 @@ const KEPT_STORE: Kept = &[
     (12, &[930_000_000_007_032]),
 ];
 /// With the real agents and the real controller.
-const KEPT_ETCD: Kept = &[(10, &[12, 16, 17, 53, 91, 1086, 1104])];
+const KEPT_ETCD: Kept = &[(10, &[12, 16, 17, 53, 91, 1086, 1104]), (12, &[950_000_000_000_342])];
 const KEPT_FILE: Kept =
     &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542]), (10, &[310_000_000_000_450]), (12, &[930_000_000_009_243])];
 const KEPT_ALONE: Kept = &[(0, &[22])];

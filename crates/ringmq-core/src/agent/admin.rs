@@ -5,8 +5,10 @@ use super::plans::Planner;
 use super::{Agent, Effect, Purpose};
 use crate::base::{NodeId, PartitionId, Ticks, TopicId, TopicName};
 use crate::controller::placement::TooFewNodes;
-use crate::metadata::request::{Request, Txn};
+use crate::metadata::keys::{Key, parse_id};
+use crate::metadata::request::{Compare, Op, Request, Txn};
 use crate::seam::cluster::TopicProperties;
+use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Attempts whose compares fail, since something else changed.
@@ -112,6 +114,16 @@ struct Work {
     /// The next transactions, in order.
     left: VecDeque<Txn>,
     tries: u32,
+    confirmed: Confirmed,
+}
+
+/// Whether the store was read since the request came: an answer from the view alone is confirmed by a read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Confirmed {
+    #[default]
+    No,
+    Reading,
+    Yes,
 }
 
 #[derive(Debug, Default)]
@@ -124,7 +136,7 @@ impl Agent {
         if self.admins.works.len() >= ADMINS_MAX {
             return out.push(Effect::Admin { token, result: Err(AdminError::TooMany) });
         }
-        self.attempt(now, token, Work { admin, left: VecDeque::new(), tries: 0 }, out);
+        self.attempt(now, token, Work { admin, left: VecDeque::new(), tries: 0, confirmed: Confirmed::No }, out);
     }
 
     fn attempt(&mut self, now: Ticks, token: u64, mut work: Work, out: &mut Vec<Effect>) {
@@ -132,6 +144,15 @@ impl Agent {
             Some(session) => self.txns_of(session, &work.admin),
             None => Err(AdminError::NoSession),
         };
+        let is_view_alone = txns.as_ref().map_or_else(|error| *error != AdminError::NoSession, Vec::is_empty);
+        if is_view_alone
+            && work.confirmed == Confirmed::No
+            && let Some(txn) = self.read_for(&work.admin)
+        {
+            work.confirmed = Confirmed::Reading;
+            self.admins.works.insert(token, work);
+            return self.send(now, Purpose::Admin(token), Request::Txn(txn), out);
+        }
         match txns {
             Err(error) if work.tries > 0 && work.admin.is_done_by(&error) => {
                 out.push(Effect::Admin { token, result: Ok(work.admin.done()) });
@@ -142,6 +163,24 @@ impl Agent {
                 self.next_txn(now, token, work, out);
             }
         }
+    }
+
+    /// A transaction that reads what the answer to a request hangs on, where that answer would come from the view alone: another node
+    /// may have changed it, and the watch is late.
+    fn read_for(&self, admin: &Admin) -> Option<Txn> {
+        let key = match admin {
+            Admin::CreateTopic { name, .. }
+            | Admin::AlterTopic { name, .. }
+            | Admin::DeleteTopic { name }
+            | Admin::MoveReplica { name, .. }
+            | Admin::MoveLeader { name, .. } => Key::Topic(name.clone()),
+            Admin::Drain { node } | Admin::Undrain { node } => Key::Drain(parse_id(node).map(NodeId)?),
+            Admin::Rebalance | Admin::RemoveNode { .. } => return None,
+        };
+        let key = self.view.layout().key(&key);
+        // No key holds an empty value, so the compare fails.
+        let compares = vec![Compare::Value { key: key.clone(), is: Bytes::new() }];
+        Some(Txn { compares, then: vec![], otherwise: vec![Op::Get { key }] })
     }
 
     fn next_txn(&mut self, now: Ticks, token: u64, mut work: Work, out: &mut Vec<Effect>) {
@@ -158,6 +197,10 @@ impl Agent {
         let Some(mut work) = self.admins.works.remove(&token) else { return };
         if succeeded {
             return self.next_txn(now, token, work, out);
+        }
+        if work.confirmed == Confirmed::Reading {
+            work.confirmed = Confirmed::Yes;
+            return self.attempt(now, token, work, out);
         }
         // An earlier copy may have done it: then the view, which has learned what was read, says so.
         work.tries += 1;

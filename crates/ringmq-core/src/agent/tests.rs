@@ -556,6 +556,31 @@ fn a_deleted_topic_is_told_as_gone_everywhere() {
     assert!(world.nodes.iter().all(|n| n.core.gone.len() == 1 && n.core.memberships.is_empty()));
 }
 
+/// Found by the cluster simulator (seed 950000000000342): the watch of the node that was asked was late, so that it said of a topic that
+/// another node had deleted that the topic was there.
+#[test]
+fn an_answer_that_the_view_alone_gives_is_confirmed_by_the_store() {
+    let mut world = cluster(3);
+    world.create(0, "t", 3);
+    world.run(100);
+    world.faults.watch_late = 100;
+    let name = TopicName::new("t").unwrap();
+    let key = Layout::new("c").unwrap().key(&Key::Topic(name.clone()));
+    let delete = |world: &mut World, n: usize| {
+        world.step(n, Event::Admin { token: 2, admin: Admin::DeleteTopic { name: name.clone() } });
+        world.run(100);
+    };
+    delete(&mut world, 2);
+    assert!(world.store.get(&key).is_none() && world.nodes[1].agent.view().topic(&name).is_some());
+    world.create(1, "t", 3);
+    world.run(100);
+    assert!(world.store.get(&key).is_some() && world.nodes[2].agent.view().topic(&name).is_none());
+    delete(&mut world, 2);
+    assert!(world.store.get(&key).is_none());
+    delete(&mut world, 2);
+    assert!(matches!(world.nodes[2].admin.last(), Some(Err(AdminError::NoTopic(_)))), "{:?}", world.nodes[2].admin);
+}
+
 /// Found by the cluster simulator (seed 1086): the topic was there again, under an id that has a tombstone.
 #[test]
 fn a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back() {
