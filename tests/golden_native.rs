@@ -96,7 +96,7 @@ fn replies() -> Vec<Reply<'static>> {
     ]
 }
 
-/// What the feature of ordered channels adds (bit 1).
+/// Requests of ordered channels.
 fn ordered_requests() -> Vec<Request<'static>> {
     let (topic, partition, channel) = ("orders.eu", PartitionId(3), "archive");
     let set = |start, force| Request::SetOffset(SetOffset { topic, partition, channel, start, force });

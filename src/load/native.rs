@@ -9,8 +9,8 @@ use super::wire::{CLIENT_ID, HANDSHAKE_LIMIT, USER_AGENT, Wire};
 use crate::base::PartitionId;
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Encoder, HEADER_LEN, Header, Hello, IdRange, Malformed, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply,
-    Request, Start, Subscribe, VERSION, feature,
+    Encoder, FEATURES, HEADER_LEN, Header, Hello, IdRange, Malformed, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX,
+    Reply, Request, Start, Subscribe, VERSION,
 };
 use crate::format::batch::{MESSAGE_OVERHEAD, Messages};
 use std::io;
@@ -256,8 +256,7 @@ async fn open(options: &Options, encoder: &mut Encoder, node: &str, core: Option
     let hello = Hello {
         version: VERSION,
         oldest_version: OLDEST_VERSION,
-        // publishes are not repeated
-        features: feature::ORDERED,
+        features: FEATURES,
         client_id: CLIENT_ID,
         hostname: "",
         user_agent: USER_AGENT,

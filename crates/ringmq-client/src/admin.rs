@@ -5,7 +5,7 @@ use super::link::{RequestAnswer, TopicMap};
 use super::node::unexpected;
 use super::{Client, Error};
 use ringmq_protocol::base::{PartitionId, Position};
-use ringmq_protocol::codec::native::{Request, SetOffset, Start, feature};
+use ringmq_protocol::codec::native::{Request, SetOffset, Start};
 
 impl Client {
     /// Lists all topics and the places of their partitions, ordered by name.
@@ -63,10 +63,6 @@ impl Client {
     /// ```
     pub async fn set_offset(&self, topic: &str, partition: u16, channel: &str, start: Start, force: bool) -> Result<Position> {
         Error::unless_it_fits("channel's name", channel)?;
-        let link = self.inner.link_for(topic, partition).await?;
-        if link.facts.features & feature::ORDERED == 0 {
-            return Err(Error::protocol(&link.facts.address, "the node does not offer to set offsets"));
-        }
         let request = Request::SetOffset(SetOffset { topic, partition: PartitionId(partition), channel, start, force });
         match self.inner.ask_there(topic, partition, &request).await? {
             RequestAnswer::Found(at) => Ok(at),

@@ -11,7 +11,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use ringmq_protocol::base::{PartitionId, Position};
 use ringmq_protocol::codec::native::frame::FRAME_MAX;
 use ringmq_protocol::codec::native::{
-    Encoder, HEADER_LEN, Header, Hello, Malformed, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION, feature,
+    Encoder, FEATURES, HEADER_LEN, Header, Hello, Malformed, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION,
 };
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
@@ -96,7 +96,6 @@ pub(super) enum SubEvent {
 pub(super) struct Facts {
     pub address: Arc<str>,
     pub core: u16,
-    pub features: u64,
     pub max_frame_bytes: usize,
     pub max_message_bytes: usize,
     heartbeat: Duration,
@@ -415,7 +414,7 @@ async fn shake(
     let hello = Hello {
         version: VERSION,
         oldest_version: OLDEST_VERSION,
-        features: feature::ALL,
+        features: FEATURES,
         client_id: &intro.client_id,
         hostname: "",
         user_agent: &intro.user_agent,
@@ -439,7 +438,6 @@ async fn shake(
                 Reply::Welcome(w) => Facts {
                     address: address.clone(),
                     core: w.core,
-                    features: w.features,
                     max_frame_bytes: (w.max_frame_bytes as usize).min(FRAME_MAX),
                     max_message_bytes: w.max_message_bytes as usize,
                     heartbeat: Duration::from_millis(w.heartbeat_ms.max(1) as u64),

@@ -8,7 +8,6 @@ use super::error::{Error, Result};
 use super::lane;
 use super::link::partition_of;
 use super::node::Inner;
-use ringmq_protocol::codec::native::feature;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -138,7 +137,6 @@ impl ProducerBuilder {
             None => return Err(Error::NoTopic { topic: settings.topic }),
         };
         let facts = inner.any_link().await?.facts.clone();
-        settings.idempotent &= facts.features & feature::IDEMPOTENT != 0;
         let limits = Limits::new(facts.max_message_bytes, facts.max_frame_bytes);
         settings.batch_bytes = settings.batch_bytes.min(limits.body_bytes);
         let lanes = (0..map.partitions.len()).map(|_| Arc::new(Lane::default())).collect();

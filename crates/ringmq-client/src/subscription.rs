@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::link::{Connection, RequestAnswer, SubEvent};
 use super::node::{Inner, pause_after, unexpected};
 use ringmq_protocol::base::PartitionId;
-use ringmq_protocol::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe, feature};
+use ringmq_protocol::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -318,9 +318,6 @@ impl Task {
 
     async fn subscribed(&self, link: &Arc<Connection>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
         let settings = &self.settings;
-        if settings.ordered && link.facts.features & feature::ORDERED == 0 {
-            return End::Fatal(Error::protocol(&link.facts.address, "the node offers no ordered channels"));
-        }
         let subscribe = Subscribe {
             subscription: number,
             topic: &settings.topic,

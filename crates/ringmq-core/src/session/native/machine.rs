@@ -13,8 +13,8 @@ use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, Topi
 use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
-    Code, Encoder, FrameError, Hello, Malformed, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply, Request,
-    Retry, Start, Subscribed, TopicInfo, Topics, VERSION, Welcome, feature,
+    Code, Encoder, FEATURES, FrameError, Hello, Malformed, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply,
+    Request, Retry, Start, Subscribed, TopicInfo, Topics, VERSION, Welcome,
 };
 use crate::codec::nsq::Limits;
 use crate::session::published::Published;
@@ -283,10 +283,6 @@ impl NativeSession {
                     body: payload,
                     body_crc: header.payload_crc,
                 };
-                if p.producer_id != 0 && self.features() & feature::IDEMPOTENT == 0 {
-                    let why = "idempotent producers were not agreed on in the handshake";
-                    return self.fail(id, &Failure::never(Code::Malformed, why));
-                }
                 match TopicName::new(p.topic) {
                     Ok(_) => self.ask(now, Waiting::Publish(publish), host),
                     Err(_) => self.fail(id, &bad_topic()),
@@ -298,10 +294,6 @@ impl NativeSession {
                 }
                 if ChannelName::new(s.channel).is_err() {
                     return self.fail(id, &Failure::never(Code::BadChannel, "the channel's name is not valid"));
-                }
-                if s.ordered && self.features() & feature::ORDERED == 0 {
-                    let why = "ordered channels were not agreed on in the handshake";
-                    return self.fail(id, &Failure::never(Code::Malformed, why));
                 }
                 let timeout = match s.message_timeout_ms {
                     0 => self.limits.msg_timeout_ms,
@@ -392,7 +384,7 @@ impl NativeSession {
         let most = u32::try_from(self.limits.max_heartbeat_interval_ms).unwrap_or(u32::MAX);
         self.agreed = Some(Agreed {
             version: hello.version.min(VERSION),
-            features: hello.features & feature::ALL,
+            features: hello.features & FEATURES,
             heartbeat_ms: if hello.heartbeat_ms == 0 { default } else { hello.heartbeat_ms.clamp(HEARTBEAT_MIN_MS, most) },
             owed: Some(id),
         });
@@ -629,10 +621,6 @@ impl NativeSession {
 
     pub fn peer(&self) -> &Peer {
         &self.peer
-    }
-
-    pub fn features(&self) -> u64 {
-        self.agreed.map_or(0, |a| a.features)
     }
 
     pub fn held_bytes(&self) -> usize {

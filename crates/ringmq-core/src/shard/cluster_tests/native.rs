@@ -5,8 +5,8 @@ use super::*;
 use crate::base::LogId;
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Payload, Publish, Reply, Request, Retry, SetOffset, Start, Subscribe,
-    VERSION, feature,
+    Code, Encoder, FEATURES, HEADER_LEN, Header, Hello, IdRange, Payload, Publish, Reply, Request, Retry, SetOffset, Start,
+    Subscribe, VERSION,
 };
 
 impl Net {
@@ -18,7 +18,7 @@ impl Net {
         let hello = Hello {
             version: VERSION,
             oldest_version: VERSION,
-            features: feature::ALL,
+            features: FEATURES,
             client_id: "c",
             hostname: "h",
             user_agent: "",

@@ -8,8 +8,8 @@ use super::reach::Reach;
 use crate::base::{LogId, MessagePlace, PartitionId, Rng};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset,
-    Start, Subscribe, VERSION, feature,
+    Code, Encoder, FEATURES, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry,
+    SetOffset, Start, Subscribe, VERSION,
 };
 use crate::format::batch::Messages as Walk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,7 +129,7 @@ impl NativeClient {
         let hello = Hello {
             version: VERSION,
             oldest_version: VERSION,
-            features: feature::IDEMPOTENT | feature::ORDERED,
+            features: FEATURES,
             client_id: "native",
             hostname: "",
             user_agent: "",

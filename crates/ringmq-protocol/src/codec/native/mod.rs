@@ -25,14 +25,8 @@ use generated::ringmq::native as fb;
 pub const VERSION: u16 = 1;
 pub const OLDEST_VERSION: u16 = 1;
 
-/// Bits of `features`. Both sides say what they have; what both have is in force.
-pub mod feature {
-    /// The node keeps the state of idempotent producers.
-    pub const IDEMPOTENT: u64 = 1;
-    /// Subscribe can make a channel ordered, and SetOffset sets one.
-    pub const ORDERED: u64 = 2;
-    pub const ALL: u64 = IDEMPOTENT | ORDERED;
-}
+/// Bits of `features` that this build has. Both sides say what they have; what both have is in force. None is defined yet.
+pub const FEATURES: u64 = 0;
 
 /// Ranges in one Finish, Requeue or Touch: what fits the longest metadata, with room for the rest.
 pub const RANGES_MAX: usize = 4000;

@@ -107,7 +107,7 @@ pub struct Subscribe<'a> {
     pub start: Start,
     /// 0: the node's default.
     pub message_timeout_ms: u32,
-    /// True to make the channel ordered. Needs [`feature::ORDERED`](super::feature::ORDERED).
+    /// True to make the channel ordered.
     pub ordered: bool,
 }
 
