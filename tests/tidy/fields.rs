@@ -13,7 +13,7 @@ const MANY_FIELDS: [(&str, usize); 9] = [
     ("codec::nsq::limits::Limits", 25),
     ("format::files::SnapshotHeader", 23),
     ("load::options::Options", 28),
-    ("shard::engine::Engine", 29),
+    ("shard::engine::Engine", 28),
     ("sim::cluster::Outcome", 26),
     ("sim::cluster::plan::Faults", 36),
     ("sim::cluster::world::World", 21),

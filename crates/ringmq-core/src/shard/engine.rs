@@ -10,7 +10,6 @@ use super::cursors::CursorSyncs;
 use super::deliver::Lending;
 use super::moves::Moves;
 use super::native::NativeClients;
-use super::offsets::Offsets;
 use super::operate::Operators;
 use super::outbox::Outbox;
 use super::partitions::{ChannelKey, Partition, Partitions};
@@ -61,7 +60,6 @@ pub(super) struct Engine {
     pub waiting: Waiting,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
-    pub offsets: Offsets,
     pub operators: Operators,
     pub bundles: Bundles,
     pub questions: Questions,
@@ -106,7 +104,6 @@ impl Engine {
             waiting: Waiting::default(),
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
-            offsets: Offsets::default(),
             operators: Operators::default(),
             bundles: Bundles::default(),
             questions: Questions::default(),

@@ -117,7 +117,7 @@ impl Engine {
 
     /// The partition was read.
     pub(super) fn read_offsets(&mut self, now: Now, p: PartitionIdx) {
-        let those: Vec<WantedOffset> = self.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
+        let those: Vec<WantedOffset> = self.operators.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
         those.into_iter().for_each(|w| self.read_offset(now, w));
     }
 
@@ -136,7 +136,7 @@ impl Engine {
         };
         wanted.at = match found {
             Fetch::Batch(batch) => border(&batch, wanted.set.to),
-            Fetch::Pending => return self.offsets.reading.push(wanted),
+            Fetch::Pending => return self.operators.offsets.reading.push(wanted),
             Fetch::Held => return self.tell_setter(wanted.setter, Err(SetOffsetError::Unreadable)),
             Fetch::End => committed,
             Fetch::Lost { to, .. } => to,
@@ -159,7 +159,7 @@ impl Engine {
         let oldest = if is_replicated { self.oldest(idx) } else { self.store.start(idx) };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
-            return self.offsets.waiting.push(WantedOffset { key, ..wanted });
+            return self.operators.offsets.waiting.push(WantedOffset { key, ..wanted });
         }
         let WantedOffset { set, setter, at, .. } = wanted;
         let at = if at.log_id < oldest.log_id { oldest } else { at };
@@ -184,7 +184,7 @@ impl Engine {
     /// A change of this channel's cursor was settled.
     pub(super) fn go_on_setting(&mut self, now: Now, key: ChannelKey) {
         // Where the channel has gone, all of them hear it.
-        for wanted in self.offsets.waiting.extract_if(.., |w| w.key == key).collect::<Vec<_>>() {
+        for wanted in self.operators.offsets.waiting.extract_if(.., |w| w.key == key).collect::<Vec<_>>() {
             self.move_channel(now, wanted);
         }
     }

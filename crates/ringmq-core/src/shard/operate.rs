@@ -14,6 +14,7 @@
 
 use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
+use super::offsets::Offsets;
 use super::order::Orders;
 use super::outbox::Heard;
 use super::partitions::ChannelKey;
@@ -32,6 +33,7 @@ use crate::seam::{
 #[derive(Default)]
 pub(super) struct Operators {
     pub changes: Changes,
+    pub offsets: Offsets,
     pub orders: Orders,
     pub emptying: Emptying,
     pub losses: Acceptances,

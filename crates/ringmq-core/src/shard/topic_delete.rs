@@ -83,7 +83,7 @@ impl Engine {
 
     /// A change of one of its channels, for which somebody waits, is under way.
     pub(super) fn changes_channels_of(&self, topic: &TopicRef) -> bool {
-        self.syncs.is_any_of(topic.id) || self.offsets.is_any_of(topic.id) || self.is_spreading(topic.id, None)
+        self.syncs.is_any_of(topic.id) || self.operators.offsets.is_any_of(topic.id) || self.is_spreading(topic.id, None)
     }
 
     /// Nothing of the topic's partitions on this core is written any more; their channels are gone.
