@@ -160,6 +160,7 @@ impl<S: Store + 'static> Driver<S> {
                 )
             }
             Told::Ask(ask) => return Some(Event::Ask(ask)),
+            Told::Load(loads) => return Some(Event::Load(loads)),
             Told::Look(look) => {
                 look.at(&self.agent);
                 return None;

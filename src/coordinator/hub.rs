@@ -2,6 +2,7 @@
 //! place in the cluster.
 
 use crate::agent::{Admin, AdminError, Agent};
+use crate::base::TopicName;
 use crate::seam::cluster::{Ask, Fact};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,6 +30,8 @@ pub enum Told {
     },
     /// Somebody wants to know what the node knows of the cluster.
     Look(Look),
+    /// KiB/s that were published to the partitions that this node leads.
+    Load(Vec<(TopicName, u16, u32)>),
     /// The node stops: its lease is given back.
     Stop,
 }

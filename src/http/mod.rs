@@ -14,6 +14,7 @@ mod config;
 mod debug;
 mod discovered;
 mod link;
+mod load;
 mod lookups;
 mod publish;
 mod replicas;
@@ -232,6 +233,7 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), alone, closed.clone());
     node.link.set_discovery(discovery);
     tokio::task::spawn_local(discovered::create(node.clone(), wanted));
+    tokio::task::spawn_local(load::tell(node.clone()));
     if !node.settings.statsd_address.is_empty() {
         tokio::task::spawn_local(statsd::push(node.clone()));
     }

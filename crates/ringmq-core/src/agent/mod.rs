@@ -18,13 +18,14 @@
 mod admin;
 mod hints;
 mod leaderless;
+mod load;
 pub mod plans;
 mod session;
 #[cfg(test)]
 mod tests;
 mod writes;
 
-use crate::base::{NodeId, Rng, Ticks};
+use crate::base::{NodeId, Rng, Ticks, TopicName};
 use crate::controller::{Batch, Controller, ControllerOptions};
 use crate::metadata::facts::Told;
 use crate::metadata::keys::{Key, Layout};
@@ -91,6 +92,8 @@ pub enum Event {
     },
     /// A replica that was suspect at startup is not any more.
     Suspects(crate::metadata::record::Suspects),
+    /// KiB/s that were published of late to the partitions that this node leads.
+    Load(Vec<(TopicName, u16, u32)>),
     /// The node stops, and serves nothing any more.
     Stop,
 }
@@ -192,6 +195,7 @@ enum Purpose {
     },
     Renew,
     NodeValue,
+    Load,
     Campaign,
     Depose,
     Write(writes::Flight),
@@ -219,6 +223,7 @@ pub struct Agent {
     admins: admin::Admins,
     hints: hints::Hints,
     leaderless: leaderless::Leaderless,
+    published: load::Published,
     rng: Rng,
     tokens: u64,
     pending: BTreeMap<u64, Pending>,
@@ -249,6 +254,7 @@ impl Agent {
             admins: admin::Admins::default(),
             hints: hints::Hints::default(),
             leaderless: leaderless::Leaderless::new(options.me, options.ttl),
+            published: load::Published::default(),
             rng: Rng::new(options.seed),
             tokens: 0,
             pending: BTreeMap::new(),
@@ -312,6 +318,7 @@ impl Agent {
             Event::Probed { node, probe } => self.probed(now, node, probe, out),
             Event::Admin { token, admin } => self.admin(now, token, admin, out),
             Event::Suspects(suspects) => self.change_suspects(now, suspects, out),
+            Event::Load(loads) => self.load(now, &loads, out),
             Event::Stop => self.stop(now, out),
         }
         self.go_on(now, out);
@@ -379,7 +386,7 @@ impl Agent {
                 self.hints.is_deposing = false;
                 self.learn_txn(now, &request, succeeded, reads, revision, out);
             }
-            (Purpose::NodeValue, Answer::Txn { succeeded, reads, revision }) => {
+            (Purpose::NodeValue | Purpose::Load, Answer::Txn { succeeded, reads, revision }) => {
                 self.learn_txn(now, &request, succeeded, reads, revision, out);
             }
             (purpose, answer) => self.session_answered(now, sent, purpose, (&request, answer), out),
@@ -402,6 +409,8 @@ impl Agent {
             Purpose::Campaign if is_refused => self.is_campaigning = false,
             Purpose::Depose if is_refused => self.hints.is_deposing = false,
             Purpose::NodeValue if is_refused => {}
+            // The next one says more.
+            Purpose::Load => {}
             _ => {
                 if self.again.is_empty() {
                     self.again_at = now + RETRY;

@@ -19,6 +19,7 @@
 //! - A replica is removed when as many others as the topic wants are in sync and alive.
 
 pub mod decide;
+mod load;
 pub mod placement;
 #[cfg(test)]
 mod tests;
@@ -120,6 +121,8 @@ pub struct Controller {
     balance_at: Ticks,
     /// Moves that the last look at the distribution found.
     moves: BTreeMap<At, Move>,
+    /// Revision of a node's load that a leader was moved for. Its next load tells what came of that.
+    relieved: BTreeMap<NodeId, u64>,
 }
 
 impl Controller {
@@ -149,6 +152,7 @@ impl Controller {
             written: 0,
             balance_at: Ticks(0),
             moves: BTreeMap::new(),
+            relieved: BTreeMap::new(),
         }
     }
 
@@ -431,7 +435,11 @@ impl Controller {
         if now >= self.balance_at {
             self.balance_at = now + BALANCE_EVERY;
             self.dirty.append(&mut self.postponed);
-            self.moves = self.balance(now, view).into_iter().map(|m| (m.at, m)).collect();
+            let mut moves = self.balance(now, view);
+            if moves.is_empty() {
+                moves.extend(self.balance_load(now, view));
+            }
+            self.moves = moves.into_iter().map(|m| (m.at, m)).collect();
             self.dirty.extend(self.moves.keys());
         }
     }

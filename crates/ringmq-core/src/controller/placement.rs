@@ -12,6 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Partitions that one look at the distribution moves, at most.
 const MOVES_MAX: usize = 16;
+/// Below this sum of all nodes, loads say nothing.
+const WEIGHED_KIB_PER_S: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{alive} nodes can take replicas, and {needed} are needed: start more nodes, or ask for fewer in-sync replicas")]
@@ -21,12 +23,14 @@ pub struct TooFewNodes {
 }
 
 #[derive(Clone, Debug)]
-struct Place {
-    node: NodeId,
+pub(super) struct Place {
+    pub node: NodeId,
     zone: usize,
-    capacity: usize,
+    pub capacity: usize,
     replicas: usize,
     firsts: usize,
+    /// Leaders of ordinary partitions that what is published to the node amounts to.
+    weight: usize,
 }
 
 impl Place {
@@ -35,8 +39,13 @@ impl Place {
         self.replicas * 100_000 / self.capacity
     }
 
-    fn lead(&self) -> usize {
+    pub fn lead(&self) -> usize {
         self.firsts * 100_000 / self.capacity
+    }
+
+    /// By what it leads, or by what is published to that where it is more.
+    fn burden(&self) -> usize {
+        self.firsts.max(self.weight) * 100_000 / self.capacity
     }
 }
 
@@ -49,7 +58,7 @@ pub(super) struct Move {
 }
 
 /// Nodes that are alive and not drained, without those whose process is taken for ended.
-fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
+pub(super) fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
     let is_usable = |n: &NodeId| view.member(*n).is_some() && !view.is_draining(*n) && !down.contains(n);
     let usable = view.nodes().map(|(node, _)| node).filter(is_usable);
@@ -58,9 +67,18 @@ fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
             let count = zones.len();
             let zone = *zones.entry(zone(view, node)).or_insert(count);
             let (replicas, firsts) = (view.replica_count(node), view.first_count(node));
-            Place { node, zone, capacity: capacity(view, node), replicas, firsts }
+            Place { node, zone, capacity: capacity(view, node), replicas, firsts, weight: 0 }
         })
         .collect()
+}
+
+/// Sets the weights, where there is enough to weigh.
+fn weigh(view: &View, places: &mut [Place]) {
+    let kib = |place: &Place| view.load(place.node).map_or(0, |e| e.value.kib_per_s as usize);
+    let (sum, firsts) = places.iter().fold((0, 0), |(sum, firsts), p| (sum + kib(p), firsts + p.firsts));
+    if sum >= WEIGHED_KIB_PER_S {
+        places.iter_mut().for_each(|p| p.weight = kib(p) * firsts / sum);
+    }
 }
 
 /// Replicas of `partitions` new partitions, the first of each to lead. Fewer than `replicas` where there are fewer nodes, but at least
@@ -73,6 +91,7 @@ pub fn place(
     needed: usize,
 ) -> Result<Vec<Vec<NodeId>>, TooFewNodes> {
     let mut places = places(view, down);
+    weigh(view, &mut places);
     if places.len() < needed.max(1) {
         return Err(TooFewNodes { alive: places.len(), needed: needed.max(1) });
     }
@@ -87,7 +106,7 @@ pub fn place(
             let free = (0..places.len()).filter(|i| !taken.contains(i));
             let rank = |i: &usize| {
                 let p = &places[*i];
-                let lead = if is_first { p.lead() } else { 0 };
+                let lead = if is_first { p.burden() } else { 0 };
                 // Behind the least loaded ones, those that lead most follow least.
                 (of_zone[p.zone], lead, p.load(), p.lead(), p.node)
             };
@@ -95,6 +114,7 @@ pub fn place(
             of_zone[places[next].zone] += 1;
             places[next].replicas += 1;
             places[next].firsts += usize::from(is_first);
+            places[next].weight += usize::from(is_first);
             taken.push(next);
         }
         taken.iter().map(|i| places[*i].node).collect()
@@ -111,12 +131,16 @@ impl Controller {
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
     }
 
+    /// Nothing catches up, nobody is away who may still come back, and nothing is written at the moment.
+    pub(super) fn is_calm(&self, now: Ticks) -> bool {
+        let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
+        self.rebuilding.is_empty() && is_settled && now >= self.held_until() && self.in_flight.is_empty()
+    }
+
     /// Moves that make the load a little more even, as records to look at next. None while replicas catch up, or while a node that is away
     /// may still come back.
     pub(super) fn balance(&self, now: Ticks, view: &View) -> Vec<Move> {
-        let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
-        let is_calm = self.rebuilding.is_empty() && is_settled && now >= self.held_until() && self.in_flight.is_empty();
-        if !is_calm {
+        if !self.is_calm(now) {
             return vec![];
         }
         let places = places(view, &self.down(view));

@@ -400,6 +400,42 @@ fn a_node_whose_process_seems_to_have_ended_gets_no_replica() {
 }
 
 #[test]
+fn a_busy_node_lets_one_leader_go_and_new_leaders_stand_elsewhere() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 6, 3);
+    let led =
+        |rig: &Rig, n: usize| (0..6).filter(|p| rig.record(*p).leader.is_some_and(|l| l.node == id(n))).collect::<Vec<u16>>();
+    let (mine, others) = (led(&rig, 0), [led(&rig, 1), led(&rig, 2)]);
+    let tell = |rig: &mut Rig, n: usize, kib_per_s: u32, busiest: &[(u16, u32)]| {
+        let one =
+            |(partition, kib_per_s): &(u16, u32)| PartitionLoad { topic: TOPIC, partition: *partition, kib_per_s: *kib_per_s };
+        rig.put(Key::Load(id(n)), encode(&LoadRecord { kib_per_s, busiest: busiest.iter().map(one).collect() }));
+    };
+    tell(&mut rig, 0, 9000, &[(mine[0], 5000), (mine[1], 4000)]);
+    tell(&mut rig, 1, 100, &[]);
+    tell(&mut rig, 2, 200, &[]);
+    let run = |rig: &mut Rig| {
+        (0..60).for_each(|_| {
+            rig.run(1);
+            rig.leaders_work();
+        })
+    };
+    rig.look();
+    let placed: Vec<NodeId> = place(&rig.view, &BTreeSet::new(), 4, 1, 1).unwrap().concat();
+    assert!(!placed.contains(&id(0)), "a new leader stands where less is published");
+    run(&mut rig);
+    assert_eq!((led(&rig, 0), led(&rig, 2)), (vec![mine[1]], others[1].clone()), "one leader moves, to the least busy node");
+    assert_eq!(led(&rig, 1).len(), others[0].len() + 1);
+    // What came of it is told: the next move would make it no better.
+    tell(&mut rig, 0, 4000, &[(mine[1], 4000)]);
+    tell(&mut rig, 1, 5100, &[(mine[0], 5000)]);
+    rig.look();
+    let before: Vec<Vec<u16>> = (0..3).map(|n| led(&rig, n)).collect();
+    run(&mut rig);
+    assert_eq!((0..3).map(|n| led(&rig, n)).collect::<Vec<_>>(), before);
+}
+
+#[test]
 fn a_replica_that_was_added_is_not_the_one_that_goes() {
     let mut rig = Rig::new(4, 4, ControllerOptions::default());
     rig.topic(TOPIC, "t", 4, 3);

@@ -11,6 +11,7 @@
 //! | `node/<node id>` | yes | the process; its create_revision names the *session* |
 //! | `member/<node id>` | no | name, addresses, zone, capacity, version: what stays when the lease ends |
 //! | `drain/<node id>` | no | an operator takes the node out of use |
+//! | `load/<node id>` | yes | KiB/s published to the partitions that the node leads, and the busiest of them |
 //! | `ctl` | yes | the controller; its create_revision is the *term* |
 //! | `topic/<name>` | no | topic id, partitions, replicas, min_isr, retention, ordered |
 //! | `part/<topic id>/<0000>` | no | epoch, leader (node, session), replicas, ISR, `wanted`, `former`, `leaving`, writer's tag |

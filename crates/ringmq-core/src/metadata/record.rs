@@ -164,6 +164,23 @@ fn capacity_default() -> u32 {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct DrainRecord {}
 
+/// Value of `load/<id>`: what is published to the partitions that a node leads.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct LoadRecord {
+    pub kib_per_s: u32,
+    /// Partitions that take most, the busiest first.
+    #[serde(default)]
+    pub busiest: Vec<PartitionLoad>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct PartitionLoad {
+    #[serde(with = "one_id")]
+    pub topic: TopicId,
+    pub partition: u16,
+    pub kib_per_s: u32,
+}
+
 /// Value of `ctl`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct ControllerRecord {
@@ -409,6 +426,13 @@ mod tests {
         }
         assert_eq!(decode(&encode(&cluster)), Ok(cluster));
         assert_eq!(decode(&encode(&DrainRecord {})), Ok(DrainRecord {}));
+        let busiest = vec![PartitionLoad { topic: TopicId([3; 16]), partition: 7, kib_per_s: 90 }];
+        let load = LoadRecord { kib_per_s: 100, busiest };
+        let text = concat!(
+            r#"{"v":1,"kib_per_s":100,"busiest":[{"topic":"03030303030303030303030303030303","partition":7,"kib_per_s":90}]}"#
+        );
+        assert_eq!(encode(&load), text);
+        assert_eq!(decode(&encode(&load)), Ok(load));
         assert_eq!(decode(&encode(&ControllerRecord { node: NodeId([1; 16]) })), Ok(ControllerRecord { node: NodeId([1; 16]) }));
     }
 

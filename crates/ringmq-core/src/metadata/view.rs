@@ -5,8 +5,8 @@
 
 use super::keys::{Key, Layout};
 use super::record::{
-    BadRecord, ClusterRecord, ControllerRecord, DrainRecord, GoneRecord, MemberRecord, NodeRecord, PartitionRecord, TopicRecord,
-    decode,
+    BadRecord, ClusterRecord, ControllerRecord, DrainRecord, GoneRecord, LoadRecord, MemberRecord, NodeRecord, PartitionRecord,
+    TopicRecord, decode,
 };
 use super::request::{Change, KeyValue, LeaseId, Listing};
 use crate::base::{NodeId, TopicId, TopicInfo, TopicName, TopicRef};
@@ -85,6 +85,7 @@ pub struct View {
     nodes: BTreeMap<NodeId, Entry<NodeRecord>>,
     members: BTreeMap<NodeId, Entry<MemberRecord>>,
     drains: BTreeMap<NodeId, Entry<DrainRecord>>,
+    loads: BTreeMap<NodeId, Entry<LoadRecord>>,
     topics: BTreeMap<TopicName, Entry<Topic>>,
     names: BTreeMap<TopicId, TopicName>,
     partitions: BTreeMap<(TopicId, u16), Entry<PartitionRecord>>,
@@ -110,6 +111,7 @@ impl View {
             nodes: BTreeMap::new(),
             members: BTreeMap::new(),
             drains: BTreeMap::new(),
+            loads: BTreeMap::new(),
             topics: BTreeMap::new(),
             names: BTreeMap::new(),
             partitions: BTreeMap::new(),
@@ -174,6 +176,11 @@ impl View {
 
     pub fn drain(&self, id: NodeId) -> Option<&Entry<DrainRecord>> {
         self.drains.get(&id)
+    }
+
+    /// What is published to the partitions that a node leads. `None`: it has not told that.
+    pub fn load(&self, id: NodeId) -> Option<&Entry<LoadRecord>> {
+        self.loads.get(&id)
     }
 
     pub fn topic(&self, name: &str) -> Option<&Entry<Topic>> {
@@ -329,6 +336,7 @@ impl View {
             Key::Node(id) => self.nodes.get(id).map(|e| e.mod_revision),
             Key::Member(id) => self.members.get(id).map(|e| e.mod_revision),
             Key::Drain(id) => self.drains.get(id).map(|e| e.mod_revision),
+            Key::Load(id) => self.loads.get(id).map(|e| e.mod_revision),
             Key::Topic(name) => self.topics.get(name).map(|e| e.mod_revision),
             Key::Partition(topic, number) => self.partitions.get(&(*topic, *number)).map(|e| e.mod_revision),
             Key::Gone(topic) => self.gone.get(topic).map(|e| e.mod_revision),
@@ -343,6 +351,7 @@ impl View {
             Key::Node(id) => self.nodes.get(id).map(|e| e.create_revision),
             Key::Member(id) => self.members.get(id).map(|e| e.create_revision),
             Key::Drain(id) => self.drains.get(id).map(|e| e.create_revision),
+            Key::Load(id) => self.loads.get(id).map(|e| e.create_revision),
             Key::Topic(name) => self.topics.get(name).map(|e| e.create_revision),
             Key::Partition(topic, number) => self.partitions.get(&(*topic, *number)).map(|e| e.create_revision),
             Key::Gone(topic) => self.gone.get(topic).map(|e| e.create_revision),
@@ -372,6 +381,7 @@ impl View {
             Key::Node(id) => drop(self.nodes.insert(*id, entry(kv, decode(&kv.value)?))),
             Key::Member(id) => drop(self.members.insert(*id, entry(kv, decode(&kv.value)?))),
             Key::Drain(id) => drop(self.drains.insert(*id, entry(kv, decode(&kv.value)?))),
+            Key::Load(id) => drop(self.loads.insert(*id, entry(kv, decode(&kv.value)?))),
             Key::Gone(id) => drop(self.gone.insert(*id, entry(kv, decode(&kv.value)?))),
             Key::Topic(name) => self.take_topic(name, kv)?,
             Key::Partition(topic, number) => self.take_partition((*topic, *number), kv)?,
@@ -433,6 +443,7 @@ impl View {
             Key::Node(id) => drop(self.nodes.remove(id)),
             Key::Member(id) => drop(self.members.remove(id)),
             Key::Drain(id) => drop(self.drains.remove(id)),
+            Key::Load(id) => drop(self.loads.remove(id)),
             Key::Gone(id) => drop(self.gone.remove(id)),
             Key::Topic(name) => {
                 if let Some(old) = self.topics.remove(name) {
@@ -454,7 +465,7 @@ impl View {
     fn keys_up_to(&self, revision: u64) -> Vec<Key> {
         let nodes = self.nodes.keys().map(|id| Key::Node(*id));
         let members = self.members.keys().map(|id| Key::Member(*id));
-        let drains = self.drains.keys().map(|id| Key::Drain(*id));
+        let drains = self.drains.keys().map(|id| Key::Drain(*id)).chain(self.loads.keys().map(|id| Key::Load(*id)));
         let topics = self.topics.keys().map(|name| Key::Topic(name.clone()));
         let partitions = self.partitions.keys().map(|(topic, n)| Key::Partition(*topic, *n));
         let gone = self.gone.keys().map(|id| Key::Gone(*id));
