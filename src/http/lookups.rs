@@ -40,15 +40,17 @@ pub fn is_lookup(path: &str) -> bool {
 /// Topic and partition of a question.
 type Asked = (String, Option<u16>);
 
-/// Channels that other nodes told lately.
+/// Channels that other nodes told lately, and who may ask.
 pub struct Channels {
     kept: RefCell<HashMap<Asked, (Instant, BTreeSet<String>)>>,
     asking: Semaphore,
+    /// One look over all partitions at a time: the thread that looks renews the node's lease in between.
+    looking: Semaphore,
 }
 
 impl Default for Channels {
     fn default() -> Self {
-        Channels { kept: RefCell::default(), asking: Semaphore::new(ASKING_MAX) }
+        Channels { kept: RefCell::default(), asking: Semaphore::new(ASKING_MAX), looking: Semaphore::new(1) }
     }
 }
 
@@ -75,10 +77,10 @@ pub async fn answer(node: &Node, path: &str, query: Result<Query, Failure>) -> R
         "/channels" => channels(node, &query).await,
         "/topics" => {
             let has_meta = has_meta(&query);
-            look(node, move |view, _| lookup::topics(view, has_meta).to_string()).await
+            look_over_all(node, move |view| lookup::topics(view, has_meta).to_string()).await
         }
-        "/nodes" => look(node, |view, _| lookup::nodes(view, NSQ_VERSION).to_string()).await,
-        _ => look(node, |view, _| lookup::lookups(view).to_string()).await,
+        "/nodes" => look_over_all(node, |view| lookup::nodes(view, NSQ_VERSION).to_string()).await,
+        _ => look_over_all(node, |view| lookup::lookups(view).to_string()).await,
     }
 }
 
@@ -132,6 +134,11 @@ async fn look<T: Send + 'static>(node: &Node, look: impl FnOnce(&View, NodeId) -
     let no_answer =
         || Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "NO_ANSWER: the coordinator did not answer in time: ask again");
     timeout(ANSWER_LIMIT, answer).await.ok().flatten().ok_or_else(no_answer)
+}
+
+async fn look_over_all(node: &Node, at: impl FnOnce(&View) -> String + Send + 'static) -> Result<String, Failure> {
+    let _turn = node.channels.looking.acquire().await;
+    look(node, move |view, _| at(view)).await
 }
 
 /// Channels of the topic, from all nodes that lead a partition of it.
