@@ -121,7 +121,9 @@ async fn look_at(member: &MemberRecord, is_there: bool) -> doctor::Node {
     }
     let peer = Some(&member.peer_address);
     let addresses = [("peer", peer), ("tcp", member.tcp_address.as_ref()), ("native", member.native_address.as_ref())];
-    for (what, address) in addresses.into_iter().filter_map(|(what, address)| Some((what, address?))) {
+    // Of a port that the kernel chose the others are not told.
+    let told = addresses.into_iter().filter_map(|(what, address)| Some((what, address.filter(|own| !own.ends_with(":0"))?)));
+    for (what, address) in told {
         if let Err(why) = ask::reach(address).await {
             node.unreachable.push((format!("{what} {address}"), why));
         }
