@@ -225,11 +225,11 @@ fn main() {
     });
     assert_eq!(rig.leads(nodes - 1), 0, "others lead");
     say(&format!("a node ends that leads {led}"), cost);
-    let (store, layout) = (std::mem::take(&mut rig.store), rig.layout.clone());
+    let (now, watched, layout) = (rig.now + TTL * 3, rig.watched, rig.layout.clone());
+    let (store, agent) = (std::mem::take(&mut rig.store), agent(&layout));
     let before = memory();
-    let mut next =
-        Rig { now: rig.now + TTL * 3, store, layout: layout.clone(), agent: agent(&layout), watched: 1, cost: Cost::default() };
     drop(rig);
+    let mut next = Rig { now, store, layout, agent, watched, cost: Cost::default() };
     let cost = next.measure(Rig::until_still);
     assert!(next.agent.term().is_some(), "the next process of the node is the controller");
     say("a new process reads all and takes the office", cost);
