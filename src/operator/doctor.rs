@@ -144,7 +144,8 @@ pub fn unix_seconds(date: &str) -> Option<i64> {
     let mut words = date.split([' ', ':']).skip(1);
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
     let day = number(words.next())?;
-    let month = MONTHS.iter().position(|month| Some(*month) == words.next())? as i64 + 1;
+    let name = words.next()?;
+    let month = MONTHS.iter().position(|month| *month == name)? as i64 + 1;
     let (year, hour, minute, second) =
         (number(words.next())?, number(words.next())?, number(words.next())?, number(words.next())?);
     // Days of the years that begin in March, so that the leap day is a year's last.
