@@ -120,6 +120,54 @@ fn a_name_of_nothing_is_found() {
     }
 }
 
+// ---- log lines
+
+/// The parts of the log lines that a page quotes below "Log lines" and that no source has. `...`, numbers and single capitals stand for
+/// anything.
+fn unknown_lines(page: &str, sources: &str) -> Vec<String> {
+    let section = page.split("\n## Log lines\n").nth(1).unwrap_or_default();
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).map(|(cell, _)| cell);
+    let mut unknown = Vec::new();
+    for line in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        let is_any = |word: &&str| word.len() == 1 && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+        let words: Vec<&str> = line.split("...").flat_map(|part| part.split(' ').chain(["N"])).collect();
+        let parts = words.split(is_any).map(|words| words.join(" "));
+        let parts = parts.map(|part| part.trim_matches([' ', ':', ',']).to_owned()).filter(|part| !part.is_empty());
+        unknown.extend(parts.filter(|part| !sources.contains(part.as_str())));
+    }
+    unknown
+}
+
+#[test]
+fn the_log_lines_that_documents_quote_are_there() {
+    let sources: String = ["src", "crates"].into_iter().flat_map(rust_files).map(|(_, text)| joined(&text)).collect();
+    let mut complaints = Vec::new();
+    for document in ["docs/operating.md", "docs/cluster.md"] {
+        let page = fs::read_to_string(root().join(document)).expect("it is there");
+        assert!(page.contains("\n## Log lines\n"), "{document} has no log lines");
+        let unknown = unknown_lines(&page, &sources);
+        complaints.extend(unknown.into_iter().map(|part| format!("{document}: no source says `{part}`")));
+    }
+    fail_on(complaints);
+}
+
+/// The text of a source with its strings' continued lines put together.
+fn joined(source: &str) -> String {
+    let mut parts = source.split("\\\n");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.trim_start())
+}
+
+#[test]
+fn a_log_line_of_nobody_is_found() {
+    let rows = "| line | meaning |\n|---|---|\n| `disk ... is full: wait`, `core 3 ended` | `other` |";
+    let page = &format!("# A\n`gone`\n## Log lines\n\n{rows}\n## B\n| `gone` | |");
+    let source = "warn!(\"disk {} is \\\n     full: wait\"); warn!(\"core {core} ended\")";
+    assert_eq!(unknown_lines(page, &joined(source)), Vec::<String>::new());
+    assert_eq!(unknown_lines(page, "disk is full: wait"), ["core", "ended"]);
+}
+
 // ---- flags
 
 /// Of other programs, and `--name` for any.
