@@ -169,7 +169,7 @@ fn command() -> Command {
                 .long("json")
                 .value_name("path")
                 .requires("measure")
-                .help("Write what was measured there too, for ringmq load --raw")
+                .help("File for the measurements, for ringmq load --raw")
                 .help_heading("Measure"),
         )
         .after_help("Exit codes: 0 it can, 1 it cannot, or it could not be measured, 2 a wrong flag or file.");
@@ -180,13 +180,13 @@ fn command() -> Command {
                 .required(true)
                 .num_args(1..)
                 .value_name("data path")
-                .help("Folder that --data-path of the node names; several with --compare"),
+                .help("Data path of the node (--data-path); several with --compare"),
         )
         .arg(
             Arg::new("compare")
                 .long("compare")
                 .action(clap::ArgAction::SetTrue)
-                .help("Compare the replicas in several data paths: the same bytes up to what all know to be committed?"),
+                .help("Compare the replicas in several data paths up to their committed ends"),
         )
         .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic"))
         .arg(
@@ -204,10 +204,10 @@ fn command() -> Command {
                 .help("Print an object of JSON on each line; the last one has the verdict"),
         )
         .after_help(
-            "A data path that a running node owns is read too, and nothing of it is taken away: a first and a last line say WARNING, \
-             what is found there may be half written.\n\
-             Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 something was \
-             written by a newer version of ringmq, which alone can judge it.",
+            "A data path of a running node may be read: the first and the last line then say WARNING, since findings may be half-written \
+             data.\n\
+             Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 a newer version of \
+             ringmq wrote something: use that version.",
         );
     let cluster = Command::new("cluster")
         .about("Print what the etcd of --etcd-endpoints says of the cluster, or change it")
@@ -248,11 +248,7 @@ fn command() -> Command {
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
         .arg(
-            Arg::new("data-path")
-                .long("data-path")
-                .required(true)
-                .value_name("path")
-                .help("Folder that --data-path of the node names"),
+            Arg::new("data-path").long("data-path").required(true).value_name("path").help("Data path of the node (--data-path)"),
         )
         .after_help("Exit codes: 0 printed, 1 it cannot be told (the message says why).");
     Command::new("ringmq")

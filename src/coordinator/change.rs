@@ -18,7 +18,7 @@ pub enum Refusal {
     // ---- of any two versions
     #[error("the file belongs to another cluster: cluster_id never changes; a data path belongs to the cluster that it began in")]
     OtherCluster,
-    #[error("its version {found} is older than version {in_force}, which is in force: change the newest file")]
+    #[error("the file's version {found} is older than version {in_force} in force: edit the newest file")]
     Older { found: u64, in_force: u64 },
     #[error(
         "the file differs from the one in force and has the same version {version} ({first}): raise version with each change"
@@ -42,8 +42,8 @@ pub enum Refusal {
     )]
     TopicId { topic: TopicName },
     #[error(
-        "partition {number} of topic {topic}: {node} is to lead, and is not in the isr that is in force ({isr}): it may lack \
-         what was acknowledged. Choose one of those, or add it to the isr first, when it has caught up"
+        "partition {number} of topic {topic}: {node} cannot lead: it is not in the isr in force ({isr}) and may lack \
+         acknowledged messages. Choose a node of that isr, or add {node} to the isr when it has caught up"
     )]
     LeaderNotInSync { topic: TopicName, number: usize, node: String, isr: String },
     #[error(

@@ -275,7 +275,7 @@ impl<S: Store + 'static> Driver<S> {
             match end {
                 WatchEnd::Lost(why) => tracing::info!("the watch of etcd is lost, everything is listed again: {why}"),
                 WatchEnd::Compacted { revision } => {
-                    tracing::info!(revision, "etcd has compacted what the watch was to go on with: everything is listed again");
+                    tracing::info!(revision, "etcd has compacted the watch's next revision: everything is listed again");
                 }
             }
             sleep(WATCH_PAUSE).await;
@@ -288,7 +288,7 @@ impl<S: Store + 'static> Driver<S> {
         let memory = &mut self.place.memory;
         (memory.id, memory.revision) = (cluster, memory.revision.max(seen));
         if let Err(error) = memory.write(&self.place.data) {
-            tracing::error!("what was seen of etcd is not remembered: {error}");
+            tracing::error!("the newest revision of etcd is not stored: {error}");
         }
     }
 }

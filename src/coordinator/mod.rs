@@ -93,8 +93,8 @@ pub enum CoordinatorError {
     )]
     OlderThanKnown { path: PathBuf, found: u64, known: u64, damage: String },
     #[error(
-        "{path} is damaged ({what}), and so is its copy: they name those that this node told to be able to join an isr. Remove both \
-         (cluster.offers and cluster.offers.copy), start again, and add to no isr whom the log named before",
+        "{path} is damaged ({what}), and so is its copy: they hold the nodes that this leader offered a place in an isr. Remove both \
+         (cluster.offers and cluster.offers.copy), start again, and add no node to an isr that the log named before",
         path = path.display()
     )]
     BadOffers { path: PathBuf, what: String },
@@ -120,8 +120,8 @@ pub enum CoordinatorError {
     #[error("{0}")]
     Etcd(String),
     #[error(
-        "neither {first} nor {second} holds ({what}): they say to which cluster of an etcd this data path belongs. If that is the one \
-         of --etcd-endpoints and --cluster-name, remove both and start again",
+        "both {first} and {second} are damaged ({what}); they name the cluster of this data path. If that is the cluster of \
+         --etcd-endpoints and --cluster-name, remove both and start again",
         first = paths[0].display(),
         second = paths[1].display()
     )]

@@ -167,7 +167,7 @@ fn what_a_version_may_do_to_another() {
     let of_two = |version| parse(&one(version, "ab", "a", 3)).unwrap();
     let steps = [
         (text(6, &topic("t", "8", &[&partition("abc", "abc", "a", 3)])), "has another id"),
-        (one(6, "abc", "c", 4), "c is to lead, and is not in the isr that is in force ([\"a\", \"b\"])"),
+        (one(6, "abc", "c", 4), "c cannot lead: it is not in the isr in force ([\"a\", \"b\"])"),
         (one(6, "ab", "a", 3).replace(&"b".repeat(32), &"d".repeat(32)), "node b has another id"),
     ];
     for (new, part) in steps {

@@ -147,7 +147,7 @@ async fn command(stream: &mut TcpStream, peer: &Peer, lines: &[String]) -> io::R
             b"OK" if line == "PING" => tracing::debug!(lookupd = peer.address, "a ping was answered"),
             b"OK" => tracing::info!(lookupd = peer.address, "{line}"),
             other => {
-                tracing::warn!(lookupd = peer.address, answer = %String::from_utf8_lossy(other), "{line}: an nsqlookupd refuses it")
+                tracing::warn!(lookupd = peer.address, answer = %String::from_utf8_lossy(other), "an nsqlookupd refuses {line}")
             }
         }
     }

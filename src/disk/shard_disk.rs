@@ -54,9 +54,7 @@ pub struct Completion {
 pub enum DiskStartError {
     #[error("{path}: {call} failed: {message}; the data path needs a file system with O_DIRECT: see ringmq doctor")]
     Probe { path: PathBuf, call: &'static str, message: String },
-    #[error(
-        "{path} does not read back what it holds ({got} of {wanted} bytes are right): the device's poll queue would misread files"
-    )]
+    #[error("{path} reads back {got} of {wanted} bytes correctly: the device's poll queue would misread files")]
     Poisoned { path: PathBuf, got: usize, wanted: usize },
 }
 

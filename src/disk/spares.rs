@@ -95,7 +95,7 @@ impl Spares {
             let Some((name, is_free, about)) =
                 entry.file_name().to_str().and_then(paths::spare_of).and_then(|(name, is_free)| Some((name, is_free, about?)))
             else {
-                tracing::warn!(file = %entry.path().display(), "not a file of ours: it is left alone");
+                tracing::warn!(file = %entry.path().display(), "an unknown file in spare/ is left alone");
                 continue;
             };
             kept.next = kept.next.max(name.number.saturating_add(1));

@@ -117,17 +117,17 @@ fn judge_huge_pages(path: &str, enabled: io::Result<String>, is_barred: bool) ->
     let enabled = match enabled {
         Ok(enabled) => enabled,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            return Finding::warn(NAME, format!("this kernel shows none: {SLOWER}"), "a kernel with CONFIG_TRANSPARENT_HUGEPAGE");
+            return Finding::warn(NAME, format!("this kernel has none: {SLOWER}"), "a kernel with CONFIG_TRANSPARENT_HUGEPAGE");
         }
         Err(e) => return Finding::warn(NAME, format!("not known: {e}"), format!("look at {path}")),
     };
     match enabled.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
         Some(("always" | "madvise", _)) if is_barred => Finding::warn(
             NAME,
-            format!("barred from this process by who started it (PR_SET_THP_DISABLE): {SLOWER}"),
-            "start it by other means, or have them not call prctl(PR_SET_THP_DISABLE)",
+            format!("disabled for this process by its parent (PR_SET_THP_DISABLE): {SLOWER}"),
+            "start the node by another parent, or one that does not call prctl(PR_SET_THP_DISABLE)",
         ),
-        Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("to be had ({choice})")),
+        Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("available ({choice})")),
         _ => Finding::warn(NAME, format!("switched off ({}): {SLOWER}", enabled.trim()), format!("echo madvise > {path}")),
     }
 }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(judge_open_files(20_000, 2, 10_000).level, Level::Ok);
         assert_eq!(judge_open_files(20_000, 2, 100_000).level, Level::Warn);
         let huge = |enabled: &str| judge_huge_pages("/sys/its/enabled", Ok(enabled.into()), false);
-        assert_eq!(huge("always [madvise] never\n").to_string(), "ok    huge pages: to be had (madvise)");
+        assert_eq!(huge("always [madvise] never\n").to_string(), "ok    huge pages: available (madvise)");
         assert_eq!((huge("[always] madvise never\n").level, huge("always madvise [never]\n").level), (Level::Ok, Level::Warn));
         assert!(huge("always madvise [never]\n").to_string().contains("echo madvise > /sys/its/enabled"));
         assert_eq!(judge_huge_pages("", Err(io::ErrorKind::NotFound.into()), false).level, Level::Warn);

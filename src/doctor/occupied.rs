@@ -33,7 +33,7 @@ fn data_path(settings: &Settings) -> Finding {
             let remedy = "stop that node, or give this one another --data-path";
             Finding::fail(NAME, format!("{path} is in use by {holder}"), remedy)
         }
-        Err(e) => Finding::fail(NAME, format!("{path}: its lock cannot be looked at: {e}"), "let this user read and write there"),
+        Err(e) => Finding::fail(NAME, format!("{path}: its lock cannot be read: {e}"), "let this user read and write there"),
     }
 }
 

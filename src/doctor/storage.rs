@@ -77,9 +77,11 @@ fn statfs(folder: &Path) -> io::Result<libc::statfs> {
 fn file_system(folder: &Path) -> Finding {
     match statfs(folder) {
         Ok(found) => judge_file_system(found.f_type & 0xffff_ffff),
-        Err(e) => {
-            Finding::warn("file system", format!("{}: {e}", folder.display()), "ext4 or xfs on a local disk is what is tested")
-        }
+        Err(e) => Finding::warn(
+            "file system",
+            format!("{}: {e}", folder.display()),
+            "use ext4 or xfs on a local disk, which are tested",
+        ),
     }
 }
 
@@ -102,7 +104,7 @@ fn judge_file_system(kind: i64) -> Finding {
         0x9123_683e | 0x2fc1_2fc1 => {
             Finding::warn(NAME, "copies on write (btrfs or zfs): overwriting the journal is never in place", elsewhere)
         }
-        other => Finding::warn(NAME, format!("unknown kind {other:#x}"), "ext4 or xfs on a local disk is what is tested"),
+        other => Finding::warn(NAME, format!("unknown kind {other:#x}"), "use ext4 or xfs on a local disk, which are tested"),
     }
 }
 
@@ -119,7 +121,7 @@ fn direct_io(folder: &Path) -> Finding {
         block.fill(0);
         file.read_exact_at(&mut block, 0).map_err(|e| ("read", e))?;
         if block.iter().any(|&b| b != 0x5a) {
-            return Err(("read", io::Error::other("other bytes than were written")));
+            return Err(("read", io::Error::other("it reads back other bytes than were written")));
         }
         Ok(())
     })();

@@ -20,7 +20,7 @@ fn judge_kernel(release: &str) -> Finding {
     match (numbers.next(), numbers.next()) {
         (Some(major), Some(minor)) if (major, minor) < KERNEL_MIN => Finding::fail(
             NAME,
-            format!("Linux {release} is too old for io_uring as we use it"),
+            format!("Linux {release} is too old for the io_uring operations of a node"),
             "install Linux 6.1 or later (6.15 or later also shows idle rings as idle)",
         ),
         (Some(6), Some(5)) => Finding::warn(
@@ -42,7 +42,7 @@ pub(super) fn io_uring() -> Finding {
         Ok(ring) => match missing_operations(&ring) {
             Ok(missing) if missing.is_empty() => Finding::ok(NAME, "available"),
             Ok(missing) => Finding::fail(NAME, format!("the kernel has no {}", missing.join(", ")), "install Linux 6.1 or later"),
-            Err(e) => Finding::fail(NAME, format!("cannot be asked what it can do: {e}"), seccomp_remedy()),
+            Err(e) => Finding::fail(NAME, format!("its features cannot be read: {e}"), seccomp_remedy()),
         },
         Err(e) => {
             let remedy = match (sysctl, e.raw_os_error()) {

@@ -52,7 +52,7 @@ pub fn check(settings: &Settings, now: UnixTime) -> Vec<Finding> {
     [nsq, native, peer].into_iter().filter(|files| !files.certificate.is_empty()).flat_map(|files| files.check(now)).collect()
 }
 
-const REPLACE: &str = "name another file, or mend this one: the node does not start with it";
+const REPLACE: &str = "name another file, or correct this one: the node does not start with it";
 
 impl Files<'_> {
     fn check(&self, now: UnixTime) -> Vec<Finding> {

@@ -104,8 +104,7 @@ fn compare_all(
                 if node.is_none_or(|id| file.node(id).is_none()) {
                     comparison.differences += 1;
                     let label = &side.label;
-                    let what =
-                        format!("{label}: whose data path this is cannot be told, or the cluster file does not name that node");
+                    let what = format!("{label}: the data path's node is unknown, or the cluster file does not name it");
                     comparison.report.note("difference", what, json!({ "data_path": label }))?;
                 }
             }
@@ -244,7 +243,7 @@ impl Comparison<'_, '_, '_> {
                     let file = file(0);
                     if !storage.partitions(&name)?.is_empty() {
                         self.differences += 1;
-                        let what = format!("{label}: {file}: {bad}, so nobody knows which topic this is");
+                        let what = format!("{label}: {file}: {bad}, so the topic is unknown");
                         self.report.note("difference", what, json!({ "data_path": label, "file": file.to_string() }))?;
                         self.unread.insert((side, name));
                     }

@@ -174,8 +174,7 @@ fn under_warning(
                 None => String::new(),
             };
             if !who.is_empty() {
-                let what =
-                    "what is read may be half written, and what looks like damage or a difference need not be: stop the node";
+                let what = "findings may be half-written data and no damage: stop the node";
                 let lock = path.join("LOCK").display().to_string();
                 report.note(
                     "warning",
@@ -225,7 +224,7 @@ fn look(storage: &mut dyn Storage, options: &InspectOptions, report: &mut Report
         view.journal(core, generation)?;
     }
     if view.newer > 0 {
-        let what = "topics are not looked at: what the journals say of them cannot be read";
+        let what = "topics are not checked: the journals' records of them cannot be read";
         view.report.note("found", what, Value::Null)?;
     } else {
         view.topics(journals)?;
@@ -539,7 +538,7 @@ impl View<'_, '_> {
         for (copy, found) in both.iter().enumerate() {
             match found {
                 Ok(m) if m.info.name != *name => self.damage(&file(copy), 44, format!("it is the topic {}", m.info.name))?,
-                Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "it says something else than the other copy")?,
+                Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "it differs from the other copy")?,
                 Ok(_) => {}
                 // A kill came between the files: the journal still has the topic.
                 Err(Bad::Zero) if self.created.contains(name) => self.say(&file(copy), "not written yet")?,

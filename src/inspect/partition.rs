@@ -22,7 +22,7 @@ impl View<'_, '_> {
         let newer = self.newer;
         let mut newest = self.snapshots(dir)?;
         if self.newer > newer {
-            return self.say(&FileId::Snapshot(dir.clone(), 0), "its partition is not looked at: only with it can it be judged");
+            return self.say(&FileId::Snapshot(dir.clone(), 0), "its partition is not checked, since that needs this file");
         }
         self.lost_channels(dir, newest.as_ref())?;
         let mut bases = self.storage.segments(dir)?;
@@ -305,7 +305,7 @@ impl View<'_, '_> {
             // There is no segment before it, or the file is being begun.
             Err(Bad::Zero | Bad::Short) => return Ok(()),
             Err(_) if !is_settled => {
-                return self.say(file, "the table of the segments before it is not whole: a start writes it");
+                return self.say(file, "the table of the segments before it is incomplete: the next startup writes it");
             }
             Err(bad) => {
                 let what = format!("the table of the segments before it is damaged: {bad}; it is written again");

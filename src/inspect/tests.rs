@@ -98,7 +98,7 @@ fn a_data_path_that_a_node_owns_is_looked_at_under_a_warning() {
     let lines: Vec<&str> = text.lines().collect();
     for line in [lines[0], lines[lines.len() - 1]] {
         let owner = format!("WARNING: a node (pid {} (", std::process::id());
-        assert!(line.contains(&owner) && line.contains("half written"), "{text}");
+        assert!(line.contains(&owner) && line.contains("half-written"), "{text}");
     }
     let mut out = vec![];
     let paths = [dir.path(), dir.path()].map(|path| path.display().to_string());
@@ -500,7 +500,7 @@ fn what_is_missing_is_a_difference() {
     for cluster in [cluster_file(&ids[..1], 1), cluster_file(&ids, 2)] {
         let stranger = if cluster.nodes.len() == 1 { &mut third } else { &mut none };
         let (same, text) = said(&mut [&mut one, &mut two, stranger], Some(&cluster));
-        assert!(!same && text.contains("node2: whose data path this is cannot be told"), "{text}");
+        assert!(!same && text.contains("node2: the data path's node is unknown"), "{text}");
     }
     // A replica whose snapshots are gone knows nothing that it could be compared by.
     for name in ["state.0", "state.1", "state.2"] {

@@ -140,8 +140,8 @@ pub fn command() -> Command {
         .args_conflicts_with_subcommands(true)
         .next_help_heading("Load")
         .arg(flag("address", "host:port", "The node [default: 127.0.0.1:4150; with --protocol=native 127.0.0.1:4153]"))
-        .arg(flag("protocol", "name", "What to speak").value_parser(["nsq", "native"]).default_value("nsq"))
-        .arg(flag("mode", "name", "What to do").value_parser(["produce", "consume", "both"]).default_value("produce"))
+        .arg(flag("protocol", "name", "Protocol").value_parser(["nsq", "native"]).default_value("nsq"))
+        .arg(flag("mode", "name", "Work of the run").value_parser(["produce", "consume", "both"]).default_value("produce"))
         .arg(
             flag("size", "bytes", "Body of a message: fixed (100, 4KiB), uniform (100-4KiB) or exponential (exp:1KiB)")
                 .default_value("100"),
@@ -157,7 +157,7 @@ pub fn command() -> Command {
         .arg(flag("topic", "name", "The topic; with --topics the name before the number").default_value("load"))
         .arg(number("topics", "Topics; each connection publishes to its share of them", "1"))
         .arg(flag("partitions", "number", "Partitions of a topic that is made; native [default: as the node decides]"))
-        .arg(flag("partition", "number", "Publish to and consume this partition of each topic alone [default: all, in turn]"))
+        .arg(flag("partition", "number", "Publish to and consume only this partition of each topic [default: all, in turn]"))
         .arg(switch("ordered", "Consume in log order: SUB_ORDERED, or native; one message at a time from each partition"))
         .arg(flag("channel", "name", "The channel; with --channels the name before the number").default_value("load"))
         .arg(number("channels", "Channels of each topic", "1"))
@@ -170,9 +170,7 @@ pub fn command() -> Command {
         .arg(flag("tls-ca", "PEM file", "Speak TLS, native, with a node whose certificate a CA in this file has signed"))
         .arg(flag("tls-cert", "PEM file", "Certificate to show to a node that asks for one").requires("tls-ca"))
         .arg(flag("tls-key", "PEM file", "Private key of --tls-cert").requires("tls-cert"))
-        .arg(
-            flag("tls-name", "name", "What stands in the node's certificate [default: the host of --address]").requires("tls-ca"),
-        )
+        .arg(flag("tls-name", "name", "Name in the node's certificate [default: the host of --address]").requires("tls-ca"))
         .next_help_heading("Course")
         .arg(flag("duration", "duration", "How long to measure; with --ramp, each step").default_value("10s"))
         .arg(flag("warm-up", "duration", "Load before the measurement [default: 1s; with --messages 0]"))
@@ -190,9 +188,9 @@ pub fn command() -> Command {
         .next_help_heading("Output")
         .arg(flag("server-pid", "pid", "Measure CPU time and memory of this process too"))
         .arg(flag("label", "text", "Name of the run in reports [default: the mode and address]"))
-        .arg(path("json", "Write the results there"))
-        .arg(path("hgrm", "Write the latencies there, for HdrHistogram's plotters; mode both: publishing in <path>.publish"))
-        .arg(path("report", "Write the results there as an HTML page"))
+        .arg(path("json", "File for the results"))
+        .arg(path("hgrm", "File for the latencies, for HdrHistogram's plotters; mode both: publishing in <path>.publish"))
+        .arg(path("report", "HTML page for the results"))
         .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
         .arg(switch("quiet", "No line each second"))
         .after_help("Exit codes: 0 done, 1 it failed, lost messages, or had errors and nothing else, 2 a wrong flag.")

@@ -52,11 +52,7 @@ impl Reserved {
                 return Err(failed);
             }
             if !std::mem::replace(&mut is_told, true) {
-                tracing::warn!(
-                    address,
-                    ?wait,
-                    "the address is in use by a process that has ended, or is not to be seen: waiting"
-                );
+                tracing::warn!(address, ?wait, "the address is in use by a process that has ended or cannot be seen: waiting");
             }
             std::thread::sleep(RETRY);
         }

@@ -346,7 +346,7 @@ impl Connection {
             }
             Reply::Error(e) if e.fatal => Err(Broken::Fatal(e.message.to_owned())),
             Reply::Error(e) => {
-                tracing::warn!(address = %self.facts.address, code = ?e.code, "the node refuses what needs no answer: {}", e.message);
+                tracing::warn!(address = %self.facts.address, code = ?e.code, "the node refuses an unanswered request: {}", e.message);
                 Ok(())
             }
             _ => Err(Broken::Unexpected("an answer without a request")),

@@ -45,13 +45,13 @@ const LOG_LEVELS: [&str; 5] = ["debug", "info", "warn", "error", "fatal"];
 
 /// (name, default, what it is)
 const FLAGS: [(&str, &str, &str); 9] = [
-    ("tcp-address", "0.0.0.0:4160", "Where nodes connect"),
-    ("http-address", "0.0.0.0:4161", "Where consumers and tools ask"),
+    ("tcp-address", "0.0.0.0:4160", "Address for nodes"),
+    ("http-address", "0.0.0.0:4161", "Address for consumers and tools"),
     ("broadcast-address", "", "Address of this nsqlookupd as nodes should use it [default: the host's name]"),
-    ("inactive-producer-timeout", "5m", "A node that was silent for longer is in no answer"),
-    ("tombstone-lifetime", "45s", "How long /lookup leaves out a node after /topic/tombstone"),
-    ("log-level", "info", "Least severe log line that is written: debug, info, warn, error or fatal"),
-    ("log-prefix", "[nsqlookupd] ", "What each log line begins with"),
+    ("inactive-producer-timeout", "5m", "Silence after which a node is left out of answers"),
+    ("tombstone-lifetime", "45s", "Time for which /lookup leaves out a node after /topic/tombstone"),
+    ("log-level", "info", "Lowest level of logged lines: debug, info, warn, error or fatal"),
+    ("log-prefix", "[nsqlookupd] ", "Prefix of each log line"),
     ("max-connections", "10000", "Connections of nodes at a time, and as many of HTTP; further ones are turned away"),
     ("max-registrations", "1000000", "Topics, channels, and nodes that have them, counted together; further ones are refused"),
 ];
@@ -85,7 +85,7 @@ pub fn command(name: &'static str) -> Command {
         arg.value_parser(go::parse_bool).overrides_with(name).action(ArgAction::Set)
     };
     Command::new(name)
-        .about("Run nsqlookupd: nodes tell it their topics, consumers ask it who has one")
+        .about("Run nsqlookupd: nodes register their topics, consumers look up nodes")
         .long_about(
             "Run nsqlookupd: nodes tell it over TCP which topics and channels they have, consumers and tools ask it over HTTP.\n\n\
              Called by the name `nsqlookupd` the binary does this, with the flags right behind the name.",

@@ -14,14 +14,14 @@ const TOPIC: [(&str, &str, bool); 5] = [
     ("delete", "Delete topics with their channels and messages", true),
     ("empty", "Drop the messages that wait for a topic's first channel", true),
     ("pause", "Stop the flow of messages from topics to their channels", false),
-    ("unpause", "Let the flow go on", false),
+    ("unpause", "Resume the flow", false),
 ];
 const CHANNEL: [(&str, &str, bool); 5] = [
     ("create", "Create channels", false),
-    ("delete", "Delete channels and what waits in them", true),
-    ("empty", "Drop what waits in channels", true),
+    ("delete", "Delete channels with their waiting messages", true),
+    ("empty", "Drop the waiting messages of channels", true),
     ("pause", "Stop deliveries", false),
-    ("unpause", "Let deliveries go on", false),
+    ("unpause", "Resume deliveries", false),
 ];
 
 fn common(command: Command) -> Command {

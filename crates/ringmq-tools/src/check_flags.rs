@@ -24,10 +24,10 @@ const OTHERWISE: &[(&str, &str)] = &[
 
 pub fn command() -> Command {
     Command::new("check-flags")
-        .about("Say what becomes of an nsqd's flags and config file here")
+        .about("Explain an nsqd's flags and config file")
         .long_about(
-            "Say what becomes of an nsqd's flags and config file here: the same, something else, or nothing, and why. Name the flags as \
-             they stand in the nsqd's line, --config=FILE among them; the word `nsqd` in front may stay.",
+            "Explain an nsqd's flags and config file: same here, different, or without effect, and why. Give the flags of \
+             nsqd's command line, including --config=FILE; the word `nsqd` may stand in front.",
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a list of JSON"))
         .arg(

@@ -17,9 +17,7 @@ const WINDOW: usize = 1_000;
 pub fn command() -> Command {
     Command::new("pub")
         .about("Publish the lines of the standard input to a topic")
-        .long_about(
-            "Publish the lines of the standard input to a topic: a message each. Empty lines are passed over, as by to_nsq.",
-        )
+        .long_about("Publish the lines of the standard input to a topic: a message each. Empty lines are skipped, as by to_nsq.")
         .arg(Arg::new("topic-name").value_name("topic").help("Topic, as with --topic").conflicts_with("topic"))
         .arg(Arg::new("topic").long("topic").value_name("name").help("Topic"))
         .arg(arg(TCP, "NSQ address of a node; each of several gets every message [default: 127.0.0.1:4150]"))
@@ -30,7 +28,7 @@ pub fn command() -> Command {
                 .default_value("\n")
                 .hide_default_value(true)
                 .value_parser(delimiter)
-                .help("What stands between two messages: one byte [default: the end of a line]"),
+                .help("Separator of messages: one byte [default: the end of a line]"),
         )
         .arg(
             Arg::new("rate")
@@ -49,7 +47,7 @@ pub fn command() -> Command {
         )
         .arg(crate::options::arg("producer-opt"))
         .after_help(
-            "Every message that was counted is on the disk of the node.\n\
+            "Counted messages are on the node's disk.\n\
              Exit codes: 0 all are published, 1 failed (it says how many are published), 2 a wrong call.",
         )
 }

@@ -18,8 +18,8 @@ pub fn command() -> Command {
     Command::new("tail")
         .about("Print the messages of topics as they come")
         .long_about(
-            "Print the messages of topics as they come, a line each, in an ephemeral channel of its own: nobody else misses them. With \
-             --channel in that channel: its other consumers miss what is printed here.",
+            "Print the messages of topics as they come, one per line, through an ephemeral channel: other consumers miss nothing. With \
+             --channel through that channel: its other consumers miss the printed messages.",
         )
         .arg(Arg::new("topics").value_name("topic").num_args(0..).help("Topics, as with --topic"))
         .arg(Arg::new("topic").long("topic").value_name("name").action(ArgAction::Append).help("Topic; may be repeated"))

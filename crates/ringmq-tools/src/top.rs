@@ -35,7 +35,7 @@ pub fn command() -> Command {
                 .value_name("duration")
                 .default_value("1s")
                 .value_parser(positive_duration)
-                .help("Time between two looks"),
+                .help("Time between two refreshes"),
         )
         .after_help(
             "Keys: q ends, arrows and page keys move, s changes the order (name, depth, rate), c hides and shows channels, p pauses.",

@@ -152,9 +152,9 @@ pub enum Note {
     Lapsed,
     #[error("the lease is confirmed: the node goes on in session {session}")]
     Confirmed { session: u64 },
-    #[error("session {session} of this node is over: it registers anew")]
+    #[error("session {session} of this node is over: the node registers again")]
     SessionOver { session: u64 },
-    #[error("another process was this node, of the same data path, which this process has locked: its lease is revoked")]
+    #[error("an earlier process of this data path still has a lease as this node: the lease is revoked")]
     PredecessorRevoked,
     #[error(
         "another process is registered as this node on machine {machine}, data path {data_path}: this one waits for its lease to end"
@@ -162,7 +162,7 @@ pub enum Note {
     WaitsForOther { machine: String, data_path: String },
     #[error("this node is the controller of the cluster: term {term}")]
     TookOffice { term: u64 },
-    #[error("this node is the controller no more")]
+    #[error("this node is no longer the controller")]
     LeftOffice,
     #[error(
         "node {name} refuses connections: its process is taken for ended, and others lead at once; deliveries wait for its lease"

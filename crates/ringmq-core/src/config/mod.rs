@@ -64,50 +64,49 @@ settings! {
         data_path: String = String::new(), Unit::Text, 0, 0, "data-path", ["the working directory"],
             "Folder of the journal and the topics. One node at a time may use it";
         tcp_address: String = "0.0.0.0:4150".into(), Unit::Address, 0, 0, "tcp-address",
-            "Where NSQ clients connect";
+            "Address for NSQ clients";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
-            "Where HTTP clients connect";
+            "Address for HTTP clients";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
-            "Where clients of the native protocol connect (docs/native.md). When nobody gives it and another process has it, the node \
-             starts without, unless the cluster file lists it";
+            "Address for clients of the native protocol (docs/native.md). If the default is taken, the node starts without it, unless \
+             the cluster file lists it";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
-            "PEM file of the node's certificate chain. With it the native port speaks TLS only. SIGHUP makes the node read its TLS files \
-             again";
+            "PEM file of the certificate chain of the native port, which then speaks only TLS. SIGHUP reloads all TLS files";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --native-tls-cert";
         native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: no client certificate"],
-            "PEM file of CAs. With it a native client must show a certificate that one of these CAs has signed";
+            "PEM file of CAs. A native client must then show a certificate of one of them";
         native_tls_min_version: String = "1.2".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "native-tls-min-version",
-            "Oldest version of TLS that the native port speaks: 1.2 or 1.3";
+            "Oldest version of TLS on the native port: 1.2 or 1.3";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
-            "Address that clients should use for this node; shown in /info";
+            "Address of this node that clients are told, through nsqlookupds and /info";
         broadcast_tcp_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-tcp-port", ["0, that of tcp-address"],
-            "TCP port that nsqlookupds are told: where clients reach this node at broadcast-address";
+            "TCP port of this node that nsqlookupds are told";
         broadcast_http_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-http-port", ["0, that of http-address"],
-            "HTTP port that nsqlookupds are told";
+            "HTTP port of this node that nsqlookupds are told";
         lookupd_tcp_addresses: Vec<String> = Vec::new(), Unit::Addresses, 0, 0, "lookupd-tcp-address", ["none"],
-            "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. In the file \
-             it is a list; nsqd's key nsqlookupd_tcp_addresses is this one";
+            "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. In the \
+             file a list; nsqd's key nsqlookupd_tcp_addresses is an alias";
         lookupd_http_address: String = String::new(), Unit::Text, 0, 0, "lookupd-http-address", ["empty: none"],
-            "Where the node itself answers as an nsqlookupd over HTTP, for its own topics or its cluster (docs/lookupd.md)";
+            "Address at which the node answers nsqlookupd's HTTP API for its own topics, or for its cluster (docs/lookupd.md)";
         http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
-            "Time to connect to the HTTP API of an nsqlookupd, which is asked for the channels of a new topic";
+            "Time limit for connecting to an nsqlookupd's HTTP API, which tells the channels of a new topic";
         http_client_request_timeout_ms: u64 = 5 * SECOND, Unit::Millis, 1, HOUR, "http-client-request-timeout",
-            "Time that an nsqlookupd has to answer";
+            "Time limit for an nsqlookupd's answer";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
             "Number of cores, each with its own sockets, journal and partitions. May change at each startup";
         partitions: u16 = 1, Unit::Count, 1, 1024, "partitions",
-            "Partitions that a topic gets when its first PUB or SUB creates it";
+            "Partitions of a topic that its first PUB or SUB creates";
         max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
             "Client connections that the node accepts; further ones are closed at once";
         max_topics: u64 = 10_000, Unit::Count, 0, 1_000_000, "max-topics",
-            "Topics the node creates on demand, 0 for no limit; a PUB or SUB that would create one more is refused";
+            "Topics that the node creates on demand, 0 for no limit; further ones are refused";
         max_channels_per_topic: u64 = 1_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
-            "Channels a topic may get, 0 for as many as it can have (65536); a SUB that would create one more is refused";
+            "Channels of a topic, 0 for the most possible (65536); further ones are refused";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
-            "Least severe log line that is written: debug, info, warn, error or fatal. On SIGHUP the file's value counts anew";
+            "Lowest level of logged lines: debug, info, warn, error or fatal. SIGHUP reads the file's value again";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
-            "How a log line is written: text or json";
+            "Form of log lines: text or json";
     }
     "Protocol limits" {
         max_msg_size: u64 = MIB, Unit::Bytes, 1, 63 * MIB, "max-msg-size",
@@ -117,208 +116,196 @@ settings! {
         max_rdy_count: u64 = 2500, Unit::Count, 1, 1_000_000, "max-rdy-count",
             "Most messages that a consumer may have in flight";
         msg_timeout_ms: u64 = MINUTE, Unit::Millis, 1, DAY, "msg-timeout",
-            "Time a consumer has for a message before it is delivered again, unless the consumer asks for another";
+            "Time that a consumer has for a message before it is redelivered; a consumer may ask for another";
         max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, DAY, "max-msg-timeout",
-            "Longest time a consumer may ask for, or reach by TOUCH";
+            "Longest message timeout that a consumer may ask for, or reach by TOUCH";
         max_req_timeout_ms: u64 = 30 * DAY, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
-            "Longest delay of a message: a longer one of a REQ becomes this one, a DPUB with a longer one is refused. nsqd's default is \
-             an hour";
+            "Longest delay of a message: a longer REQ is shortened, a longer DPUB is refused. nsqd's default is an hour";
         max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "max-heartbeat-interval",
             "Longest heartbeat interval that a client may ask for";
         client_timeout_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "client-timeout",
-            "Silence after which a client that asked for no heartbeat interval is disconnected. Such a client's interval is half of it";
+            "Silence after which a client without a heartbeat interval of its own is disconnected; its interval is half of it";
         max_output_buffer_size: u64 = 64 * KIB, Unit::Bytes, 64, 16 * MIB, "max-output-buffer-size",
             "Largest output buffer that a client may ask for";
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
-            "Longest time between flushes of its output buffer that a client may ask for";
+            "Longest output_buffer_timeout that a client may ask for";
         output_buffer_timeout_ms: u64 = 250, Unit::Millis, 1, HOUR, "output-buffer-timeout",
-            "Time between flushes that a client hears of that asks for none. Every client's output goes out at the end of each turn, \
-             whatever it asks for";
+            "output_buffer_timeout that a client without its own is told. The node sends at the end of each turn, whatever it is";
         min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 1, HOUR, "min-output-buffer-timeout",
-            "Shortest time between flushes of its output buffer that a client may ask for";
+            "Shortest output_buffer_timeout that a client may ask for";
         max_channel_consumers: u64 = 0, Unit::Count, 0, 1_000_000, "max-channel-consumers", ["0, no limit"],
-            "Consumers that a channel may have on this node; a SUB of one more is refused";
+            "Consumers of a channel on this node; further ones are refused";
     }
     "TLS and compression of NSQ clients" {
         tls_cert: String = String::new(), Unit::Text, 0, 0, "tls-cert", ["empty: no TLS"],
-            "PEM file of the node's certificate and those that lead from it to its CA. An NSQ client whose IDENTIFY asks for `tls_v1` \
-             then goes on with TLS";
+            "PEM file of the node's certificate chain, for NSQ clients whose IDENTIFY asks for `tls_v1` and for HTTPS";
         tls_key: String = String::new(), Unit::Text, 0, 0, "tls-key", ["empty: no TLS"],
             "PEM file of the private key of --tls-cert";
         tls_client_auth_policy: String = String::new(), Unit::Text, 0, 0, "tls-client-auth-policy", ["empty: none is asked for"],
-            "Certificate that a client has to show: `require`, any, or `require-verify`, one that a CA of --tls-root-ca-file has signed. \
-             Either implies --tls-required";
+            "Certificate that a client must show: `require` (any) or `require-verify` (signed by a CA of --tls-root-ca-file). Implies \
+             --tls-required";
         tls_root_ca_file: String = String::new(), Unit::Text, 0, 0, "tls-root-ca-file", ["empty: those of the system"],
-            "PEM file of CAs: those that sign clients' certificates (`require-verify`), and those of servers that the node asks over \
-             HTTPS";
+            "PEM file of CAs for clients' certificates (`require-verify`) and for servers that the node asks over HTTPS";
         tls_required: String = "false".into(), Unit::Switch(&["tcp-https"]), 0, 0, "tls-required",
-            "Whether a client has to ask for TLS before any other command: true, which closes plain HTTP, too, false, or `tcp-https`, \
-             which leaves plain HTTP open";
+            "Refusal of plaintext on the NSQ port: true (plain HTTP is closed, too), `tcp-https` (plain HTTP stays open) or false";
         tls_min_version: String = "tls1.2".into(), Unit::Word(TLS_VERSIONS), 0, 0, "tls-min-version",
-            "Oldest version of TLS that NSQ clients may speak: tls1.2 or tls1.3. The words tls1.0 and tls1.1 are nsqd's; they mean tls1.2, \
-             since older versions are not spoken";
+            "Oldest version of TLS for NSQ clients: tls1.2 or tls1.3; nsqd's words tls1.0 and tls1.1 mean tls1.2";
         snappy: bool = true, Unit::Switch(&[]), 0, 0, "snappy",
-            "Whether a client may have its connection compressed by snappy";
+            "Permission for clients to use snappy";
         deflate: bool = true, Unit::Switch(&[]), 0, 0, "deflate",
-            "Whether a client may have its connection compressed by deflate";
+            "Permission for clients to use deflate";
         max_deflate_level: u64 = 6, Unit::Count, 1, 9, "max-deflate-level",
-            "Highest level of deflate that a client may ask for; a higher one is cut to it";
+            "Highest level of deflate for clients; a higher one is lowered to it";
     }
     "Who NSQ clients are" {
         auth_http_address: Vec<String> = vec![], Unit::List, 0, 0, "auth-http-address", ["none: nobody is asked"],
-            "Where a server says what a client may do that sends AUTH: host:port, whose /auth is asked, or a whole URL. Given once for \
-             each; one is chosen by chance, the next ones when it fails";
+            "Address of a server that tells a client's permissions (AUTH): host:port, for /auth there, or a URL. May be given several \
+             times: one is chosen at random, the next when it fails";
     }
     "HTTP" {
         https_address: String = "0.0.0.0:4152".into(), Unit::Text, 0, 0, "https-address", ["0.0.0.0:4152; empty: none"],
-            "Where HTTPS clients connect, with --tls-cert and the policy for clients' certificates; without --tls-cert nothing listens \
-             there. When nobody gives it and another process has it, the node starts without";
+            "Address for HTTPS clients; needs --tls-cert. If the default is taken, the node starts without it";
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
-            "HTTP connections at a time; further connections get 503";
+            "HTTP connections at a time; further ones get 503";
         http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
-            "Time an HTTP client has to send the head, and again the body, of a request";
+            "Time limit for the head, and again for the body, of an HTTP request";
     }
     "statsd" {
         statsd_address: String = String::new(), Unit::Text, 0, 0, "statsd-address", ["empty: nothing is pushed"],
-            "UDP address of a statsd daemon to which the node pushes statistics";
+            "UDP address of a statsd daemon that gets the node's statistics";
         statsd_interval_ms: u64 = MINUTE, Unit::Millis, 100, DAY, "statsd-interval",
             "Time between two pushes to statsd";
         statsd_prefix: String = "nsq.%s".into(), Unit::Text, 0, 0, "statsd-prefix",
-            "Prefix of the names that are pushed to statsd; %s stands for the node's broadcast address and HTTP port";
+            "Prefix of statsd names; %s stands for broadcast address and HTTP port";
         statsd_mem_stats: bool = true, Unit::Switch(&[]), 0, 0, "statsd-mem-stats",
-            "Whether the node's memory is pushed to statsd, too";
+            "Push of the node's memory to statsd";
         statsd_udp_packet_size: u64 = 508, Unit::Count, 64, 65_507, "statsd-udp-packet-size",
-            "Largest packet that is pushed to statsd in bytes";
+            "Largest packet to statsd in bytes";
         statsd_exclude_ephemeral: bool = false, Unit::Switch(&[]), 0, 0, "statsd-exclude-ephemeral",
-            "Whether ephemeral topics and channels are left out of what is pushed to statsd";
+            "Omission of ephemeral topics and channels from statsd";
     }
     "Time from publish to FIN" {
         e2e_processing_latency_percentiles: Vec<String> = vec![], Unit::Shares, 0, 0, "e2e-processing-latency-percentile", ["none"],
-            "Percentile that /stats and statsd show of the time from a message's publish to its FIN, above 0 and up to 1.0; may be given \
-             several times, or as a list with commas";
+            "Percentile of the time from publish to FIN in /stats and statsd, above 0 and up to 1.0; may be given several times, or \
+             with commas";
         e2e_processing_latency_window_time_ms: u64 = 10 * MINUTE, Unit::Millis, 2, DAY, "e2e-processing-latency-window-time",
-            "Length of the time to which these percentiles belong; it moves on by halves";
+            "Window of these percentiles; it moves by halves";
     }
     "Memory, per core" {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
             "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets";
         pub_waiting_timeout_ms: u64 = 3 * SECOND, Unit::Millis, 1, HOUR, "pub-waiting-timeout",
-            "Time that a publish waits for room. Then the client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429), or hears that the disk is full";
+            "Time that a publish waits for room before it fails with E_PUB_TOO_MUCH_WAITING (HTTP 429), or with `the disk is full`";
         read_cache_bytes: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "read-cache-bytes",
             "Cache of batches that lagging consumers read from disk";
         tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",
-            "Recent messages kept in memory for consumers at the end of the log";
+            "Cache of recent messages for consumers at the end of the log";
         channel_memory: u64 = 256 * MIB, Unit::Bytes, 64 * KIB, TIB, "channel-memory",
-            "Memory of unfinished messages, some 60 bytes each. A channel reads no further while it takes 8/9 of what the others \
-             leave";
+            "Memory of unfinished messages, some 60 bytes each. A channel with 8/9 of what the others leave reads no further";
     }
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
-            "Size of each core's journal. It bounds the bytes that recovery replays, and the bytes in memory that are in no segment yet";
+            "Size of a core's journal. It bounds the replay of recovery, and the memory of bytes that are in no segment yet";
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, 1, TIB, "max-bytes-per-file",
-            "Size of a segment file of a partition's log, and so the step of retention. Less than 1MiB, which nsqd takes, means 1MiB";
+            "Size of a segment file, which is the unit of retention. Less than 1MiB means 1MiB";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
-            "Start although a journal is lost for good. The error at startup names the number, which accepts that loss only";
+            "Number of a lost journal, from the error of a refused startup: starts the node and accepts exactly that loss";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
-            "Batches of at least this size go straight to their segment instead of through the journal, whose records end \
-             at 256KiB: a higher value changes nothing. Batches of a replica that catches up do so from 16KiB on";
+            "Size from which a batch goes straight to its segment and not through the journal; above 256KiB without effect. 16KiB for \
+             a replica that catches up";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that are gathered for one write to its segment";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
-            "A FIN is durable after this time at the latest. After a crash, messages finished later than that may come again";
+            "Longest time until a FIN is durable. Messages finished in this time before a crash may be redelivered";
         forward_deferred_after_ms: u64 = MINUTE, Unit::Millis, SECOND, 30 * DAY, "forward-deferred-after",
-            "A deferred message that is due later than this is copied to the end of the log when more than max-bytes-per-file \
-             behind it is finished, so that it keeps no segment on the disk";
+            "Remaining delay above which a deferred message is copied to the end of the log, if more than max-bytes-per-file after it \
+             is finished; the copy frees its segment";
         retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
-            "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
+            "Time for which confirmed messages are kept. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
-            "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
+            "Newest bytes of a partition that are kept although confirmed. Per topic in the file";
         max_producers: u64 = 1000, Unit::Count, 1, 65_536, "max-producers",
-            "Idempotent producers that a partition remembers, at about 400 bytes of memory and 200 bytes of each snapshot. \
-             The least recently used one is forgotten first: its repeats are refused, not stored twice";
+            "Idempotent producers that a partition remembers (400 bytes of memory, 200 bytes of each snapshot). Repeats of a \
+             forgotten one are refused";
         producer_expiry_ms: u64 = DAY, Unit::Millis, SECOND, 3650 * DAY, "producer-expiry",
-            "A partition forgets an idempotent producer that wrote nothing for this long, by the times in the partition's log";
+            "Time without a write after which a partition forgets an idempotent producer, by the timestamps of its log";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
-            "Rate, per core, at which the scrubber reads cold data, verifies it, and repairs file headers and commit logs; 0 turns it off";
+            "Rate per core at which the scrubber verifies cold data and repairs headers and commit logs; 0 turns it off";
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
-            "Rate, per core, at which segments are deleted. A segment waits for about a minute at most; on a full disk it is deleted at \
-             once. 0: always at once";
+            "Rate per core at which segments are deleted; a segment waits for a minute at most, not on a full disk. 0: at once";
         spare_bytes: u64 = 1024 * MIB, Unit::Bytes, 0, 64 * TIB, "spare-bytes",
-            "Bytes, for the whole node, of deleted segments that are kept for new ones: used space is written faster than new space. They \
-             are given back when the disk is full. Less than --max-bytes-per-file keeps none";
+            "Bytes of deleted segments, for the whole node, that are kept as faster space for new ones, except on a full disk. Less \
+             than --max-bytes-per-file keeps none";
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],
-            "TOML file that names the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). \
-             SIGHUP makes the node read it again";
+            "TOML file of the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). SIGHUP reloads it";
         etcd_endpoints: Vec<String> = Vec::new(), Unit::List, 0, 0, "etcd-endpoints", ["none"],
-            "URLs of the members of an etcd v3, such as http://10.0.0.1:2379, that decides who leads what (docs/cluster.md). Given once \
-             for each, or separated by commas. Not beside --cluster-file";
+            "URLs of the members of the cluster's etcd v3, such as http://10.0.0.1:2379 (docs/cluster.md); repeated or with commas. \
+             Excludes --cluster-file";
         etcd_tls_ca: String = String::new(), Unit::Text, 0, 0, "etcd-tls-ca", ["empty: those of the system"],
-            "PEM file of CAs that sign the certificates of etcd's members; for endpoints of https://";
+            "PEM file of CAs for the certificates of etcd's members (https://)";
         etcd_tls_cert: String = String::new(), Unit::Text, 0, 0, "etcd-tls-cert", ["empty: no client certificate"],
-            "PEM file of the certificate chain that the node shows etcd";
+            "PEM file of the node's certificate chain for etcd";
         etcd_tls_key: String = String::new(), Unit::Text, 0, 0, "etcd-tls-key", ["empty: no client certificate"],
             "PEM file of the private key of --etcd-tls-cert";
         etcd_user: String = String::new(), Unit::Text, 0, 0, "etcd-user", ["empty: etcd asks nobody"],
-            "Name of the node's user in etcd";
+            "The node's user in etcd";
         etcd_password_file: String = String::new(), Unit::Text, 0, 0, "etcd-password-file", ["empty: etcd asks nobody"],
             "File whose first line is the password of --etcd-user";
         cluster_name: String = "main".into(), Unit::Text, 0, 0, "cluster-name",
-            "Name of the cluster in etcd: its keys begin with /ringmq/NAME/. Several clusters may share an etcd";
+            "Name of the cluster, whose keys in etcd begin with /ringmq/NAME/; several clusters may share an etcd";
         node_name: String = String::new(), Unit::Text, 0, 0, "node-name", ["the host's name"],
             "Name of the node in logs, statistics and errors; only with --etcd-endpoints";
         zone: String = String::new(), Unit::Text, 0, 0, "zone", ["empty: one zone"],
-            "Name of what fails as a whole, such as a rack: replicas of a partition are spread over the zones";
+            "Failure domain of the node, such as its rack; a partition's replicas are spread over zones";
         lease_ttl_ms: u64 = 10 * SECOND, Unit::Millis, SECOND, MINUTE, "lease-ttl",
-            "Time without a word from the node after which etcd gives its partitions other leaders. At least --lease-ttl-floor";
+            "Silence of the node after which its partitions get other leaders. At least --lease-ttl-floor";
         lease_ttl_floor_ms: u64 = 5 * SECOND, Unit::Millis, SECOND, MINUTE, "lease-ttl-floor",
-            "Shortest --lease-ttl that is taken: a shorter one does not outlast an election of etcd. Only a test has a reason to lower it";
+            "Shortest accepted --lease-ttl; a shorter one ends during an election of etcd. For tests";
         replicas: u16 = 3, Unit::Count, 1, 5, "replicas",
             "Replicas of each partition of a topic that its first PUB or SUB creates; only with --etcd-endpoints";
         min_isr: u16 = 0, Unit::Count, 0, 5, "min-isr", ["0, more than half of --replicas"],
-            "In-sync replicas without which a partition of such a topic takes no publish";
+            "In-sync replicas that a publish needs, for topics created by a first PUB or SUB";
         peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
-            "Where the other nodes of the cluster connect; only in a cluster";
+            "Address for the other nodes of the cluster";
         broadcast_peer_address: String = String::new(), Unit::Text, 0, 0, "broadcast-peer-address",
             ["broadcast-address with the port of peer-address"],
             "host:port at which the other nodes reach this one; only with --etcd-endpoints";
         peer_tls_cert: String = String::new(), Unit::Text, 0, 0, "peer-tls-cert", ["empty: no TLS"],
-            "PEM file of the certificate chain that this node shows its peers. With it peers speak TLS only";
+            "PEM file of the node's certificate chain for its peers, who then speak only TLS";
         peer_tls_key: String = String::new(), Unit::Text, 0, 0, "peer-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --peer-tls-cert";
         peer_tls_ca: String = String::new(), Unit::Text, 0, 0, "peer-tls-ca", ["empty: no TLS"],
-            "PEM file of CAs. Each peer must show a certificate that one of these CAs has signed";
+            "PEM file of CAs. A peer must show a certificate of one of them";
         peer_tls_min_version: String = "1.3".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "peer-tls-min-version",
-            "Oldest version of TLS that is spoken with peers: 1.2 or 1.3";
+            "Oldest version of TLS between peers: 1.2 or 1.3";
         replica_window_bytes: u64 = 8 * MIB, Unit::Bytes, 64 * KIB, GIB, "replica-window-bytes",
-            "Bytes that a leader sends to a follower of a partition ahead of the follower's acknowledgements; one batch may exceed it";
+            "Unacknowledged bytes of a partition that a leader sends to a follower; one batch may exceed it";
         receive_in_place_bytes: u64 = 64 * KIB, Unit::Bytes, 1, GIB, "receive-in-place-bytes",
-            "Missing bytes of a message or batch from which on the node receives them in place, without a copy, by an operation of \
-             their own; not with TLS";
+            "Missing bytes from which on a message or batch is received in place, without a copy; not with TLS";
         catch_up_rate: u64 = 0, Unit::Bytes, 0, 64 * GIB, "catch-up-rate", ["0, as fast as it goes"],
             "Bytes per second of a partition that a leader sends to a follower that catches up";
         replica_retry_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-retry",
-            "Pause after which a replica repeats a request that got no answer";
+            "Pause before a replica repeats an unanswered request";
         replica_heartbeat_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-heartbeat",
-            "Silence after which a node asks a peer for a sign of life, and a leader tells a follower the committed end";
+            "Silence after which a node pings a peer, and a leader sends a follower the committed end";
         follower_limit_ms: u64 = 3 * SECOND, Unit::Millis, 100, HOUR, "follower-limit",
-            "Time that an in-sync replica may lag behind the leader. Then the leader proposes its removal from the ISR";
+            "Lag of an in-sync replica after which the leader proposes its removal from the ISR";
         replica_write_limit_ms: u64 = 5 * SECOND, Unit::Millis, 200, HOUR, "replica-write-limit",
-            "Time that a publish waits for an in-sync replica. Then it ends with the error that its outcome is unknown. \
-             Above --follower-limit";
+            "Time that a publish waits for an in-sync replica before it fails with an unknown outcome. Above --follower-limit";
         cursor_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "cursor-sync-interval",
-            "Interval at which a leader sends its channels' progress to the followers. After a leader change at most the messages \
-             finished in one interval come again";
+            "Interval at which a leader sends its channels' progress to the followers. Messages finished in it may be redelivered by \
+             the next leader";
     }
     "Executor" {
         stall_log_ms: u64 = 100, Unit::Millis, 1, MINUTE, "stall-log",
-            "A turn of a core that takes longer than this is logged";
+            "Duration of a core's turn from which on it is logged";
         spin_before_park_us: u64 = 0, Unit::Micros, 0, 1_000_000, "spin-before-park",
-            "How long an idle core looks for work before it sleeps: lower latency for more CPU";
+            "Time for which an idle core looks for work before it sleeps: lower latency for more CPU";
         time_slice_us: u64 = 100, Unit::Micros, 0, 100_000, "time-slice",
-            "Time slice that the node's threads ask Linux for (6.12 or later; 100us or more). It bounds how long the kernel's workers \
-             behind a durable write wait for a busy core. 0 leaves the kernel's own";
+            "Scheduler time slice of the node's threads (Linux 6.12 or later; 100us or more). It bounds how long kernel workers of a \
+             durable write wait for a busy core. 0: the kernel's";
     }
 }
 

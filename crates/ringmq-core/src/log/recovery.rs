@@ -165,14 +165,14 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         if options.accept_lost_journal != known.max(1) {
             return Err(node::refuse(storage, known.max(1))?);
         }
-        let what = "neither file holds, and the start without them was asked for: the node gets a new id, and a generation above all known";
+        let what = "both files are bad, and the loss is accepted: the node gets a new id and a generation above all known ones";
         report.note(Severity::Damage, &FileId::Node(0), None, what);
     }
     let mut lost = journals::find_lost(&node.meta, &rings);
     if !lost.is_empty() && options.accept_lost_journal != node.meta.generation {
         return Err(journals::refuse(storage, &node.meta, &lost)?);
     }
-    lost.iter_mut().for_each(|l| l.why.push_str(", and the start without it was asked for: what only it held is lost"));
+    lost.iter_mut().for_each(|l| l.why.push_str(", and its loss is accepted: data that only it held is lost"));
     lost.extend(journals::find_cut(&rings));
     for ring in rings.iter().filter(|r| !r.is_closed()) {
         journals::settle(storage, ring)?;
@@ -258,13 +258,14 @@ fn note_ring(ring: &Ring, report: &mut Report) {
         report.journals_replayed += 1;
     }
     if !ring.is_closed() && !ring.is_cut() && ring.named_len > 0 && ring.named_len != ring.file_len {
-        let what =
-            format!("the file was {} bytes long, and is {}: it held nothing there that is needed", ring.named_len, ring.file_len);
+        let what = format!("the file was {} bytes long, and is {}: nothing needed is lost", ring.named_len, ring.file_len);
         report.note(Severity::Repaired, &file, Some(ring.file_len), what);
     }
     match ring.slots {
         Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot is damaged"),
-        Slots::BothBad => report.note(Severity::Damage, &file, Some(0), "no checkpoint slot holds: its writes were searched"),
+        Slots::BothBad => {
+            report.note(Severity::Damage, &file, Some(0), "both checkpoint slots are damaged: the ring was searched for writes")
+        }
         Slots::Blank | Slots::Hold | Slots::Unknown => {}
     }
 }
@@ -484,7 +485,7 @@ impl Partitions {
         for (i, mut partition) in self.all.into_iter().enumerate() {
             if self.orphaned.contains(&i) {
                 partition.advance(cx)?;
-                partition.leap(cx, 0, "their journal is gone; ids that it may have given are skipped")?;
+                partition.leap(cx, 0, "their journal is gone; the ids that it may have used are skipped")?;
             }
             if self.leap > 0 {
                 partition.advance(cx)?;

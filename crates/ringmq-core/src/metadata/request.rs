@@ -128,7 +128,7 @@ pub enum Failure {
     #[error("the metadata store refuses: {0}")]
     Refused(String),
     /// It may have been carried out, or may still be: only another compare-and-swap of the same keys shuts it out.
-    #[error("nobody knows what became of a request to the metadata store: {0}")]
+    #[error("the outcome of a request to the metadata store is unknown: {0}")]
     Unknown(String),
 }
 

@@ -24,7 +24,7 @@ impl From<Unreadable> for PeerError {
 pub enum ReplicaError {
     #[error("this node does not lead the partition")]
     NotLeader { leader: Option<NodeId> },
-    #[error("the leader's lease may be over: it neither writes nor delivers until it is renewed")]
+    #[error("the leader's lease may be over: the leader neither writes nor delivers until the lease is renewed")]
     LeaseOver,
     #[error("the leader compares its log with the other replicas; try again in a moment")]
     Opening,
@@ -32,7 +32,7 @@ pub enum ReplicaError {
     IsrTooSmall { isr: usize, min_isr: usize },
     #[error("the leader hands the partition over to another node; try again in a moment")]
     HandingOver,
-    #[error("the lease of the leader of before may hold: deliveries begin when it is over")]
+    #[error("the former leader's lease may still hold: deliveries begin when it is over")]
     FormerMayServe,
     #[error("writes are disabled until the next epoch is open")]
     WriteDisabled,
@@ -40,7 +40,7 @@ pub enum ReplicaError {
     OutcomeUnknown,
     #[error("the operation was not confirmed by all replicas in time and was taken back")]
     NotConfirmed,
-    #[error("a write failed on this node: it takes nothing for the partition until a restart")]
+    #[error("a write failed on this node: the partition takes nothing here until a restart")]
     Failed,
 }
 

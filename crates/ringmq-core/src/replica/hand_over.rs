@@ -116,7 +116,7 @@ impl Leader {
 
     /// Nobody takes over: this leader goes on, and tries again later.
     fn keep_on(&mut self, base: &mut Base, cx: &Cx<'_>) {
-        tracing::info!(epoch = self.epoch.0, "the hand-over is put off: publishes go on");
+        tracing::info!(epoch = self.epoch.0, "the hand-over is postponed: publishes go on");
         self.hand_over_at = cx.now + base.options.follower_limit;
         self.phase = Phase::Open;
         base.go(Trigger::KeptOn);

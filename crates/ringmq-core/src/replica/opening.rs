@@ -183,7 +183,10 @@ impl Leader {
         let until = *base.hands_over_until.get_or_insert(cx.now + patience);
         if cx.now < until {
             let others = if to.is_some() { "is sound" } else { "may have lost less" };
-            tracing::warn!(epoch = self.epoch.0, "something was lost here, and another in-sync replica {others}: it should lead");
+            tracing::warn!(
+                epoch = self.epoch.0,
+                "this replica lost something, and another in-sync replica {others}: that one should lead"
+            );
             cx.out.push(Effect::Resign { to });
         }
         cx.now < until

@@ -66,13 +66,13 @@ pub enum Unwritable {
     Disabled,
     #[error("a replica did not confirm in time, and the operation was taken back")]
     NotConfirmed,
-    #[error("a write failed on this node, it takes nothing for the partition until a restart")]
+    #[error("a write failed on this node: the partition takes nothing here until a restart")]
     Failed,
     #[error("the cluster has not created the topic yet, try again in a moment")]
     NotCreated,
-    #[error("this node reaches no node that leads it, try again in a moment")]
+    #[error("this node reaches no leader of the partition, try again in a moment")]
     NoLeader,
-    #[error("the leader refused it for a reason that this node's version does not know")]
+    #[error("the leader refused the publish for a reason that this node's version does not know")]
     Refused,
 }
 
@@ -182,7 +182,7 @@ pub enum SetOffsetError {
 pub enum AcceptLossError {
     #[error("this node has no replica of the partition")]
     NoReplica,
-    #[error("the partition's replica on this node waits for no such decision: its role is {role}")]
+    #[error("no loss of the partition waits for acceptance on this node: the replica's role is {role}")]
     Nothing { role: &'static str },
     #[error("{what}. To accept this loss, repeat its name: loss={name}")]
     NotNamed { name: String, what: String },

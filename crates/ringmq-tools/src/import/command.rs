@@ -18,14 +18,14 @@ pub fn command() -> Command {
     Command::new("import")
         .about("Import the backlogs of a stopped nsqd")
         .long_about(
-            "Import what waits in the data path of a stopped nsqd 1.x: its topics and channels, paused or not, and their messages. Each \
+            "Import the backlogs in the data path of a stopped nsqd 1.x: its topics and channels, paused or not, and their messages. Each \
              channel gets the messages that waited for it, and no others. The nsqd's files stay as they are.\n\n\
              With --into the node is not running: the import runs a node of its own on that data path, which nobody else can reach. \
              Without, the messages go to the running node of --native-address and --http-address. Its channels of the same names are \
              paused meanwhile.\n\n\
              An import that was interrupted goes on when the same command is run again. What was stored is not stored twice.",
         )
-        .arg(Arg::new("source").required(true).value_name("nsqd data path").help("Folder that --data-path of the nsqd names"))
+        .arg(Arg::new("source").required(true).value_name("nsqd data path").help("Data path of the nsqd (--data-path)"))
         .arg(Arg::new("into").long("into").value_name("path").help("Data path of a node that does not run; it may be new"))
         .arg(
             Arg::new("native-address")
@@ -48,11 +48,11 @@ pub fn command() -> Command {
             Arg::new("state")
                 .long("state")
                 .value_name("file")
-                .help("Where the progress is kept [default: ringmq-import.json in the nsqd's data path]"),
+                .help("File for the progress [default: ringmq-import.json in the nsqd's data path]"),
         )
-        .arg(flag("dry-run", "Read and count everything, and change nothing"))
+        .arg(flag("dry-run", "Count everything and change nothing"))
         .arg(flag("skip-too-large", "Leave out messages that are larger than the node takes, instead of ending"))
-        .arg(flag("accept-duplicates", "Go on although the node has forgotten how far an earlier run had come"))
+        .arg(flag("accept-duplicates", "Continue although the node has forgotten an earlier run's progress: messages may be stored twice"))
         .arg(flag("json", "Print the summary as JSON"))
         .arg(flag("quiet", "Print no progress"))
         .arg(

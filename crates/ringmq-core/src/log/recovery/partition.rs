@@ -424,7 +424,7 @@ impl Partition {
         }
         if beyond > 0 && !self.records.has_kept() {
             let file = FileId::Snapshot(self.dir.clone(), 0);
-            self.report_damage(cx, file, None, format!("{beyond} cursors stood behind the log's end and were moved to it"));
+            self.report_damage(cx, file, None, format!("{beyond} cursors were beyond the log's end and were moved to it"));
         }
     }
 

@@ -124,7 +124,7 @@ impl Partition {
                 continue;
             }
             self.channels.adopt(cursor);
-            let what = format!("channel {name} was lost: it delivers again from the start what is not known as finished");
+            let what = format!("channel {name} was lost: unfinished messages are redelivered from the log's start");
             self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
         }
     }

@@ -297,8 +297,8 @@ fn gather_one(
                 &files[0],
                 Some(0),
                 format!(
-                    "neither it nor the other copy holds: rebuilt with id {id} and the {count} partitions that are there; \
-                     those that never had a message are not known any more"
+                    "both copies are damaged: rebuilt with id {id} and the {count} partitions that have files; \
+                     partitions that never had a message are lost"
                 ),
             );
             write_meta(storage, &TopicMeta { info: info.clone(), created_unix_ns: now_unix_ns })?;
