@@ -428,9 +428,8 @@ mod tests {
         assert_eq!(decode(&encode(&DrainRecord {})), Ok(DrainRecord {}));
         let busiest = vec![PartitionLoad { topic: TopicId([3; 16]), partition: 7, kib_per_s: 90 }];
         let load = LoadRecord { kib_per_s: 100, busiest };
-        let text = concat!(
-            r#"{"v":1,"kib_per_s":100,"busiest":[{"topic":"03030303030303030303030303030303","partition":7,"kib_per_s":90}]}"#
-        );
+        let text =
+            r#"{"v":1,"kib_per_s":100,"busiest":[{"topic":"03030303030303030303030303030303","partition":7,"kib_per_s":90}]}"#;
         assert_eq!(encode(&load), text);
         assert_eq!(decode(&encode(&load)), Ok(load));
         assert_eq!(decode(&encode(&ControllerRecord { node: NodeId([1; 16]) })), Ok(ControllerRecord { node: NodeId([1; 16]) }));
