@@ -27,6 +27,7 @@ pub mod native;
 pub mod notice;
 mod open_batch;
 pub mod partition;
+mod pieces;
 mod producer_tables;
 pub mod producers;
 pub mod progress;

@@ -13,10 +13,11 @@
 //! segment   ....|== piece ==|== piece ==|== piece ==|--------|....
 //!                   ^next       run ...     ^ahead           ^limit
 //! ```
-//! Nothing is copied but a batch that stands in two pieces.
+//! Nothing is copied but a batch that stands in two pieces ([`super::pieces`]).
 
 use super::chain::{Chain, Stop, Walk};
 use super::notice::{Io, Notice, PartitionIdx};
+use super::pieces::{End, Parts, Pieces};
 use super::read::newer;
 use super::reader::Purpose;
 use super::recovery::scan::segment_at;
@@ -57,19 +58,6 @@ struct Want {
     bytes_max: usize,
 }
 
-enum Found {
-    Asked,
-    Bytes(Bytes),
-    Refused(String),
-}
-
-/// One operation's stretch of the file, whole blocks.
-struct Piece {
-    at: u64,
-    len: usize,
-    found: Found,
-}
-
 struct Read {
     p: PartitionIdx,
     /// Reader that waits for the run that begins at `next`. `None`: what is there waits for a reader.
@@ -78,8 +66,8 @@ struct Read {
     base: i64,
     /// Where what was written of the segment ended.
     limit: i64,
-    /// One behind the other; the first holds `next`.
-    pieces: VecDeque<Piece>,
+    /// The first piece holds `next`.
+    pieces: Pieces,
     /// The reader went on with the run: the disk reads ahead.
     is_sequential: bool,
     /// Nobody can go on with it: it goes when nothing of it is under way.
@@ -88,12 +76,12 @@ struct Read {
 
 impl Read {
     fn bytes(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.len).sum()
+        self.pieces.len()
     }
 
     /// Up to here the file was asked for.
     fn asked_until(&self) -> u64 {
-        self.pieces.back().map_or(block_down(segment_at(self.base, self.next.offset)), |piece| piece.at + piece.len as u64)
+        self.pieces.end().unwrap_or(block_down(segment_at(self.base, self.next.offset)))
     }
 
     /// Up to here the file is read for this one.
@@ -107,83 +95,14 @@ impl Read {
         until.saturating_sub(self.asked_until()) as usize
     }
 
-    fn is_under_way(&self) -> bool {
-        self.pieces.iter().any(|piece| matches!(piece.found, Found::Asked))
-    }
-
     fn is_idle(&self) -> bool {
-        self.want.is_none() && !self.is_under_way()
-    }
-
-    /// From the first piece on the file is known up to here; and what ends it there, when that is no operation under way.
-    fn known_until(&self) -> (u64, Option<End>) {
-        let mut at = self.pieces.front().map_or(0, |piece| piece.at);
-        for piece in &self.pieces {
-            match &piece.found {
-                Found::Asked => return (at, None),
-                Found::Refused(error) => return (at, Some(End::Refused(error.clone()))),
-                Found::Bytes(bytes) => at += bytes.len() as u64,
-            }
-            if at < piece.at + piece.len as u64 {
-                return (at, Some(End::File));
-            }
-        }
-        (at, None)
-    }
-
-    /// The bytes from this place of the file on, at most `len`, as far as they are known; and of which piece they are a slice. Those
-    /// that stand in two are copied.
-    fn bytes_at(&self, at: u64, len: usize) -> (Bytes, Option<Slice>) {
-        let mut joined = vec![];
-        for (index, piece) in self.pieces.iter().enumerate() {
-            let Found::Bytes(bytes) = &piece.found else { break };
-            let wanted = at + joined.len() as u64;
-            if wanted >= piece.at + piece.len as u64 {
-                continue;
-            }
-            let from = ((wanted - piece.at) as usize).min(bytes.len());
-            let to = (from + len - joined.len()).min(bytes.len());
-            if joined.is_empty() {
-                if to - from == len {
-                    return (bytes.slice(from..to), Some(Slice { index, from, to }));
-                }
-                joined.reserve_exact(len);
-            }
-            joined.extend_from_slice(&bytes[from..to]);
-            if joined.len() == len || bytes.len() < piece.len {
-                break;
-            }
-        }
-        (joined.into(), None)
-    }
-
-    fn slice(&self, slice: Slice) -> Bytes {
-        match &self.pieces[slice.index].found {
-            Found::Bytes(bytes) => bytes.slice(slice.from..slice.to),
-            _ => unreachable!("it was just looked at"),
-        }
+        self.want.is_none() && !self.pieces.is_under_way()
     }
 
     /// Drops the pieces before `next`. (Behind a lost batch it may lie behind what is under way.)
     fn drop_before_next(&mut self) {
-        let at = segment_at(self.base, self.next.offset);
-        let is_before = |piece: &mut Piece| piece.at + piece.len as u64 <= at && !matches!(piece.found, Found::Asked);
-        while self.pieces.pop_front_if(is_before).is_some() {}
+        self.pieces.drop_before(segment_at(self.base, self.next.offset));
     }
-}
-
-/// Part of the piece at this index.
-#[derive(Clone, Copy)]
-struct Slice {
-    index: usize,
-    from: usize,
-    to: usize,
-}
-
-/// Why the file is not known any further.
-enum End {
-    File,
-    Refused(String),
 }
 
 #[derive(Default)]
@@ -319,7 +238,7 @@ impl Store {
                 continue;
             };
             let base = self.part(want.p).segments.holding(offset).1.base();
-            let (p, next, pieces) = (want.p, want.from, VecDeque::new());
+            let (p, next, pieces) = (want.p, want.from, Pieces::default());
             let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
             let key = self.verbatim.reads.insert(read) as u32;
             self.go_on_verbatim(key, io);
@@ -336,20 +255,14 @@ impl Store {
                 return;
             }
             let len = (until - at).min(IO_BYTES_MAX as u64) as usize;
-            read.pieces.push_back(Piece { at, len, found: Found::Asked });
+            read.pieces.ask(at, len);
             let file = FileId::Segment(self.partitions[read.p.0 as usize].dir.clone(), read.base);
             self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Verbatim(key, at));
         }
     }
 
     pub(super) fn verbatim_done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let read = &mut self.verbatim.reads[key as usize];
-        let piece = read.pieces.iter_mut().find(|piece| piece.at == at).expect("a piece stays while it is under way");
-        piece.found = match outcome {
-            Ok(DiskDone::Read(bytes)) => Found::Bytes(bytes),
-            Ok(_) => Found::Bytes(Bytes::new()),
-            Err(error) => Found::Refused(error.to_string()),
-        };
+        self.verbatim.reads[key as usize].pieces.answer(at, outcome);
         self.go_on_verbatim(key, io);
         self.pump_verbatim(io);
     }
@@ -358,7 +271,7 @@ impl Store {
     fn go_on_verbatim(&mut self, key: u32, io: &mut Io) {
         let read = &mut self.verbatim.reads[key as usize];
         let Some(want) = read.want else {
-            if read.is_over && !read.is_under_way() {
+            if read.is_over && !read.pieces.is_under_way() {
                 self.verbatim.reads.remove(key as usize);
             }
             return;
@@ -367,7 +280,7 @@ impl Store {
         self.ask_verbatim(key, wanted, io);
         self.read_ahead(key, wanted, io);
         let read = &self.verbatim.reads[key as usize];
-        let (known, end) = read.known_until();
+        let (known, end) = read.pieces.known_until();
         if end.is_none() && known < wanted.min(block_up(segment_at(read.base, read.limit))) {
             return;
         }
@@ -376,7 +289,7 @@ impl Store {
             && end.is_none()
         {
             self.ask_verbatim(key, block_up(until), io);
-            if self.verbatim.reads[key as usize].is_under_way() {
+            if self.verbatim.reads[key as usize].pieces.is_under_way() {
                 return;
             }
         }
@@ -409,7 +322,7 @@ impl Store {
             }
             (Parsed::Damaged(_) | Parsed::More(_) | Parsed::Gone, _) => Err(Unreadable::Gone(offset)),
         };
-        if read.is_over && !read.is_under_way() {
+        if read.is_over && !read.pieces.is_under_way() {
             self.verbatim.reads.remove(key as usize);
         }
         self.answer_verbatim(want, answer);
@@ -435,45 +348,32 @@ impl Store {
 
     /// Verifies what was read, batch by batch.
     fn parse_verbatim(&self, read: &Read, want: Want) -> Parsed {
-        let (mut parts, mut end, mut len): (Vec<Bytes>, Position, usize) = (vec![], want.from, 0);
+        let (mut parts, mut end) = (Parts::default(), want.from);
         let chain = Chain { at: Some(want.from), ..Chain::default() };
         let mut walk = Walk::new(&self.part(read.p).dir, end.offset, read.limit, chain);
-        // The batches of one piece that follow each other are one part.
-        let mut open: Option<Slice> = None;
         while !walk.is_over() {
             let in_file = segment_at(read.base, end.offset);
-            let is_first = len == 0;
-            let header = walk.header(&read.bytes_at(in_file, BATCH_HEADER_LEN).0);
-            if !is_first && header.is_ok_and(|h| len + h.len() > want.bytes_max) {
+            let header = walk.header(&read.pieces.bytes_at(in_file, BATCH_HEADER_LEN).0);
+            if !parts.is_empty() && header.is_ok_and(|h| parts.len() + h.len() > want.bytes_max) {
                 break;
             }
             let taken = header.and_then(|h| {
-                let (bytes, slice) = read.bytes_at(in_file, h.stored_len());
+                let (bytes, slice) = read.pieces.bytes_at(in_file, h.stored_len());
                 Ok((walk.batch(&bytes)?.verify().map_err(Stop::Bad)?, slice))
             });
-            let (batch, slice) = match taken {
-                Ok(taken) => taken,
+            match taken {
+                Ok((batch, slice)) => {
+                    end = batch.header.end();
+                    walk.pass(&batch.header);
+                    parts.push(&read.pieces, batch.bytes, slice);
+                }
                 // Found again, as the first one, by whoever gets there.
-                Err(_) if !is_first => break,
+                Err(_) if !parts.is_empty() => break,
                 Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
                 Err(Stop::Breaks(Bad::Chain)) => return Parsed::Gone,
                 Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
-            };
-            len += batch.bytes.len();
-            end = batch.header.end();
-            walk.pass(&batch.header);
-            match (&mut open, slice) {
-                (Some(o), Some(s)) if o.index == s.index && o.to == s.from => o.to = s.to,
-                (_, slice) => {
-                    parts.extend(open.take().map(|open| read.slice(open)));
-                    open = slice;
-                    if slice.is_none() {
-                        parts.push(batch.bytes);
-                    }
-                }
             }
         }
-        parts.extend(open.map(|open| read.slice(open)));
-        Parsed::Run((parts, end))
+        Parsed::Run((parts.finish(&read.pieces), end))
     }
 }
