@@ -376,7 +376,7 @@ impl Store {
                     }
                     if let Some(mark) = beside {
                         self.part_mut(p).commit(mark);
-                        self.unpin(p);
+                        self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
                     }
                     if ends {
                         return self.end_round(p, io);
@@ -394,7 +394,7 @@ impl Store {
                         f.todo = f.unsynced_commits.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
                     f.stage = Stage::CommitSync;
-                    self.unpin(p);
+                    self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
                 // What made it wanted is in another one by now.
@@ -505,23 +505,6 @@ impl Store {
         (f.image, f.stage) = (image, Stage::SnapshotSpace);
         if !part.slots.has_space(len) {
             f.todo.push_back(DiskOp::Allocate { file, len });
-        }
-    }
-
-    /// Batches that now stand in segment and commit log may leave the memory.
-    fn unpin(&mut self, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
-        for bytes in part.unpin() {
-            self.batch_memory.eviction.push(p, bytes);
-        }
-        self.evict_tail();
-    }
-
-    /// Keeps the recent batches of the core within their bound; oldest first.
-    fn evict_tail(&mut self) {
-        while let Some((p, bytes)) = self.batch_memory.eviction.pop_beyond(self.options.tail_cache_bytes as usize) {
-            let evicted = self.partitions[p.0 as usize].evict();
-            assert_eq!(evicted, bytes, "batches leave in the order in which they were unpinned");
         }
     }
 

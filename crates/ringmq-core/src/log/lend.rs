@@ -77,18 +77,6 @@ impl Lender {
     }
 }
 
-impl super::Store {
-    /// Bytes of what was read from segments, is being read, or is lent.
-    pub fn read_bytes(&self) -> usize {
-        self.reader.memory_bytes()
-    }
-
-    /// Lends what was fetched to whoever needs it beyond the turn.
-    pub fn lender(&self) -> Lender {
-        self.reader.cache.lender().clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

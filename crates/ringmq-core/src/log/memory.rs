@@ -12,9 +12,10 @@
 
 use super::eviction::Eviction;
 use super::notice::PartitionIdx;
-use super::store::Store;
+use super::partition::PartitionLog;
 use crate::format::batch::COPIED_MAX;
 use bytes::{Bytes, BytesMut};
+use slab::Slab;
 use std::collections::VecDeque;
 
 const PIECE_LEN: usize = 8 * COPIED_MAX;
@@ -61,30 +62,36 @@ impl BatchMemory {
     pub fn bytes(&self) -> usize {
         self.pieces.len().saturating_sub(1) * PIECE_LEN
     }
-}
 
-impl Store {
-    /// Bytes of batches in memory.
-    pub(super) fn batch_bytes(&self) -> usize {
-        self.admission.waiting_bytes() as usize + self.batch_memory.durable_bytes()
-    }
-
-    /// Frees memory at a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.
-    pub(super) fn free_pieces(&mut self) {
-        let bytes_max = 2 * self.batch_bytes() + SLACK;
-        while self.batch_memory.pieces.len() > 1 {
-            let must_go = self.batch_memory.bytes() > bytes_max;
-            let Some(mut oldest) = self.batch_memory.pieces.pop_front() else { return };
+    /// Frees memory at a turn's end: pieces of which nothing is left are forgotten; where they take too much beside `batch_bytes` of
+    /// batches, the rest of a piece is moved out.
+    pub(super) fn free_pieces(&mut self, partitions: &mut Slab<PartitionLog>, batch_bytes: usize) {
+        let bytes_max = 2 * batch_bytes + SLACK;
+        while self.pieces.len() > 1 {
+            let must_go = self.bytes() > bytes_max;
+            let Some(mut oldest) = self.pieces.pop_front() else { return };
             while let Some(&(p, number)) = oldest.last() {
-                let part = self.partitions.get_mut(p.0 as usize);
+                let part = partitions.get_mut(p.0 as usize);
                 if let Some(r) = part.and_then(|part| part.batches.get_by_low(number)).filter(|r| r.bytes.len() <= COPIED_MAX) {
                     if !must_go {
-                        return self.batch_memory.pieces.push_front(oldest);
+                        return self.pieces.push_front(oldest);
                     }
                     r.bytes = Bytes::copy_from_slice(&r.bytes);
                 }
                 oldest.pop();
             }
+        }
+    }
+
+    /// Batches of the partition that now stand in segment and commit log may leave the memory. Those of the core that may are kept
+    /// within `bytes_max`; the oldest leave first.
+    pub(super) fn evict(&mut self, partitions: &mut Slab<PartitionLog>, p: PartitionIdx, bytes_max: usize) {
+        for bytes in partitions[p.0 as usize].unpin() {
+            self.eviction.push(p, bytes);
+        }
+        while let Some((p, bytes)) = self.eviction.pop_beyond(bytes_max) {
+            let evicted = partitions[p.0 as usize].evict();
+            assert_eq!(evicted, bytes, "batches leave in the order in which they were unpinned");
         }
     }
 }

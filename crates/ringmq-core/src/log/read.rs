@@ -19,6 +19,7 @@ use super::ahead::whole_batches;
 use super::cache::Cached;
 use super::chain::{Chain, Stop, Walk};
 use super::fetch::Fetch;
+use super::lend::Lender;
 use super::notice::{Io, Notice, PartitionIdx};
 use super::reader::{PARTITION_READS_MAX, Purpose, Read};
 use super::recovery::scan::segment_at;
@@ -42,6 +43,16 @@ enum Parsed {
 }
 
 impl Store {
+    /// Bytes of what was read from segments, is being read, or is lent.
+    pub fn read_bytes(&self) -> usize {
+        self.reader.memory_bytes()
+    }
+
+    /// Lends what was fetched to whoever needs it beyond the turn.
+    pub fn lender(&self) -> Lender {
+        self.reader.cache.lender().clone()
+    }
+
     /// The batch that begins at `offset`, if it is durable. [`Notice::Readable`] follows a [`Fetch::Pending`].
     pub fn fetch(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) -> Fetch {
         let part = self.part(p);

@@ -302,7 +302,8 @@ impl Store {
             stays_open
         });
         self.turn.keep(unsealed);
-        self.free_pieces();
+        let batch_bytes = self.batch_bytes();
+        self.batch_memory.free_pieces(&mut self.partitions, batch_bytes);
         self.record_commits();
         self.drive(now, cursors, io);
     }
@@ -544,6 +545,11 @@ impl Store {
             self.stopping = Stopping::Told;
             self.notices.push(Notice::Stopped);
         }
+    }
+
+    /// Bytes of batches in memory.
+    pub(super) fn batch_bytes(&self) -> usize {
+        self.admission.waiting_bytes() as usize + self.batch_memory.durable_bytes()
     }
 
     /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too, and what
