@@ -21,6 +21,8 @@ struct Node {
     address: String,
     replicas: usize,
     leads: usize,
+    /// What was published of late to what it leads; 0: it has not told much.
+    kib_per_s: u32,
 }
 
 struct Topic {
@@ -112,16 +114,16 @@ impl Report {
         match what {
             What::Status => self.status(),
             What::Nodes => table(
-                &["node", "state", "zone", "replicas", "leads", "address", "version", "id"],
+                &["node", "state", "zone", "replicas", "leads", "KiB/s", "address", "version", "id"],
                 self.nodes.iter().map(|n| {
-                    let counts = [n.replicas.to_string(), n.leads.to_string()];
-                    let [replicas, leads] = counts;
+                    let [replicas, leads, load] = [n.replicas.to_string(), n.leads.to_string(), n.kib_per_s.to_string()];
                     vec![
                         n.name.clone(),
                         n.state().into(),
                         n.zone.clone(),
                         replicas,
                         leads,
+                        load,
                         n.address.clone(),
                         n.version.clone(),
                         n.id.to_string(),
@@ -251,6 +253,7 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord)
         address: member.tcp_address.clone().unwrap_or_default(),
         replicas: view.replica_count(id),
         leads: view.replicas_of(id).filter(leads).count(),
+        kib_per_s: view.load(id).map_or(0, |e| e.value.kib_per_s),
     }
 }
 
@@ -267,6 +270,7 @@ impl Node {
         json!({
             "name": self.name, "id": self.id.to_string(), "state": self.state(), "zone": self.zone, "version": self.version,
             "tcp_address": self.address, "replicas": self.replicas, "leads": self.leads,
+            "kib_per_s": self.kib_per_s,
         })
     }
 }
