@@ -189,6 +189,33 @@ fn a_killed_process_is_replaced_long_before_its_lease_is_over() {
     consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
+/// A node that was not in sync comes back alone: it may not lead, and says so when an election had its time.
+#[test]
+fn a_node_says_which_of_its_partitions_have_no_leader() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(10);
+    let first = cluster.leader("orders", 0);
+    let alone = (first + 1) % 3;
+    cluster.nodes[alone].kill();
+    let in_sync = |cluster: &Cluster| cluster.replica(first, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
+    until(|| in_sync(&cluster) == Some(2), || "the killed node leaves the ISR".into());
+    publisher.publish(10);
+    (0..3).filter(|n| *n != alone).for_each(|n| cluster.nodes[n].kill());
+    cluster.nodes[alone].spawn();
+    let ping = |cluster: &Cluster| cluster.nodes[alone].get("/ping").unwrap_or_default();
+    let said = "NOK - 1 partition of this node has no leader: orders/0 (start one of ";
+    until(|| ping(&cluster).contains(said), || format!("{}\n{}", ping(&cluster), cluster.nodes[alone].log()));
+    assert!(cluster.nodes[alone].log().contains("1 partition of this node has no leader"));
+    let stats = cluster.nodes[alone].get("/stats?format=json").expect("it answers");
+    assert!(stats.contains(said), "{stats}");
+    let metrics = cluster.nodes[alone].get("/metrics").expect("it answers");
+    assert!(metrics.contains("ringmq_cluster_own_partitions_without_leader 1\n"), "{metrics}");
+    cluster.nodes[first].spawn();
+    until(|| ping(&cluster).ends_with("OK"), || format!("{}\n{}", ping(&cluster), cluster.nodes[alone].log()));
+}
+
 /// `ringmq cluster init`, `verify` and `doctor`: a cluster is made once, one that is well is found to be, and what is not well is named.
 #[test]
 fn an_operator_verifies_replicas_and_asks_the_doctor() {
