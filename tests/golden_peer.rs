@@ -103,6 +103,45 @@ fn forwards() -> Vec<Addressed> {
     forwards.into_iter().chain((0..=Outcome::ENUM_MAX).map(outcome)).collect()
 }
 
+/// What subscriptions of clients and leaders say to each other.
+fn relays() -> Vec<Addressed> {
+    let subscriber = Subscriber {
+        channel: ChannelName::new("mail").unwrap(),
+        msg_timeout_ms: 60_000,
+        sample_rate: 10,
+        ordered: true,
+        placed: true,
+        client_id: "worker".into(),
+        hostname: "worker-7".into(),
+        user_agent: "go-nsq/1.1.0".into(),
+        remote_address: "10.0.0.7:4711".into(),
+        connected_unix_s: 1_700_000_000,
+    };
+    let (id, refused) = (LogId(77), NotCarriedOut::Refused(Outcome::IsrTooSmall));
+    let all = [
+        Relayed::Subscribe(Box::new(subscriber)),
+        Relayed::Unsubscribe,
+        Relayed::Lend(200),
+        Relayed::Recall(20),
+        Relayed::Block(true),
+        Relayed::Block(false),
+        Relayed::Finish(vec![LogId(1), LogId(2), LogId(7)]),
+        Relayed::Requeue { id, delay_ms: 1500 },
+        Relayed::Touch(id),
+        Relayed::Subscribed,
+        Relayed::Refused(Outcome::TooManyConsumers),
+        Relayed::Returned(20),
+        Relayed::Hungry,
+        Relayed::Deliver(Bytes::from_static(b"frames for the client")),
+        Relayed::Lost,
+        Relayed::ChannelDeleted,
+        Relayed::NotFinished(id, NotCarriedOut::NotInFlight),
+        Relayed::NotRequeued(id, NotCarriedOut::NotOwned),
+        Relayed::NotTouched(id, refused),
+    ];
+    all.map(|relayed| addressed(1, Body::Relay(relayed))).into()
+}
+
 /// Every message, by lane; those of a turn for several partitions among them.
 fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let batch = |n: u8| Bytes::from(vec![n; 100]);
@@ -143,7 +182,7 @@ fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let of = |bodies: Vec<Body>| bodies.into_iter().map(|body| addressed(3, body)).collect();
     vec![
         (Lane::Control, of(control)),
-        (Lane::Data, data.chain(refused).chain(forwards()).collect()),
+        (Lane::Data, data.chain(refused).chain(forwards()).chain(relays()).collect()),
         (Lane::CatchUp, of(catch_up)),
     ]
 }
@@ -164,7 +203,7 @@ fn encoded() -> Vec<u8> {
 }
 
 /// Hash of the recorded frames.
-const FROZEN: u32 = 0xfc88_5afa;
+const FROZEN: u32 = 0x82be_9e6d;
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {

@@ -259,7 +259,7 @@ pub fn core_failure(error: PublishError) -> Failure {
         PublishError::NoPartition => (StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
         PublishError::TopicNotExist => (StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND"),
-        PublishError::NotLeader => (StatusCode::MISDIRECTED_REQUEST, "E_FAILED_ON_NOT_LEADER"),
+        PublishError::NotLeader | PublishError::NotRelayed => (StatusCode::MISDIRECTED_REQUEST, "E_FAILED_ON_NOT_LEADER"),
         PublishError::NotWritable(_) => (StatusCode::SERVICE_UNAVAILABLE, "E_FAILED_ON_NOT_WRITABLE"),
     };
     Failure::new(status, format!("{code}: {error}"))

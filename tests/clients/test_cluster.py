@@ -1,5 +1,5 @@
 """go-nsq, nsqjs, pynsq and gnsq, as their users have them, in a cluster of three nodes with an etcd: they publish at a node that leads
-nothing and consume by lookup at one that survives, while the leader is killed."""
+nothing, and consume there or by lookup at one that survives, while the leader is killed."""
 
 import asyncio
 import logging
@@ -76,6 +76,9 @@ class Gnsq(InACluster):
     def test_publish_at_a_node_that_leads_nothing_and_consume_by_lookup(self):
         self.over_a_failover(lookupd_http_addresses=self.lookups, lookupd_poll_interval=1)
 
+    def test_publish_and_consume_at_nodes_that_lead_nothing(self):
+        self.over_a_failover(nsqd_tcp_addresses=[self.others[1].tcp])
+
 
 class Pynsq(InACluster, unittest.IsolatedAsyncioTestCase):
     async def asyncTearDown(self):
@@ -132,6 +135,9 @@ class Pynsq(InACluster, unittest.IsolatedAsyncioTestCase):
     async def test_publish_at_a_node_that_leads_nothing_and_consume_by_lookup(self):
         await self.over_a_failover(lookupd_http_addresses=self.lookups, lookupd_poll_interval=1)
 
+    async def test_publish_and_consume_at_nodes_that_lead_nothing(self):
+        await self.over_a_failover(nsqd_tcp_addresses=[self.others[1].tcp])
+
 
 class ByRemoteControl(InACluster):
     """Libraries in a process of their own."""
@@ -156,9 +162,9 @@ class ByRemoteControl(InACluster):
         self.assertTrue(acknowledged, name)
         return acknowledged
 
-    def over_a_failover(self, library):
+    def over_a_failover(self, library, **where):
         with Remote(library) as consumer:
-            consumer.subscribe(TOPIC, "c", lookups=[lookup.removeprefix("http://") for lookup in self.lookups])
+            consumer.subscribe(TOPIC, "c", **where)
             acknowledged = self.publish(library, b"before")
             self.wait_for(consumer, acknowledged)
             self.leader.kill()
@@ -168,14 +174,23 @@ class ByRemoteControl(InACluster):
             acknowledged += self.publish(library, b"after")
             self.wait_for(consumer, acknowledged)
 
+    def addresses(self):
+        return [lookup.removeprefix("http://") for lookup in self.lookups]
+
     def wait_for(self, consumer, wanted):
         consumer.until(lambda: set(wanted) <= {message.body for message in consumer.messages}, "all messages", LIMIT)
 
     def test_go_nsq_publishes_at_a_node_that_leads_nothing_and_consumes_by_lookup(self):
-        self.over_a_failover("go-nsq")
+        self.over_a_failover("go-nsq", lookups=self.addresses())
+
+    def test_go_nsq_publishes_and_consumes_at_nodes_that_lead_nothing(self):
+        self.over_a_failover("go-nsq", addresses=[self.others[1].tcp])
 
     def test_nsqjs_publishes_at_a_node_that_leads_nothing_and_consumes_by_lookup(self):
-        self.over_a_failover("nsqjs")
+        self.over_a_failover("nsqjs", lookups=self.addresses())
+
+    def test_nsqjs_publishes_and_consumes_at_nodes_that_lead_nothing(self):
+        self.over_a_failover("nsqjs", addresses=[self.others[1].tcp])
 
 
 # It has no tests of its own.

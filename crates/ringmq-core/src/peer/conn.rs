@@ -7,7 +7,7 @@ use crate::codec::frame::FrameError;
 use crate::codec::input::{self, Input};
 use crate::codec::output::Output;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
+use crate::codec::peer::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message, Relayed};
 use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
 use crate::format::cursor::CursorImage;
 use bytes::Bytes;
@@ -104,6 +104,8 @@ pub(super) struct Conn {
     queues: [VecDeque<Addressed>; 3],
     /// Bytes of the messages in them.
     queued: usize,
+    /// Those of them that are messages for clients.
+    relayed: usize,
     /// Bytes that the socket has and did not send.
     unsent: usize,
     pub said_at: Ticks,
@@ -129,6 +131,7 @@ impl Conn {
             pieces: vec![],
             queues: Default::default(),
             queued: 0,
+            relayed: 0,
             unsent: 0,
             said_at: now,
             taken_at: now,
@@ -176,11 +179,16 @@ impl Conn {
 
     pub fn queue(&mut self, lane: Lane, message: Addressed) {
         self.queued += weight(&message.message);
+        self.relayed += relayed(&message.message);
         self.queues[place_of(lane)].push_back(message);
     }
 
     pub fn queued(&self) -> usize {
         self.queued
+    }
+
+    pub fn relayed(&self) -> usize {
+        self.relayed
     }
 
     /// Bytes that wait to be sent, and bytes that the socket has not sent.
@@ -195,7 +203,7 @@ impl Conn {
     /// Drops all waiting messages.
     pub fn drop_queues(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
-        self.queued = 0;
+        (self.queued, self.relayed) = (0, 0);
         (self.early, self.held) = (vec![], vec![]);
     }
 
@@ -238,6 +246,7 @@ impl Conn {
                 let before = self.pieces.len();
                 self.encoder.messages(&mut self.pieces, lane, &run);
                 self.queued -= bytes;
+                self.relayed -= run.iter().map(|m| relayed(&m.message)).sum::<usize>();
                 ahead += len(&self.pieces[before..]);
             }
         }
@@ -252,6 +261,11 @@ fn place_of(lane: Lane) -> usize {
     }
 }
 
+/// Bytes of messages for clients.
+fn relayed(message: &Message) -> usize {
+    if let Body::Relay(Relayed::Deliver(frames)) = &message.body { frames.len() } else { 0 }
+}
+
 /// Memory that a message keeps, about.
 pub(super) fn weight(message: &Message) -> usize {
     MESSAGE_BYTES
@@ -259,6 +273,7 @@ pub(super) fn weight(message: &Message) -> usize {
             Body::Append(m) => m.batches.len(),
             Body::Pulled(m) => m.batches.len(),
             Body::Forward(m) => m.bodies.as_bytes().len(),
+            Body::Relay(Relayed::Deliver(frames)) => frames.len(),
             Body::Cursors(m) => m.cursors.iter().map(CursorImage::encoded_len).sum::<usize>() + m.deleted.len() * 64,
             Body::Standing(m) => m.epochs.len() * 48,
             _ => 0,

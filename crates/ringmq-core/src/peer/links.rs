@@ -3,7 +3,7 @@
 use super::conn::{Conn, Fault, Got, Phase, weight};
 use super::nodes::{Dial, Link, LinkId, Node, numbers};
 use super::said::Said;
-use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
+use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, RELAYED_MAX, SILENT_MAX, STRANGERS_MAX};
 use crate::base::NodeId;
 use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
 use crate::codec::peer::message::{Lane, Message, Route};
@@ -129,6 +129,19 @@ impl Links {
     /// True if the node, which is connected, takes publishes of this node's clients.
     pub fn takes_forwards(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.features & feature::FORWARD != 0)
+    }
+
+    /// True if the node, which is connected, and this one pass on subscriptions of each other's clients.
+    pub fn takes_relays(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.features & feature::RELAY != 0)
+    }
+
+    /// True if the link of these messages takes more messages for clients of the node. Of a node that is not connected: what is sent
+    /// is dropped.
+    pub fn has_room_for_relayed(&self, node: NodeId, route: Route) -> bool {
+        let node = self.nodes.get(&node).filter(|node| node.is_connected);
+        let conn = node.and_then(|node| node.link_for(route)?.conn(Lane::Data));
+        conn.and_then(|conn| self.conns.get(&conn)).is_none_or(|c| c.relayed() < RELAYED_MAX)
     }
 
     /// Number of the node's cores, once the node has told it.

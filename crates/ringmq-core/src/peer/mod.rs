@@ -60,6 +60,9 @@ const STRANGERS_MAX: usize = 256;
 /// Bytes of the data lane that the socket has and did not take: so much stands in front of a control frame.
 const DATA_UNSENT_MAX: usize = 1024 * 1024;
 
+/// Bytes of messages for clients of another node that wait for a link: with more, these clients count as full.
+pub const RELAYED_MAX: usize = if cfg!(test) { 32 * 1024 } else { 1024 * 1024 };
+
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     pub node: NodeId,

@@ -51,6 +51,11 @@ pub enum PublishError {
     TopicNotExist,
     #[error("this node does not lead the partition")]
     NotLeader,
+    /// Of a subscription.
+    #[error(
+        "this node does not lead the partition, and cannot relay: the leader has another number of cores (--shards) or an earlier version"
+    )]
+    NotRelayed,
     #[error("the partition accepts no write: {0}")]
     NotWritable(Unwritable),
 }
@@ -92,7 +97,7 @@ impl PublishError {
             PublishError::Stopping => "publish_stopping",
             PublishError::TooBig => "publish_too_big",
             PublishError::Unknown => "publish_outcome_unknown",
-            PublishError::NotLeader => "publish_not_leader",
+            PublishError::NotLeader | PublishError::NotRelayed => "publish_not_leader",
             PublishError::NotWritable(_) => "publish_not_writable",
         }
     }
@@ -100,7 +105,7 @@ impl PublishError {
     /// The code that clients of a cluster know, where it says that another node, or a later time, is the right one.
     pub fn cluster_code(self) -> Option<&'static str> {
         match self {
-            PublishError::NotLeader => Some(ClientCode::NotLeader.code()),
+            PublishError::NotLeader | PublishError::NotRelayed => Some(ClientCode::NotLeader.code()),
             PublishError::NotWritable(_) => Some(ClientCode::NotWritable.code()),
             _ => None,
         }
@@ -121,7 +126,9 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         PublishError::Stopping => Outcome::Stopping,
         PublishError::TooBig => Outcome::TooBig,
         PublishError::TopicGone => Outcome::TopicGone,
-        PublishError::NotLeader => Outcome::NotLeader,
+        PublishError::TooManyChannels => Outcome::TooManyChannels,
+        PublishError::TooManyConsumers => Outcome::TooManyConsumers,
+        PublishError::NotLeader | PublishError::NotRelayed => Outcome::NotLeader,
         PublishError::NotWritable(Unwritable::Opening) => Outcome::Opening,
         PublishError::NotWritable(Unwritable::IsrTooSmall) => Outcome::IsrTooSmall,
         PublishError::NotWritable(Unwritable::Disabled) => Outcome::Disabled,
@@ -131,8 +138,6 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         | PublishError::NoTopic
         | PublishError::NoPartition
         | PublishError::TooManyTopics
-        | PublishError::TooManyChannels
-        | PublishError::TooManyConsumers
         | PublishError::TopicNotExist => Outcome::Refused,
     }
 }
@@ -147,6 +152,8 @@ pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
         Outcome::Stopping => PublishError::Stopping,
         Outcome::TooBig => PublishError::TooBig,
         Outcome::TopicGone => PublishError::TopicGone,
+        Outcome::TooManyChannels => PublishError::TooManyChannels,
+        Outcome::TooManyConsumers => PublishError::TooManyConsumers,
         Outcome::NotLeader => PublishError::NotLeader,
         Outcome::Opening => PublishError::NotWritable(Unwritable::Opening),
         Outcome::IsrTooSmall => PublishError::NotWritable(Unwritable::IsrTooSmall),

@@ -72,11 +72,17 @@ impl Engine {
 
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
-        let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
-        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
+        let (sub, partition) = (request.sub, request.partition);
         if self.life.is_stopping() {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
+        match if sub.core == CoreId::GUESTS { Ok(false) } else { self.relay_subscribe(&request) } {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+        }
+        let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
+        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
         let found = self.partition(now, &topic, partition);
         let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,

@@ -1,14 +1,14 @@
 //! What one turn collects for other cores, so that a client's messages and a partition's FINs cross in one piece.
 
-use super::outbox::Outbox;
 use crate::base::{ConnId, IdMap, LogId, PartitionId, SubId};
-use crate::seam::message::MeshMessage;
 use rustc_hash::FxHashSet;
 
 #[derive(Default)]
 pub(super) struct Bundles {
     /// Messages for clients of other cores.
     frames: IdMap<SubId, Vec<u8>>,
+    /// Bytes of those that are for clients of other nodes.
+    guest_bytes: usize,
     /// Clients whose core said that their output is full.
     blocked: FxHashSet<SubId>,
     /// FINs of this core's clients for partitions of other cores.
@@ -21,13 +21,28 @@ impl Bundles {
         self.frames.entry(sub).or_default()
     }
 
+    /// Bytes of messages of this turn for clients of other nodes.
+    pub fn guest_bytes(&self) -> usize {
+        self.guest_bytes
+    }
+
+    pub fn add_guest_bytes(&mut self, bytes: usize) {
+        self.guest_bytes += bytes;
+    }
+
     pub fn drop_frames(&mut self, sub: SubId) {
         self.frames.remove(&sub);
     }
 
-    /// Sends the turn's messages on their way.
-    pub fn pass_frames(&mut self, outbox: &mut Outbox) {
-        self.frames.drain().for_each(|(sub, frames)| outbox.pass(sub.core, MeshMessage::Deliver { sub, frames }));
+    /// The turn's messages, which go on their way. The emptied list is given back.
+    pub fn take_frames(&mut self) -> IdMap<SubId, Vec<u8>> {
+        self.guest_bytes = 0;
+        std::mem::take(&mut self.frames)
+    }
+
+    pub fn give_back_frames(&mut self, emptied: IdMap<SubId, Vec<u8>>) {
+        debug_assert!(emptied.is_empty() && self.frames.is_empty());
+        self.frames = emptied;
     }
 
     /// The client's core says whether its output is full.

@@ -4,8 +4,9 @@ use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::Engine;
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
-use crate::base::{LogId, Now, PartitionId, Position, SubId};
+use crate::base::{CoreId, LogId, Now, PartitionId, Position, SubId};
 use crate::channel::Channel;
+use crate::codec::peer::message::Relayed;
 use crate::format::cursor::CursorImage;
 use crate::log::PartitionIdx;
 use crate::seam::{message::MeshMessage, outcome::InFlightError};
@@ -57,6 +58,9 @@ impl Engine {
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+        if self.relay_detach(sub, partition) {
+            return;
+        }
         self.bundles.set_blocked(sub, false);
         self.forget_subscribing(sub, partition);
         let Some(key) = self.partitions.forget_client(sub, partition) else { return };
@@ -114,6 +118,9 @@ impl Engine {
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
         let Some(key) = self.partitions.of_client(sub, partition) else {
+            if self.relay(sub, partition, Relayed::Lend(credit)) {
+                return;
+            }
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.credit += credit;
             }
@@ -127,9 +134,14 @@ impl Engine {
     /// Credit that returns at once; the rest follows as messages are finished.
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
         let Some(key) = self.partitions.of_client(sub, partition) else {
-            if let Some(parked) = self.parked_sub(sub, partition) {
-                parked.credit = parked.credit.saturating_sub(credit);
+            if self.relay(sub, partition, Relayed::Recall(credit)) {
+                return 0;
             }
+            let Some(parked) = self.parked_sub(sub, partition) else {
+                // Its core hears, or has heard, that the partition has forgotten it.
+                return 0;
+            };
+            parked.credit = parked.credit.saturating_sub(credit);
             return credit;
         };
         let Some(c) = self.partitions.channel_mut(key) else { return credit };
@@ -193,7 +205,9 @@ impl Engine {
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let key = self.partitions.of_client(sub, partition).ok_or(InFlightError::NotInFlight)?;
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return if self.relay_finish(sub, partition, id) { Ok(()) } else { Err(InFlightError::NotInFlight) };
+        };
         let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
         if c.machine.is_ordered() {
             self.partitions.check_change(now.ticks, key).map_err(InFlightError::Refused)?;
@@ -228,7 +242,9 @@ impl Engine {
     }
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return self.relay(sub, partition, Relayed::Requeue { id, delay_ms });
+        };
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.is_ordered() && delay_ms > 0 {
             // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
@@ -244,12 +260,17 @@ impl Engine {
     }
 
     pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            return self.relay(sub, partition, Relayed::Touch(id));
+        };
         self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
     }
 
     pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
         let Some(key) = self.partitions.of_client(sub, partition) else {
+            if self.relay(sub, partition, Relayed::Block(blocked)) {
+                return;
+            }
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.blocked = blocked;
             }
@@ -316,7 +337,25 @@ impl Engine {
         }
     }
 
-    /// A remote client's bundle of frames is on its way: it may have more.
+    /// The turn's messages for clients of other cores and nodes go on their way.
+    pub fn pass_frames(&mut self) {
+        let mut frames = self.bundles.take_frames();
+        // A guest whose link has no room has none.
+        for (sub, frames) in frames.drain().filter(|(_, frames)| !frames.is_empty()) {
+            self.pass(sub.core, MeshMessage::Deliver { sub, frames });
+        }
+        self.bundles.give_back_frames(frames);
+    }
+
+    /// A remote client was full, and its frames are on their way.
+    pub fn go_on_delivering(&mut self, sub: SubId, key: ChannelKey) {
+        match sub.core {
+            CoreId::GUESTS => self.hold_guest(sub, key),
+            _ => self.unblock_remote(sub, key),
+        }
+    }
+
+    /// A remote client has room again: it may have more.
     pub fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
         if self.bundles.is_blocked(sub) {
             return;

@@ -181,8 +181,8 @@ impl Client {
                 s.end_subscription(subscription, why);
             }
             (Client::Nsq(s), Heard::ChannelDeleted) => s.end_deleted(),
-            (Client::Nsq(s), Heard::SubscriptionLost) => {
-                s.lose_subscription(&failure(CommandKind::Subscribe, PublishError::NotLeader));
+            (Client::Nsq(s), Heard::SubscriptionLost(error)) => {
+                s.lose_subscription(&failure(CommandKind::Subscribe, error));
             }
             // a connection keeps its protocol, and the shard answers what was asked
             _ => {}

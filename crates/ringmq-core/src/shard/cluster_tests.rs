@@ -23,6 +23,7 @@ mod forward;
 mod native;
 mod operate;
 mod quorum;
+mod relay;
 mod roles;
 mod topics;
 mod writes;
@@ -68,6 +69,7 @@ enum OnWire {
 struct Net {
     nodes: Vec<Node>,
     settings: Arc<Settings>,
+    /// Of a node that starts.
     cores: u16,
     now: Now,
     topic: TopicRef,
@@ -84,6 +86,8 @@ struct Net {
     /// Where what comes on them next goes.
     lent: HashMap<ConnId, Lent>,
     cut: BTreeSet<(usize, usize)>,
+    /// What the sockets of a node to others hold back, while they take nothing: by node its core, the connection and the bytes.
+    stuck: BTreeMap<usize, Vec<(usize, ConnId, Vec<u8>)>>,
     /// Node, core and what came.
     clients: HashMap<ConnId, (usize, usize, Vec<u8>)>,
     closed: Vec<ConnId>,
@@ -133,6 +137,7 @@ impl Net {
             links: HashMap::new(),
             lent: HashMap::new(),
             cut: BTreeSet::new(),
+            stuck: BTreeMap::new(),
             clients: HashMap::new(),
             closed: vec![],
             next_conn: 0,
@@ -216,7 +221,7 @@ impl Net {
 
     /// Every core hears it.
     fn tell(&mut self, node: usize, fact: Fact) {
-        for core in 0..self.cores as usize {
+        for core in 0..self.nodes[node].shards.len() {
             self.step(node, core, Event::Cluster(fact.clone()));
         }
     }
@@ -293,16 +298,8 @@ impl Net {
     fn carry(&mut self, node: usize, core: usize, effects: Effects) {
         for effect in effects {
             match effect {
-                Effect::Send { conn, bytes } if self.links.contains_key(&conn) => {
-                    let other = self.links[&conn].2;
-                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
-                    self.wire.push_back((other, OnWire::Bytes(bytes)));
-                }
-                Effect::SendPieces { conn, pieces } => {
-                    let (other, bytes) = (self.links[&conn].2, pieces.concat());
-                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
-                    self.wire.push_back((other, OnWire::Bytes(bytes)));
-                }
+                Effect::Send { conn, bytes } if self.links.contains_key(&conn) => self.send_peer(node, core, conn, bytes),
+                Effect::SendPieces { conn, pieces } => self.send_peer(node, core, conn, pieces.concat()),
                 Effect::ReceiveInto { conn, lent } => assert!(self.lent.insert(conn, lent).is_none(), "one at a time"),
                 Effect::Close { conn } if self.links.contains_key(&conn) => self.hang_up(conn),
                 Effect::Move { conn, to, session, unread } if self.links.contains_key(&conn) => {
@@ -340,6 +337,23 @@ impl Net {
 
     // ---- the network
 
+    fn send_peer(&mut self, node: usize, core: usize, conn: ConnId, bytes: Vec<u8>) {
+        if let Some(stuck) = self.stuck.get_mut(&node) {
+            return stuck.push((core, conn, bytes));
+        }
+        let Some(&(.., other)) = self.links.get(&conn) else { return };
+        self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+        self.wire.push_back((other, OnWire::Bytes(bytes)));
+    }
+
+    /// The sockets of the node to others take everything again.
+    fn unstick(&mut self, node: usize) {
+        for (core, conn, bytes) in self.stuck.remove(&node).unwrap_or_default() {
+            self.send_peer(node, core, conn, bytes);
+        }
+        self.run();
+    }
+
     fn dial(&mut self, node: usize, core: usize, dial: u64, to: usize) {
         if self.cut.contains(&(node, to)) || self.nodes[to].is_down {
             let result = Err(DialError("nobody answers".into()));
@@ -348,7 +362,7 @@ impl Net {
         let (here, there) = (ConnId(self.next_conn + 1), ConnId(self.next_conn + 2));
         self.next_conn += 2;
         // The kernel gives it to any core.
-        let there_core = self.next_conn as usize / 2 % self.cores as usize;
+        let there_core = self.next_conn as usize / 2 % self.nodes[to].shards.len();
         self.links.insert(here, (node, core, there));
         self.links.insert(there, (to, there_core, here));
         self.step(to, there_core, Event::OpenedPeer { conn: there, peer: Peer("test:2".into()) });
@@ -415,7 +429,7 @@ impl Net {
             self.step(node, to.0 as usize, Event::Mesh { from, message });
             did = true;
         }
-        for core in 0..self.cores as usize {
+        for core in 0..self.nodes[node].shards.len() {
             self.step(node, core, Event::TurnEnd);
             if self.nodes[node].shards[core].deadline().is_some_and(|at| at <= self.now.ticks) {
                 self.step(node, core, Event::Tick);
@@ -451,7 +465,7 @@ impl Net {
             self.now.ticks = self.now.ticks + step;
             self.now.unix_ns += step.as_nanos() as i64;
             for node in 0..3 {
-                (0..self.cores as usize).for_each(|core| self.step(node, core, Event::Tick));
+                (0..self.nodes[node].shards.len()).for_each(|core| self.step(node, core, Event::Tick));
             }
             self.run();
         }
@@ -549,6 +563,25 @@ impl Net {
         frames.into_iter().map(show).filter(|f| f != "_heartbeat_").collect()
     }
 
+    /// Bodies that came to an ordered subscription, OKs left out.
+    fn take_placed(&mut self, conn: ConnId) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").2);
+        let (frames, _) = frame::decode_all(&bytes).expect("well-formed frames");
+        let body = |f: Frame<'_>| match f {
+            Frame::Message(m) => Some(String::from_utf8_lossy(&m.body[frame::PLACE_LEN..]).into_owned()),
+            Frame::Response(_) => None,
+            Frame::Error(e) => panic!("{}", String::from_utf8_lossy(e)),
+        };
+        frames.into_iter().filter_map(body).collect()
+    }
+
+    /// The client goes without a word.
+    fn leave(&mut self, conn: ConnId) {
+        let (node, core, _) = self.clients.remove(&conn).expect("known");
+        self.step(node, core, Event::Closed { conn });
+        self.run();
+    }
+
     /// A client of the channel with this RDY, and what it got beside its OK.
     fn subscribe(&mut self, node: usize, channel: &str, rdy: u32) -> (ConnId, Vec<String>) {
         let c = self.connect(node);
@@ -566,7 +599,8 @@ impl Net {
     // ---- what the test looks at
 
     fn partition(&self, node: usize, partition: u16) -> &partitions::Partition {
-        let core = self.topic.core_of(PartitionId(partition), self.cores).0 as usize;
+        let cores = self.nodes[node].shards.len() as u16;
+        let core = self.topic.core_of(PartitionId(partition), cores).0 as usize;
         let e = &self.nodes[node].shards[core].engine;
         e.partitions.iter().map(|(_, p)| p).find(|p| p.dir.partition == PartitionId(partition)).expect("the node has it")
     }

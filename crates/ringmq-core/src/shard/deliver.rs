@@ -5,6 +5,7 @@ use super::bundles::Bundles;
 use super::client::Client;
 use super::native::{self, NativeClients};
 use super::partitions::ChannelKey;
+use super::replication::Cluster;
 use super::{Conn, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, MessageIds, MessagePlace, Now, PartitionId, SubId};
 use crate::channel::{Run, Sink, Source};
@@ -14,6 +15,7 @@ use crate::format::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
+use crate::peer::RELAYED_MAX;
 use bytes::Bytes;
 use std::ops::Range;
 
@@ -79,6 +81,7 @@ struct Outputs<'a> {
     partition: PartitionId,
     counters: &'a mut Counters,
     unix_ns: i64,
+    cluster: Option<&'a Cluster>,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
 }
@@ -94,12 +97,20 @@ impl Sink for Outputs<'_> {
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool {
         let id = self.ids.id(MessagePlace::new(self.partition, message.log_id));
         if sub.core != self.core {
+            let is_guest = sub.core == CoreId::GUESTS;
+            let is_over = is_guest && self.bundles.guest_bytes() >= RELAYED_MAX;
             let frames = self.bundles.frames_for(sub);
-            if frames.len() >= REMOTE_FRAMES_MAX {
+            let before = frames.len();
+            let has_room = !is_guest || before > 0 || self.cluster.is_none_or(|c| c.has_room_for(sub));
+            if is_over || !has_room || before >= REMOTE_FRAMES_MAX {
                 self.full.push((sub, self.key));
                 return false;
             }
             write_message(frames, message, id, attempts, place);
+            let written = frames.len() - before;
+            if is_guest {
+                self.bundles.add_guest_bytes(written);
+            }
             self.counters.handed_out(attempts, self.unix_ns, message.unix_ns, 1);
             return true;
         }
@@ -142,6 +153,7 @@ impl Shard {
     /// One round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
         self.engine.settle_copies(now);
+        self.engine.resume_guests();
         let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.agenda.num_ready() {
             let Some(key) = self.engine.agenda.next_ready() else { break };
@@ -153,7 +165,7 @@ impl Shard {
         for key in self.engine.open_memory.take_holding() {
             self.engine.wake_channel(key);
         }
-        self.engine.bundles.pass_frames(&mut self.engine.outbox);
+        self.engine.pass_frames();
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
@@ -162,8 +174,7 @@ impl Shard {
                     c.touch(sub.conn, &mut self.touched);
                 }
             } else {
-                // Its frames are on their way: there is room again.
-                self.engine.unblock_remote(sub, key);
+                self.engine.go_on_delivering(sub, key);
             }
         }
         self.full = full;
@@ -200,6 +211,7 @@ impl Shard {
             partition,
             counters: &mut e.counters,
             unix_ns: now.unix_ns,
+            cluster: e.cluster.as_deref(),
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);

@@ -132,6 +132,9 @@ impl Engine {
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
+        if to == CoreId::GUESTS {
+            return self.tell_guest(message);
+        }
         self.outbox.pass(to, message);
     }
 

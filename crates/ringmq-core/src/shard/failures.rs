@@ -29,7 +29,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::TooBig => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
         PublishError::TopicNotExist => (Code::BadTopic, Retry::Refresh),
-        PublishError::NotLeader => (Code::NotLeader, Retry::Refresh),
+        PublishError::NotLeader | PublishError::NotRelayed => (Code::NotLeader, Retry::Refresh),
         PublishError::NotWritable(Unwritable::Failed) => (Code::ReadOnly, Retry::Refresh),
         PublishError::NotWritable(_) => (Code::ReadOnly, Retry::Later),
     };

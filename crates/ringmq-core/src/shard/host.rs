@@ -72,7 +72,7 @@ impl Engine {
     /// With the node that leads what was asked for, where that is known.
     fn refusal(&self, asked: CommandKind, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
         let mut failure = failure(asked, error);
-        if error == PublishError::NotLeader
+        if matches!(error, PublishError::NotLeader | PublishError::NotRelayed)
             && let Some(leader) = self.leader_elsewhere(topic, partition)
         {
             failure.text.extend_from_slice(format!(": {leader} does").as_bytes());

@@ -446,6 +446,7 @@ impl Shard {
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
+                Timer::Parts => self.engine.look_for_parts(now),
                 Timer::Forwards => self.engine.tick_forwards(now),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
@@ -500,6 +501,7 @@ impl Shard {
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
+            Heard::Frames(frames) => c.held.extend_from_slice(&frames),
             Heard::Authorized(result) => c.session.authorized(now, result, &mut self.engine),
             heard => {
                 c.session.hear(heard);

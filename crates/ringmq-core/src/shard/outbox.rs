@@ -30,8 +30,10 @@ pub(super) enum Heard {
     NativeEnded(u32, &'static str),
     /// The channel that the connection has subscribed to was deleted.
     ChannelDeleted,
-    /// Another node leads all that the connection has subscribed to.
-    SubscriptionLost,
+    /// Messages of a partition that another node leads.
+    Frames(bytes::Bytes),
+    /// No leader serves what the connection has subscribed to, or one refuses it for this reason.
+    SubscriptionLost(PublishError),
 }
 
 /// List that grows while what it held before is worked through. Both halves keep their memory.

@@ -16,9 +16,11 @@ mod deletion;
 mod effects;
 mod facts;
 mod forwarding;
+mod guests;
 mod lines;
 pub mod loss;
 mod places;
+mod relays;
 mod roles;
 mod status;
 mod view;
@@ -177,6 +179,9 @@ pub struct Cluster {
     lines: lines::Lines,
     /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
     refused: IdMap<(NodeId, Route), (u64, Session)>,
+    /// This node's clients at other leaders, and other nodes' clients here.
+    relays: relays::Relays,
+    guests: guests::Guests,
 }
 
 impl Cluster {
@@ -208,6 +213,8 @@ impl Cluster {
             effects: vec![],
             lines: lines::Lines::default(),
             refused: IdMap::default(),
+            relays: relays::Relays::default(),
+            guests: guests::Guests::default(),
         }
     }
 

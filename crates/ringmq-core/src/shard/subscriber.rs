@@ -2,12 +2,14 @@
 
 use super::engine::{Attempt, Engine};
 use super::outbox::Heard;
-use super::subscription::{LendAction, Part, Subscription};
+use super::replication::may_be_stored_later;
+use super::subscription::{Follows, LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
+use crate::codec::peer::message::Route;
 use crate::seam::{
     message::{MeshMessage, SubOptions, SubRequest},
-    outcome::{InFlightCommand, InFlightError, PublishError, Unwritable},
+    outcome::{InFlightCommand, InFlightError, PublishError},
 };
 use crate::session::ReplySlot;
 
@@ -39,11 +41,13 @@ impl Engine {
         if partition.is_some_and(|p| p.0 >= topic.partitions) {
             return Attempt::Refused(PublishError::NoPartition);
         }
-        let partitions = match (partition, self.readable_partitions(&topic)) {
-            (Some(partition), _) => vec![partition],
-            (None, Ok(partitions)) => partitions,
-            (None, Err(error)) => return Attempt::Refused(error),
-        };
+        let partitions = self.readable_partitions(&topic, partition);
+        if self.is_clustered() {
+            let route = |&partition| Route { topic_id: topic.id, partition };
+            if let Some(error) = partitions.iter().find_map(|p| self.relays_to(route(p)).err()) {
+                return Attempt::Refused(error);
+            }
+        }
         let home = match partition {
             None => self.best_core(&topic, &partitions),
             Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
@@ -61,10 +65,14 @@ impl Engine {
             self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
             return Attempt::Accepted;
         }
-        // Other nodes lead other partitions of the topic: each judges for itself whether the channel is its first one.
-        subscription.follows_leaders = partition.is_none();
+        // Partitions have leaders of their own: each judges for itself whether the channel is its first one.
+        subscription.follows = Some(Follows { only: partition, idle_since: None, is_told: false });
         subscription.open(&mut vec![]);
+        let lacks_any = subscription.lacks_any();
         self.subs.insert(conn, subscription);
+        if lacks_any {
+            self.expect_parts(conn);
+        }
         for partition in partitions {
             let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
             self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
@@ -72,16 +80,78 @@ impl Engine {
         Attempt::Accepted
     }
 
-    /// The partitions that a SUB of the topic reads here.
-    fn readable_partitions(&self, topic: &TopicRef) -> Result<Vec<PartitionId>, PublishError> {
+    /// The partitions that a SUB of the topic, or of one partition of it, reads at once: those that this node serves or another leads.
+    fn readable_partitions(&self, topic: &TopicRef, only: Option<PartitionId>) -> Vec<PartitionId> {
         if !self.is_clustered() {
-            return Ok((0..topic.partitions).map(PartitionId).collect());
+            return only.map_or_else(|| (0..topic.partitions).map(PartitionId).collect(), |only| vec![only]);
         }
-        let (served, leads_some) = self.topics.served(&topic.name);
-        match served.is_empty() {
-            false => Ok(served),
-            true if leads_some => Err(PublishError::NotWritable(Unwritable::Opening)),
-            true => Err(PublishError::NotLeader),
+        let mut readable = self.topics.readable(&topic.name);
+        readable.retain(|partition| only.is_none_or(|only| only == *partition));
+        readable
+    }
+
+    /// The connection lacks a partition: it asks for it when it may.
+    pub fn expect_parts(&mut self, conn: ConnId) {
+        let at = self.subs.lacks(conn);
+        self.timers.at_most(Timer::Parts, Some(at));
+    }
+
+    /// Subscriptions that lack a partition ask whoever leads it now, here or at another node. One that has had none for as long as a
+    /// publish waits for a leader ends.
+    pub fn look_for_parts(&mut self, now: Now) {
+        for conn in self.subs.take_lacking(now.ticks) {
+            let Some(s) = self.subs.get(conn) else { continue };
+            let topic = s.topic.clone();
+            let mut readable = self.topics.readable(&topic.name);
+            readable.retain(|partition| s.lacks(*partition));
+            readable.into_iter().for_each(|partition| self.join_part(now, conn, partition));
+            self.end_idle(now, conn);
+        }
+    }
+
+    /// A subscription takes in a partition that it lacks.
+    pub fn join_part(&mut self, now: Now, conn: ConnId, partition: PartitionId) {
+        let Some(s) = self.subs.get_mut(conn) else { return };
+        let (topic, channel, options, blocked) = (s.topic.clone(), s.channel.clone(), s.options.clone(), s.blocked);
+        let (sub, core) = (SubId { core: self.core, conn }, topic.core_of(partition, self.cores));
+        s.join(Part::new(partition, core));
+        self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
+        if self.part_core(conn, partition).is_none() {
+            return; // it was refused at once
+        }
+        if blocked {
+            self.tell_blocked(sub, partition, core, true);
+        }
+        let actions = self.subs.decide(conn, Subscription::open);
+        self.lend(conn, actions);
+    }
+
+    fn end_idle(&mut self, now: Now, conn: ConnId) {
+        let limit = self.leader_limit();
+        let Some(s) = self.subs.get_mut(conn) else { return };
+        let (is_idle, lacks_any) = (!s.has_any(), s.lacks_any());
+        let Some(follows) = &mut s.follows else { return };
+        follows.idle_since = if is_idle { Some(follows.idle_since.unwrap_or(now.ticks)) } else { None };
+        if follows.idle_since.is_some_and(|since| now.ticks.since(since) >= limit) {
+            let heard = match s.slot.take() {
+                Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
+                None => Heard::SubscriptionLost(PublishError::NotLeader),
+            };
+            self.outbox.tell(conn, heard);
+        } else if lacks_any {
+            self.expect_parts(conn);
+        }
+    }
+
+    /// SUB is answered when every partition has, and there is one.
+    fn answer_sub(&mut self, conn: ConnId) {
+        let Some(s) = self.subs.get_mut(conn) else { return };
+        if s.unanswered == 0
+            && (!s.parts.is_empty() || s.failed.is_some())
+            && let Some(slot) = s.slot.take()
+        {
+            let result = s.failed.map_or(Ok(()), Err);
+            self.outbox.tell(conn, Heard::Answer(slot, result));
         }
     }
 
@@ -299,6 +369,7 @@ impl Engine {
     }
 
     pub fn flush_remote_fins(&mut self) {
+        self.flush_relays();
         for ((conn, partition), ids) in self.bundles.take_fins() {
             if let Some(core) = self.part_core(conn, partition) {
                 self.pass(core, MeshMessage::Finish { sub: SubId { core: self.core, conn }, partition, ids });
@@ -312,15 +383,17 @@ impl Engine {
         }
         let is_clustered = self.is_clustered();
         let Some(s) = self.subs.get_mut(sub.conn) else { return };
-        if s.slot.is_none()
-            && let Err(error) = result
+        if let Err(error) = result
+            && is_clustered
+            && (s.slot.is_none() || may_be_stored_later(error))
         {
-            // A partition that came to it later: it comes again with the next change of who leads.
-            tracing::warn!(topic = %s.topic.name, %partition, channel = %s.channel, %error, "a subscription goes on without a partition");
-            return self.part_lost(sub, partition);
+            return self.part_refused(sub, partition, error);
         }
         s.failed = s.failed.or(result.err());
-        s.unanswered = s.unanswered.saturating_sub(1);
+        s.answered(partition);
+        if let (Ok(_), Some(follows)) = (result, &mut s.follows) {
+            (follows.idle_since, follows.is_told) = (None, false);
+        }
         let is_verdict = !is_clustered && partition == s.parts[0].partition;
         if is_verdict {
             s.first = result.ok();
@@ -329,15 +402,39 @@ impl Engine {
                 s.unanswered = 0;
             }
         }
-        if s.unanswered == 0
-            && let Some(slot) = s.slot.take()
-        {
-            let result = s.failed.map_or(Ok(()), Err);
-            self.outbox.tell(sub.conn, Heard::Answer(slot, result));
-        }
+        self.answer_sub(sub.conn);
         if is_verdict && result.is_ok() {
             self.subs.expect_opening(sub.conn);
         }
+    }
+
+    /// The leader of a partition that comes to the subscription does not take the client: it is asked again where that may help.
+    fn part_refused(&mut self, sub: SubId, partition: PartitionId, error: PublishError) {
+        let Some(s) = self.subs.get_mut(sub.conn) else { return };
+        if !may_be_stored_later(error) && !matches!(error, PublishError::NotWritable(_) | PublishError::Unknown) {
+            return self.outbox.tell(sub.conn, Heard::SubscriptionLost(error));
+        }
+        if let Some(follows) = s.follows.as_mut().filter(|_| !may_be_stored_later(error))
+            && !std::mem::replace(&mut follows.is_told, true)
+        {
+            let (topic, channel) = (&s.topic.name, &s.channel);
+            tracing::warn!(%topic, %partition, %channel, %error, "a subscription goes on without a partition, and asks again; logged once");
+        }
+        self.part_lost(sub, partition);
+    }
+
+    /// A partition has forgotten the client: the subscription goes on without, and asks for it again.
+    pub fn part_lost(&mut self, sub: SubId, partition: PartitionId) {
+        if self.subs.contains(sub.conn) {
+            self.leave_part(sub, partition);
+            self.expect_parts(sub.conn);
+        }
+    }
+
+    fn leave_part(&mut self, sub: SubId, partition: PartitionId) {
+        let actions = self.subs.decide(sub.conn, |s, actions| s.leave(partition, actions));
+        self.lend(sub.conn, actions);
+        self.answer_sub(sub.conn);
     }
 
     pub fn tell_hungry(&mut self, sub: SubId, partition: PartitionId) {

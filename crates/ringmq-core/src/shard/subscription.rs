@@ -7,9 +7,11 @@
 //! ```
 //! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
 
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, MessageIds, PartitionId, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, MessageIds, PartitionId, Ticks, TopicRef};
 use crate::seam::{message::SubOptions, outcome::PublishError};
 use crate::session::ReplySlot;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// What to tell a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,13 +27,15 @@ pub struct Part {
     /// Lent and not returned; includes what was recalled and is not back yet.
     pub lent: u32,
     recalled: u32,
+    /// SUB counts its answer.
+    is_awaited: bool,
     /// Place in the queue of partitions that have messages and no credit.
     hungry: Option<u64>,
 }
 
 impl Part {
     pub fn new(partition: PartitionId, core: CoreId) -> Self {
-        Part { partition, core, lent: 0, recalled: 0, hungry: None }
+        Part { partition, core, lent: 0, recalled: 0, is_awaited: true, hungry: None }
     }
 }
 
@@ -43,7 +47,14 @@ pub struct Subscriptions {
     opening: Vec<ConnId>,
     /// Emptied list of decisions.
     spare: Vec<LendAction>,
+    /// Connections that lack a partition which they want, in a cluster.
+    lacking: BTreeSet<ConnId>,
+    /// When they last asked for these.
+    asked_at: Ticks,
 }
+
+/// Pause before a partition whose leader was lost, or refused, is asked for again.
+const REJOIN_PAUSE: Duration = Duration::from_millis(200);
 
 impl Subscriptions {
     pub fn get(&self, conn: ConnId) -> Option<&Subscription> {
@@ -68,6 +79,18 @@ impl Subscriptions {
 
     pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Subscription)> {
         self.by_conn.iter().map(|(conn, s)| (*conn, s))
+    }
+
+    /// The connection wants a partition that it does not have. Returns when it may ask for it.
+    pub fn lacks(&mut self, conn: ConnId) -> Ticks {
+        self.lacking.insert(conn);
+        self.asked_at + REJOIN_PAUSE
+    }
+
+    /// The connections that lack a partition: they ask now.
+    pub fn take_lacking(&mut self, now: Ticks) -> Vec<ConnId> {
+        self.asked_at = now;
+        std::mem::take(&mut self.lacking).into_iter().filter(|conn| self.by_conn.contains_key(conn)).collect()
     }
 
     pub fn expect_opening(&mut self, conn: ConnId) {
@@ -97,6 +120,17 @@ impl Subscriptions {
     }
 }
 
+/// The partitions of a cluster's topic that a subscription reads.
+#[derive(Debug)]
+pub struct Follows {
+    /// This one alone.
+    pub only: Option<PartitionId>,
+    /// Since when it has none of them.
+    pub idle_since: Option<Ticks>,
+    /// The log has that it goes on without a partition.
+    pub is_told: bool,
+}
+
 #[derive(Debug)]
 pub struct Subscription {
     pub topic: TopicRef,
@@ -105,8 +139,8 @@ pub struct Subscription {
     pub channel: ChannelName,
     /// Ascending.
     pub parts: Vec<Part>,
-    /// It reads all that this node leads, also what it leads later.
-    pub follows_leaders: bool,
+    /// In a cluster: the partitions that it reads, whoever leads them. `None`: the node is alone.
+    pub follows: Option<Follows>,
     /// SUB's answer, until every partition has its cursor durable.
     pub slot: Option<ReplySlot>,
     pub unanswered: usize,
@@ -127,7 +161,7 @@ impl Subscription {
             is_open: parts.len() == 1,
             unanswered: parts.len(),
             parts,
-            follows_leaders: false,
+            follows: None,
             ids: MessageIds::of(topic.id),
             topic,
             channel,
@@ -159,9 +193,35 @@ impl Subscription {
         }
     }
 
+    /// Whether it wants the partition and does not have it.
+    pub fn lacks(&self, partition: PartitionId) -> bool {
+        let wants = |f: &Follows| f.only.is_none_or(|only| only == partition);
+        self.follows.as_ref().is_some_and(wants) && self.part_of(partition).is_none()
+    }
+
+    /// Whether it has a partition, which has answered.
+    pub fn has_any(&self) -> bool {
+        self.parts.iter().any(|part| !part.is_awaited)
+    }
+
+    pub fn lacks_any(&self) -> bool {
+        let wanted = |f: &Follows| f.only.map_or(self.topic.partitions as usize, |_| 1);
+        self.follows.as_ref().is_some_and(|f| self.parts.len() < wanted(f))
+    }
+
+    /// A partition has answered SUB.
+    pub fn answered(&mut self, partition: PartitionId) {
+        if let Some(i) = self.part_of(partition)
+            && std::mem::replace(&mut self.parts[i].is_awaited, false)
+        {
+            self.unanswered = self.unanswered.saturating_sub(1);
+        }
+    }
+
     /// A partition has forgotten it, and with it what it was lent.
     pub fn leave(&mut self, partition: PartitionId, out: &mut Vec<LendAction>) {
         if let Some(i) = self.part_of(partition) {
+            self.answered(partition);
             self.parts.remove(i);
             if !self.parts.is_empty() {
                 self.balance(out);
@@ -202,7 +262,7 @@ impl Subscription {
     }
 
     fn balance(&mut self, out: &mut Vec<LendAction>) {
-        if !self.is_open {
+        if !self.is_open || self.parts.is_empty() {
             return;
         }
         let lent: u32 = self.parts.iter().map(|p| p.lent).sum();

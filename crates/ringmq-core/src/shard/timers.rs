@@ -23,6 +23,8 @@ pub enum Timer {
     Wanted,
     /// Publishes that wait for the leader of another node.
     Forwards,
+    /// Subscriptions that lack a partition.
+    Parts,
     /// Client errors that the log was spared.
     Faults,
     Stop,

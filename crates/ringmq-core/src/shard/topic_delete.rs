@@ -57,10 +57,14 @@ impl Engine {
                 self.end_clients_of(now, key);
             }
         }
-        // Those whose SUB was not answered, too.
+        self.end_subscribers(topic);
+        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
+    }
+
+    /// The topic's NSQ clients of this core end, as nsqd's do; those whose SUB was not answered, too.
+    pub(super) fn end_subscribers(&mut self, topic: &TopicRef) {
         let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
         subscribed.for_each(|(conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
-        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
     }
 
     fn channel_keys(&self, idx: PartitionIdx) -> Vec<ChannelKey> {

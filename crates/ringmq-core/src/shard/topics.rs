@@ -174,11 +174,11 @@ impl Topics {
         Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
     }
 
-    /// The partitions whose channels this node serves, and whether it leads any that is not open yet.
-    pub fn served(&self, name: &str) -> (Vec<PartitionId>, bool) {
+    /// The partitions whose channels this node serves, and those that another node leads.
+    pub fn readable(&self, name: &str) -> Vec<PartitionId> {
         let shares = self.find(name).and_then(|at| self.known[at].shares.as_deref()).unwrap_or_default();
-        let served = (0..).zip(shares).filter(|(_, s)| s.share.serves).map(|(p, _)| PartitionId(p)).collect();
-        (served, shares.iter().any(|s| s.leads))
+        let is_readable = |s: &KnownShare| s.share.serves || s.is_led && !s.leads;
+        (0..).zip(shares).filter(|(_, s)| is_readable(s)).map(|(p, _)| PartitionId(p)).collect()
     }
 
     /// Takes the leader by this node's metadata.

@@ -96,6 +96,8 @@ pub struct CoreId(pub u16);
 
 impl CoreId {
     pub const HTTP: CoreId = CoreId(u16::MAX);
+    /// Stands for the cores of all other nodes: each core numbers the subscriptions of their clients at its partitions by itself.
+    pub const GUESTS: CoreId = CoreId(u16::MAX - 1);
 }
 
 /// A connection on one core. The number is never reused while the process lives.

@@ -601,5 +601,6 @@ fn kind(body: &Body) -> &'static str {
         Body::Refused(_) => "refused",
         Body::Forward(_) => "forward",
         Body::Forwarded(_) => "forwarded",
+        Body::Relay(_) => "relay",
     }
 }

@@ -80,8 +80,13 @@ fn each_partition_of_a_cluster_says_which_channel_is_its_first() {
         assert_eq!(net.take(p), ["OK"]);
     }
     for (node, channel, expected) in [(0, "a", vec!["zero"]), (1, "b", vec!["one"]), (0, "b", vec![]), (1, "a", vec![])] {
-        let (_, got) = net.subscribe(node, channel, 9);
-        assert_eq!(bodies(&got), expected, "{channel} at node {node}");
+        let (c, mut bytes) = (net.connect(node), vec![]);
+        request::subscribe_to(&mut bytes, "t", channel, Some(PartitionId(node as u16)));
+        request::ready(&mut bytes, 9);
+        net.send(c, &bytes);
+        let got = net.take(c);
+        assert_eq!((got[0].as_str(), bodies(&got[1..])), ("OK", expected), "{channel} at node {node}");
+        net.leave(c);
     }
     // It stays so with the next leaders.
     net.elect(0, 2);

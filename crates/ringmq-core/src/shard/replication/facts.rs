@@ -171,6 +171,7 @@ impl Engine {
         }
         self.take_membership(now, &topic, route, membership, is_mine);
         self.go_on_forwarding(now, route);
+        self.look_at_relays(route);
     }
 
     fn take_membership(&mut self, now: Now, topic: &TopicRef, route: Route, membership: Membership, is_mine: bool) {
@@ -296,6 +297,7 @@ impl Engine {
 
     fn forget_topic(&mut self, topic: &TopicRef) {
         self.refuse_forwards(Some(topic), PublishError::TopicNotExist);
+        self.end_subscribers(topic);
         let waiters = self.topics.forget_shared(topic);
         self.tell_waiters(waiters, Err(PublishError::TopicNotExist));
     }
@@ -310,6 +312,13 @@ impl Engine {
                 return self.on_forward(now, from, (route, head.session), forward);
             }
             Message { body: Body::Forwarded(answer), .. } => return self.on_forwarded(now, route, answer),
+            Message { head, body: Body::Relay(relayed) } => {
+                let of = (route, head.session);
+                return match relayed.is_for_leader() {
+                    true => self.on_relay(now, from, of, relayed),
+                    false => self.on_relayed(from, of, relayed),
+                };
+            }
             message => message,
         };
         match self.member_at(route) {
@@ -336,6 +345,8 @@ impl Engine {
         self.forward_to(now, node, is_connected);
         if !is_connected {
             self.outbox.push(event::Effect::Ask(Ask::PeerLost { node }));
+            self.lose_relays(node);
+            self.guests_gone(now, node);
         }
     }
 }

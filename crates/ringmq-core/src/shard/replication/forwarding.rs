@@ -95,13 +95,15 @@ impl Engine {
     }
 
     fn forward(&mut self, now: Now, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
+        // An OK to this publish implies the FINs before it, if the same leader has their partition.
+        self.flush_relays();
         self.cluster_mut().lines.push(now.ticks, route, publisher, bodies, delay_ms);
-        self.timers.at_most(Timer::Forwards, Some(now.ticks + self.forward_limit()));
+        self.timers.at_most(Timer::Forwards, Some(now.ticks + self.leader_limit()));
         self.go_on_forwarding(now, route);
     }
 
-    /// How long a publish waits for a leader, and then for its answer.
-    fn forward_limit(&self) -> Duration {
+    /// How long a publish waits for a leader, and then for its answer, and a subscription for a leader.
+    pub(in crate::shard) fn leader_limit(&self) -> Duration {
         Duration::from_millis(self.settings.lease_ttl_ms.saturating_add(self.settings.pub_waiting_timeout_ms))
     }
 
@@ -221,7 +223,7 @@ impl Engine {
 
     /// Some have waited for long enough, or are tried again.
     pub(in crate::shard) fn tick_forwards(&mut self, now: Now) {
-        let limit = self.forward_limit();
+        let limit = self.leader_limit();
         let Some(cluster) = &mut self.cluster else { return };
         let (lines, mut told) = (&mut cluster.lines, vec![]);
         lines.routes().into_iter().for_each(|route| lines.expire(now.ticks, limit, route, &mut told));

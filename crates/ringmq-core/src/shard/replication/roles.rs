@@ -7,13 +7,9 @@ use crate::log::PartitionIdx;
 use crate::log::recovery::channels::clamp;
 use crate::replica::Alarm;
 use crate::replica::states::State;
-use crate::seam::{
-    message::{MeshMessage, Share, SubRequest},
-    outcome::PublishError,
-};
+use crate::seam::message::{MeshMessage, Share};
 use crate::shard::outbox::Heard;
 use crate::shard::partitions::ChannelKey;
-use crate::shard::subscription::Part;
 use crate::shard::subscription::Subscription;
 use crate::shard::timers::Timer;
 
@@ -110,44 +106,17 @@ impl Engine {
 
     // ---- on every core
 
-    /// What a partition's core says of it. A subscription to all that this node leads takes in what it leads now.
+    /// What a partition's core says of it. A subscription takes in what this node leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
         let serves_now = self.topics.set_share(topic, partition, share);
         self.look_at_wanted(topic);
         if !serves_now {
             return;
         }
-        let wants = |s: &Subscription| s.follows_leaders && s.topic.id == topic.id && s.part_of(partition).is_none();
+        let wants = |s: &Subscription| s.topic.id == topic.id && s.lacks(partition);
         let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| conn).collect();
         conns.sort_unstable();
-        let core = topic.core_of(partition, self.cores);
-        for conn in conns {
-            let Some(s) = self.subs.get_mut(conn) else { continue };
-            let (topic, channel, options, blocked) = (s.topic.clone(), s.channel.clone(), s.options.clone(), s.blocked);
-            let sub = SubId { core: self.core, conn };
-            s.join(Part::new(partition, core));
-            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
-            if blocked {
-                self.tell_blocked(sub, partition, core, true);
-            }
-            let actions = self.subs.decide(conn, Subscription::open);
-            self.lend(conn, actions);
-        }
-    }
-
-    /// The partition's core has forgotten the client: it goes on without, or ends when nothing else is left.
-    pub(in crate::shard) fn part_lost(&mut self, sub: SubId, partition: PartitionId) {
-        let conn = sub.conn;
-        let actions = self.subs.decide(conn, |s, actions| s.leave(partition, actions));
-        let Some(s) = self.subs.get_mut(conn) else { return };
-        if s.parts.is_empty() {
-            let heard = match s.slot.take() {
-                Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
-                None => Heard::SubscriptionLost,
-            };
-            self.outbox.tell(conn, heard);
-        }
-        self.lend(conn, actions);
+        conns.into_iter().for_each(|conn| self.join_part(now, conn, partition));
     }
 
     // ---- on the partition's core
@@ -214,10 +183,8 @@ impl Engine {
                 self.subscription_deleted(sub);
             } else if deleted {
                 self.pass(sub.core, MeshMessage::ChannelDeleted { sub });
-            } else if sub.core == self.core {
-                self.part_lost(sub, partition);
             } else {
-                self.pass(sub.core, MeshMessage::PartLost { sub, partition });
+                self.tell_part_lost(sub, partition);
             }
         }
     }

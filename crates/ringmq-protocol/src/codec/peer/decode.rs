@@ -1,6 +1,6 @@
 //! Frames to values: every number is held against its bound, and batches stay where they were read.
 
-use super::{Addressed, ENTRIES_MAX, Frame, Hello, Outcome, Reject, cursors, fb, fits, frame, kind, refusal};
+use super::{Addressed, ENTRIES_MAX, Frame, Hello, Outcome, Reject, cursors, fb, fits, frame, kind, refusal, relay};
 use crate::base::{CoreId, Epoch, PartitionId, Position, TopicId, TopicName};
 use crate::codec::frame::Header;
 use crate::codec::metadata::{self, Malformed, check, table};
@@ -28,7 +28,7 @@ impl<'a> Frame<'a> {
     pub fn decode(header: &Header, metadata: &'a [u8], payload: &Bytes) -> Result<Frame<'a>, Malformed> {
         let name = name(header.kind).ok_or(Malformed::UnknownKind(header.kind))?;
         let lane = frame::lane(header).ok_or(Malformed::Field { kind: name, field: "lane" })?;
-        let has_payload = matches!(header.kind, kind::APPENDS | kind::CURSORS | kind::PULLED | kind::FORWARDS);
+        let has_payload = matches!(header.kind, kind::APPENDS | kind::CURSORS | kind::PULLED | kind::FORWARDS | kind::RELAYS);
         check(payload.len() == header.payload_len && (has_payload || payload.is_empty()), name, "payload")?;
         let frame = match header.kind {
             kind::HELLO => Frame::Hello(Hello::decode(name, metadata)?),
@@ -40,6 +40,7 @@ impl<'a> Frame<'a> {
             kind::ACKS => Frame::Messages(acks(name, metadata)?),
             kind::FORWARDS => Frame::Messages(forwards(name, metadata, payload.clone())?),
             kind::OUTCOMES => Frame::Messages(outcomes(name, metadata)?),
+            kind::RELAYS => Frame::Messages(relays(name, metadata, payload.clone())?),
             _ => Frame::Messages(vec![single(header.kind, name, metadata, payload)?]),
         };
         let is_placed = match &frame {
@@ -73,6 +74,7 @@ pub(super) fn name(kind: u8) -> Option<&'static str> {
         kind::REFUSED => "Refused",
         kind::FORWARDS => "Forwards",
         kind::OUTCOMES => "Outcomes",
+        kind::RELAYS => "Relays",
         _ => return None,
     })
 }
@@ -134,11 +136,28 @@ fn outcomes(kind: &'static str, metadata: &[u8]) -> Result<Vec<Addressed>, Malfo
     check(found.len() <= ENTRIES_MAX, kind, "outcomes")?;
     let outcome = |t: fb::Forwarded<'_>| {
         let asker = Asker { generation: t.generation(), core: CoreId(t.core()), ticket: t.ticket() };
-        // of a later version: nobody knows
-        let outcome = t.outcome().variant_name().map_or(Outcome::Unknown, |_| t.outcome());
-        addressed(kind, t.head(), Body::Forwarded(Forwarded { asker, outcome }))
+        addressed(kind, t.head(), Body::Forwarded(Forwarded { asker, outcome: self::outcome(t.outcome()) }))
     };
     found.iter().map(outcome).collect()
+}
+
+/// Of a later version: nobody knows.
+pub(super) fn outcome(outcome: Outcome) -> Outcome {
+    outcome.variant_name().map_or(Outcome::Unknown, |_| outcome)
+}
+
+fn relays(kind: &'static str, metadata: &[u8], mut payload: Bytes) -> Result<Vec<Addressed>, Malformed> {
+    let found = table::<fb::Relays>(kind, metadata)?.relays();
+    check(found.len() <= ENTRIES_MAX, kind, "relays")?;
+    let mut messages = Vec::with_capacity(found.len());
+    for t in found {
+        let bytes = t.bytes() as usize;
+        check(bytes <= RUN_BYTES_MAX && bytes <= payload.len(), kind, "bytes")?;
+        let relay = relay::decode(kind, &t, payload.split_to(bytes))?;
+        messages.push(addressed(kind, t.head(), Body::Relay(relay))?);
+    }
+    check(payload.is_empty(), kind, "bytes")?;
+    Ok(messages)
 }
 
 fn single(number: u8, kind: &'static str, metadata: &[u8], payload: &Bytes) -> Result<Addressed, Malformed> {

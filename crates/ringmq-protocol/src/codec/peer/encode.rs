@@ -1,6 +1,6 @@
 //! Values to frames, as pieces of a stream: the batches among them are those that were given.
 
-use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, cursors, fb, fits, frame, kind, refusal};
+use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, cursors, fb, fits, frame, kind, refusal, relay};
 use crate::base::Position;
 use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
@@ -104,6 +104,7 @@ impl Encoder {
                 Body::Ack(_) => self.acks(out, lane, rest),
                 Body::Forward(_) => self.forwards(out, lane, rest),
                 Body::Forwarded(_) => self.outcomes(out, lane, rest),
+                Body::Relay(_) => self.relays(out, lane, rest),
                 _ => self.single(out, lane, first),
             };
             rest = &rest[num..];
@@ -211,6 +212,30 @@ impl Encoder {
         num
     }
 
+    /// Likewise. Few of them are long, and these few bound the metadata.
+    fn relays(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
+        let b = &mut self.builder;
+        b.reset();
+        let (mut relays, mut payload, mut total, mut meta) = (Vec::new(), Vec::new(), 0, 0);
+        for Addressed { route, message: Message { head, body } } in &messages[..messages.len().min(ENTRIES_MAX)] {
+            let Body::Relay(relay) = body else { break };
+            let (bytes, meta_bytes) = (relay::payload(relay), relay::metadata_max(relay));
+            let len = bytes.map_or(0, Bytes::len);
+            if !relays.is_empty() && (total + len > TURN_BYTES_MAX || meta + meta_bytes > frame::META_MAX) {
+                break;
+            }
+            (total, meta) = (total + len, meta + meta_bytes);
+            payload.extend(bytes.cloned());
+            relays.push(relay::encode(b, &raw_head(*route, *head), relay));
+        }
+        let num = relays.len();
+        let relays = Some(b.create_vector(&relays));
+        let root = fb::Relays::create(b, &fb::RelaysArgs { relays });
+        b.finish_minimal(root);
+        self.put(out, kind::RELAYS, lane, &payload);
+        num
+    }
+
     /// A message with a frame of its own: one.
     fn single(&mut self, out: &mut Vec<Bytes>, lane: Lane, Addressed { route, message }: &Addressed) -> usize {
         let head = raw_head(*route, message.head);
@@ -280,7 +305,9 @@ impl Encoder {
                 b.finish_minimal(root);
                 kind::REFUSED
             }
-            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) => unreachable!("they share frames"),
+            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) | Body::Relay(_) => {
+                unreachable!("they share frames")
+            }
         };
         self.put(out, kind, lane, payload);
         1

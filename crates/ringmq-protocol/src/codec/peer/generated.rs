@@ -463,10 +463,10 @@ impl ::flatbuffers::SimpleToVerifyInSlice for Bad {}
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_OUTCOME: u16 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_OUTCOME: u16 = 14;
+pub const ENUM_MAX_OUTCOME: u16 = 16;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_OUTCOME: [Outcome; 15] = [
+pub const ENUM_VALUES_OUTCOME: [Outcome; 17] = [
   Outcome::Unknown,
   Outcome::Stored,
   Outcome::DiskFull,
@@ -482,6 +482,8 @@ pub const ENUM_VALUES_OUTCOME: [Outcome; 15] = [
   Outcome::NotConfirmed,
   Outcome::Failed,
   Outcome::Refused,
+  Outcome::TooManyChannels,
+  Outcome::TooManyConsumers,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -504,9 +506,11 @@ impl Outcome {
   pub const NotConfirmed: Self = Self(12);
   pub const Failed: Self = Self(13);
   pub const Refused: Self = Self(14);
+  pub const TooManyChannels: Self = Self(15);
+  pub const TooManyConsumers: Self = Self(16);
 
   pub const ENUM_MIN: u16 = 0;
-  pub const ENUM_MAX: u16 = 14;
+  pub const ENUM_MAX: u16 = 16;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::Unknown,
     Self::Stored,
@@ -523,6 +527,8 @@ impl Outcome {
     Self::NotConfirmed,
     Self::Failed,
     Self::Refused,
+    Self::TooManyChannels,
+    Self::TooManyConsumers,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -542,6 +548,8 @@ impl Outcome {
       Self::NotConfirmed => Some("NotConfirmed"),
       Self::Failed => Some("Failed"),
       Self::Refused => Some("Refused"),
+      Self::TooManyChannels => Some("TooManyChannels"),
+      Self::TooManyConsumers => Some("TooManyConsumers"),
       _ => None,
     }
   }
@@ -596,6 +604,250 @@ impl<'a> ::flatbuffers::Verifiable for Outcome {
 }
 
 impl ::flatbuffers::SimpleToVerifyInSlice for Outcome {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_RELAY_KIND: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_RELAY_KIND: u8 = 19;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_RELAY_KIND: [RelayKind; 20] = [
+  RelayKind::Other,
+  RelayKind::Subscribe,
+  RelayKind::Unsubscribe,
+  RelayKind::Lend,
+  RelayKind::Recall,
+  RelayKind::Block,
+  RelayKind::Unblock,
+  RelayKind::Finish,
+  RelayKind::Requeue,
+  RelayKind::Touch,
+  RelayKind::Subscribed,
+  RelayKind::Refused,
+  RelayKind::Returned,
+  RelayKind::Hungry,
+  RelayKind::Deliver,
+  RelayKind::Lost,
+  RelayKind::ChannelDeleted,
+  RelayKind::NotFinished,
+  RelayKind::NotRequeued,
+  RelayKind::NotTouched,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct RelayKind(pub u8);
+#[allow(non_upper_case_globals)]
+impl RelayKind {
+  pub const Other: Self = Self(0);
+  pub const Subscribe: Self = Self(1);
+  pub const Unsubscribe: Self = Self(2);
+  pub const Lend: Self = Self(3);
+  pub const Recall: Self = Self(4);
+  pub const Block: Self = Self(5);
+  pub const Unblock: Self = Self(6);
+  pub const Finish: Self = Self(7);
+  pub const Requeue: Self = Self(8);
+  pub const Touch: Self = Self(9);
+  pub const Subscribed: Self = Self(10);
+  pub const Refused: Self = Self(11);
+  pub const Returned: Self = Self(12);
+  pub const Hungry: Self = Self(13);
+  pub const Deliver: Self = Self(14);
+  pub const Lost: Self = Self(15);
+  pub const ChannelDeleted: Self = Self(16);
+  pub const NotFinished: Self = Self(17);
+  pub const NotRequeued: Self = Self(18);
+  pub const NotTouched: Self = Self(19);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 19;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Other,
+    Self::Subscribe,
+    Self::Unsubscribe,
+    Self::Lend,
+    Self::Recall,
+    Self::Block,
+    Self::Unblock,
+    Self::Finish,
+    Self::Requeue,
+    Self::Touch,
+    Self::Subscribed,
+    Self::Refused,
+    Self::Returned,
+    Self::Hungry,
+    Self::Deliver,
+    Self::Lost,
+    Self::ChannelDeleted,
+    Self::NotFinished,
+    Self::NotRequeued,
+    Self::NotTouched,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Other => Some("Other"),
+      Self::Subscribe => Some("Subscribe"),
+      Self::Unsubscribe => Some("Unsubscribe"),
+      Self::Lend => Some("Lend"),
+      Self::Recall => Some("Recall"),
+      Self::Block => Some("Block"),
+      Self::Unblock => Some("Unblock"),
+      Self::Finish => Some("Finish"),
+      Self::Requeue => Some("Requeue"),
+      Self::Touch => Some("Touch"),
+      Self::Subscribed => Some("Subscribed"),
+      Self::Refused => Some("Refused"),
+      Self::Returned => Some("Returned"),
+      Self::Hungry => Some("Hungry"),
+      Self::Deliver => Some("Deliver"),
+      Self::Lost => Some("Lost"),
+      Self::ChannelDeleted => Some("ChannelDeleted"),
+      Self::NotFinished => Some("NotFinished"),
+      Self::NotRequeued => Some("NotRequeued"),
+      Self::NotTouched => Some("NotTouched"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for RelayKind {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for RelayKind {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u8>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for RelayKind {
+    type Output = RelayKind;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u8>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for RelayKind {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for RelayKind {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for RelayKind {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_NOT_IN_FLIGHT: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_NOT_IN_FLIGHT: u8 = 2;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_NOT_IN_FLIGHT: [NotInFlight; 3] = [
+  NotInFlight::Unknown,
+  NotInFlight::NotOwned,
+  NotInFlight::Refused,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct NotInFlight(pub u8);
+#[allow(non_upper_case_globals)]
+impl NotInFlight {
+  pub const Unknown: Self = Self(0);
+  pub const NotOwned: Self = Self(1);
+  pub const Refused: Self = Self(2);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 2;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Unknown,
+    Self::NotOwned,
+    Self::Refused,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Unknown => Some("Unknown"),
+      Self::NotOwned => Some("NotOwned"),
+      Self::Refused => Some("Refused"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for NotInFlight {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for NotInFlight {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u8>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for NotInFlight {
+    type Output = NotInFlight;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u8>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for NotInFlight {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for NotInFlight {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for NotInFlight {}
 // struct Id, aligned to 1
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq)]
@@ -4444,6 +4696,603 @@ impl ::core::fmt::Debug for Outcomes<'_> {
   fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
     let mut ds = f.debug_struct("Outcomes");
       ds.field("outcomes", &self.outcomes());
+      ds.finish()
+  }
+}
+pub enum SubscriberOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Subscriber<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Subscriber<'a> {
+  type Inner = Subscriber<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Subscriber<'a> {
+  pub const VT_CHANNEL: ::flatbuffers::VOffsetT = 4;
+  pub const VT_MSG_TIMEOUT_MS: ::flatbuffers::VOffsetT = 6;
+  pub const VT_SAMPLE_RATE: ::flatbuffers::VOffsetT = 8;
+  pub const VT_ORDERED: ::flatbuffers::VOffsetT = 10;
+  pub const VT_PLACED: ::flatbuffers::VOffsetT = 12;
+  pub const VT_CLIENT_ID: ::flatbuffers::VOffsetT = 14;
+  pub const VT_HOSTNAME: ::flatbuffers::VOffsetT = 16;
+  pub const VT_USER_AGENT: ::flatbuffers::VOffsetT = 18;
+  pub const VT_REMOTE_ADDRESS: ::flatbuffers::VOffsetT = 20;
+  pub const VT_CONNECTED_UNIX_S: ::flatbuffers::VOffsetT = 22;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Subscriber { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args SubscriberArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Subscriber<'bldr>> {
+    let mut builder = SubscriberBuilder::new(_fbb);
+    builder.add_connected_unix_s(args.connected_unix_s);
+    builder.add_msg_timeout_ms(args.msg_timeout_ms);
+    if let Some(x) = args.remote_address { builder.add_remote_address(x); }
+    if let Some(x) = args.user_agent { builder.add_user_agent(x); }
+    if let Some(x) = args.hostname { builder.add_hostname(x); }
+    if let Some(x) = args.client_id { builder.add_client_id(x); }
+    if let Some(x) = args.channel { builder.add_channel(x); }
+    builder.add_placed(args.placed);
+    builder.add_ordered(args.ordered);
+    builder.add_sample_rate(args.sample_rate);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn channel(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Subscriber::VT_CHANNEL, None).unwrap()}
+  }
+  #[inline]
+  pub fn msg_timeout_ms(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Subscriber::VT_MSG_TIMEOUT_MS, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn sample_rate(&self) -> u8 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u8>(Subscriber::VT_SAMPLE_RATE, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn ordered(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Subscriber::VT_ORDERED, Some(false)).unwrap()}
+  }
+  #[inline]
+  pub fn placed(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Subscriber::VT_PLACED, Some(false)).unwrap()}
+  }
+  #[inline]
+  pub fn client_id(&self) -> Option<&'a str> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Subscriber::VT_CLIENT_ID, None)}
+  }
+  #[inline]
+  pub fn hostname(&self) -> Option<&'a str> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Subscriber::VT_HOSTNAME, None)}
+  }
+  #[inline]
+  pub fn user_agent(&self) -> Option<&'a str> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Subscriber::VT_USER_AGENT, None)}
+  }
+  #[inline]
+  pub fn remote_address(&self) -> Option<&'a str> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Subscriber::VT_REMOTE_ADDRESS, None)}
+  }
+  #[inline]
+  pub fn connected_unix_s(&self) -> i64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i64>(Subscriber::VT_CONNECTED_UNIX_S, Some(0)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Subscriber<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("channel", Self::VT_CHANNEL, true)?
+     .visit_field::<u64>("msg_timeout_ms", Self::VT_MSG_TIMEOUT_MS, false)?
+     .visit_field::<u8>("sample_rate", Self::VT_SAMPLE_RATE, false)?
+     .visit_field::<bool>("ordered", Self::VT_ORDERED, false)?
+     .visit_field::<bool>("placed", Self::VT_PLACED, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("client_id", Self::VT_CLIENT_ID, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("hostname", Self::VT_HOSTNAME, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("user_agent", Self::VT_USER_AGENT, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("remote_address", Self::VT_REMOTE_ADDRESS, false)?
+     .visit_field::<i64>("connected_unix_s", Self::VT_CONNECTED_UNIX_S, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct SubscriberArgs<'a> {
+    pub channel: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub msg_timeout_ms: u64,
+    pub sample_rate: u8,
+    pub ordered: bool,
+    pub placed: bool,
+    pub client_id: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub hostname: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub user_agent: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub remote_address: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub connected_unix_s: i64,
+}
+impl<'a> Default for SubscriberArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    SubscriberArgs {
+      channel: None, // required field
+      msg_timeout_ms: 0,
+      sample_rate: 0,
+      ordered: false,
+      placed: false,
+      client_id: None,
+      hostname: None,
+      user_agent: None,
+      remote_address: None,
+      connected_unix_s: 0,
+    }
+  }
+}
+
+pub struct SubscriberBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> SubscriberBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_channel(&mut self, channel: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Subscriber::VT_CHANNEL, channel);
+  }
+  #[inline]
+  pub fn add_msg_timeout_ms(&mut self, msg_timeout_ms: u64) {
+    self.fbb_.push_slot::<u64>(Subscriber::VT_MSG_TIMEOUT_MS, msg_timeout_ms, 0);
+  }
+  #[inline]
+  pub fn add_sample_rate(&mut self, sample_rate: u8) {
+    self.fbb_.push_slot::<u8>(Subscriber::VT_SAMPLE_RATE, sample_rate, 0);
+  }
+  #[inline]
+  pub fn add_ordered(&mut self, ordered: bool) {
+    self.fbb_.push_slot::<bool>(Subscriber::VT_ORDERED, ordered, false);
+  }
+  #[inline]
+  pub fn add_placed(&mut self, placed: bool) {
+    self.fbb_.push_slot::<bool>(Subscriber::VT_PLACED, placed, false);
+  }
+  #[inline]
+  pub fn add_client_id(&mut self, client_id: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Subscriber::VT_CLIENT_ID, client_id);
+  }
+  #[inline]
+  pub fn add_hostname(&mut self, hostname: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Subscriber::VT_HOSTNAME, hostname);
+  }
+  #[inline]
+  pub fn add_user_agent(&mut self, user_agent: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Subscriber::VT_USER_AGENT, user_agent);
+  }
+  #[inline]
+  pub fn add_remote_address(&mut self, remote_address: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Subscriber::VT_REMOTE_ADDRESS, remote_address);
+  }
+  #[inline]
+  pub fn add_connected_unix_s(&mut self, connected_unix_s: i64) {
+    self.fbb_.push_slot::<i64>(Subscriber::VT_CONNECTED_UNIX_S, connected_unix_s, 0);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> SubscriberBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    SubscriberBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Subscriber<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Subscriber::VT_CHANNEL,"channel");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Subscriber<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Subscriber");
+      ds.field("channel", &self.channel());
+      ds.field("msg_timeout_ms", &self.msg_timeout_ms());
+      ds.field("sample_rate", &self.sample_rate());
+      ds.field("ordered", &self.ordered());
+      ds.field("placed", &self.placed());
+      ds.field("client_id", &self.client_id());
+      ds.field("hostname", &self.hostname());
+      ds.field("user_agent", &self.user_agent());
+      ds.field("remote_address", &self.remote_address());
+      ds.field("connected_unix_s", &self.connected_unix_s());
+      ds.finish()
+  }
+}
+pub enum RelayOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Relay<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Relay<'a> {
+  type Inner = Relay<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Relay<'a> {
+  pub const VT_HEAD: ::flatbuffers::VOffsetT = 4;
+  pub const VT_KIND: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CREDIT: ::flatbuffers::VOffsetT = 8;
+  pub const VT_ID: ::flatbuffers::VOffsetT = 10;
+  pub const VT_DELAY_MS: ::flatbuffers::VOffsetT = 12;
+  pub const VT_OUTCOME: ::flatbuffers::VOffsetT = 14;
+  pub const VT_REASON: ::flatbuffers::VOffsetT = 16;
+  pub const VT_SUBSCRIBER: ::flatbuffers::VOffsetT = 18;
+  pub const VT_IDS: ::flatbuffers::VOffsetT = 20;
+  pub const VT_BYTES: ::flatbuffers::VOffsetT = 22;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Relay { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args RelayArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Relay<'bldr>> {
+    let mut builder = RelayBuilder::new(_fbb);
+    builder.add_delay_ms(args.delay_ms);
+    builder.add_id(args.id);
+    builder.add_bytes(args.bytes);
+    if let Some(x) = args.ids { builder.add_ids(x); }
+    if let Some(x) = args.subscriber { builder.add_subscriber(x); }
+    builder.add_credit(args.credit);
+    if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_outcome(args.outcome);
+    builder.add_reason(args.reason);
+    builder.add_kind(args.kind);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn head(&self) -> &'a Head {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Head>(Relay::VT_HEAD, None).unwrap()}
+  }
+  #[inline]
+  pub fn kind(&self) -> RelayKind {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<RelayKind>(Relay::VT_KIND, Some(RelayKind::Other)).unwrap()}
+  }
+  #[inline]
+  pub fn credit(&self) -> u32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u32>(Relay::VT_CREDIT, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn id(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Relay::VT_ID, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn delay_ms(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Relay::VT_DELAY_MS, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn outcome(&self) -> Outcome {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Outcome>(Relay::VT_OUTCOME, Some(Outcome::Unknown)).unwrap()}
+  }
+  #[inline]
+  pub fn reason(&self) -> NotInFlight {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<NotInFlight>(Relay::VT_REASON, Some(NotInFlight::Unknown)).unwrap()}
+  }
+  #[inline]
+  pub fn subscriber(&self) -> Option<Subscriber<'a>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<Subscriber>>(Relay::VT_SUBSCRIBER, None)}
+  }
+  #[inline]
+  pub fn ids(&self) -> Option<::flatbuffers::Vector<'a, u64>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, u64>>>(Relay::VT_IDS, None)}
+  }
+  #[inline]
+  pub fn bytes(&self) -> u32 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u32>(Relay::VT_BYTES, Some(0)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Relay<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Head>("head", Self::VT_HEAD, true)?
+     .visit_field::<RelayKind>("kind", Self::VT_KIND, false)?
+     .visit_field::<u32>("credit", Self::VT_CREDIT, false)?
+     .visit_field::<u64>("id", Self::VT_ID, false)?
+     .visit_field::<u64>("delay_ms", Self::VT_DELAY_MS, false)?
+     .visit_field::<Outcome>("outcome", Self::VT_OUTCOME, false)?
+     .visit_field::<NotInFlight>("reason", Self::VT_REASON, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<Subscriber>>("subscriber", Self::VT_SUBSCRIBER, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, u64>>>("ids", Self::VT_IDS, false)?
+     .visit_field::<u32>("bytes", Self::VT_BYTES, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct RelayArgs<'a> {
+    pub head: Option<&'a Head>,
+    pub kind: RelayKind,
+    pub credit: u32,
+    pub id: u64,
+    pub delay_ms: u64,
+    pub outcome: Outcome,
+    pub reason: NotInFlight,
+    pub subscriber: Option<::flatbuffers::WIPOffset<Subscriber<'a>>>,
+    pub ids: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, u64>>>,
+    pub bytes: u32,
+}
+impl<'a> Default for RelayArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    RelayArgs {
+      head: None, // required field
+      kind: RelayKind::Other,
+      credit: 0,
+      id: 0,
+      delay_ms: 0,
+      outcome: Outcome::Unknown,
+      reason: NotInFlight::Unknown,
+      subscriber: None,
+      ids: None,
+      bytes: 0,
+    }
+  }
+}
+
+pub struct RelayBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> RelayBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_head(&mut self, head: &Head) {
+    self.fbb_.push_slot_always::<&Head>(Relay::VT_HEAD, head);
+  }
+  #[inline]
+  pub fn add_kind(&mut self, kind: RelayKind) {
+    self.fbb_.push_slot::<RelayKind>(Relay::VT_KIND, kind, RelayKind::Other);
+  }
+  #[inline]
+  pub fn add_credit(&mut self, credit: u32) {
+    self.fbb_.push_slot::<u32>(Relay::VT_CREDIT, credit, 0);
+  }
+  #[inline]
+  pub fn add_id(&mut self, id: u64) {
+    self.fbb_.push_slot::<u64>(Relay::VT_ID, id, 0);
+  }
+  #[inline]
+  pub fn add_delay_ms(&mut self, delay_ms: u64) {
+    self.fbb_.push_slot::<u64>(Relay::VT_DELAY_MS, delay_ms, 0);
+  }
+  #[inline]
+  pub fn add_outcome(&mut self, outcome: Outcome) {
+    self.fbb_.push_slot::<Outcome>(Relay::VT_OUTCOME, outcome, Outcome::Unknown);
+  }
+  #[inline]
+  pub fn add_reason(&mut self, reason: NotInFlight) {
+    self.fbb_.push_slot::<NotInFlight>(Relay::VT_REASON, reason, NotInFlight::Unknown);
+  }
+  #[inline]
+  pub fn add_subscriber(&mut self, subscriber: ::flatbuffers::WIPOffset<Subscriber<'b >>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<Subscriber>>(Relay::VT_SUBSCRIBER, subscriber);
+  }
+  #[inline]
+  pub fn add_ids(&mut self, ids: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , u64>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Relay::VT_IDS, ids);
+  }
+  #[inline]
+  pub fn add_bytes(&mut self, bytes: u32) {
+    self.fbb_.push_slot::<u32>(Relay::VT_BYTES, bytes, 0);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> RelayBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    RelayBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Relay<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Relay::VT_HEAD,"head");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Relay<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Relay");
+      ds.field("head", &self.head());
+      ds.field("kind", &self.kind());
+      ds.field("credit", &self.credit());
+      ds.field("id", &self.id());
+      ds.field("delay_ms", &self.delay_ms());
+      ds.field("outcome", &self.outcome());
+      ds.field("reason", &self.reason());
+      ds.field("subscriber", &self.subscriber());
+      ds.field("ids", &self.ids());
+      ds.field("bytes", &self.bytes());
+      ds.finish()
+  }
+}
+pub enum RelaysOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Relays<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Relays<'a> {
+  type Inner = Relays<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Relays<'a> {
+  pub const VT_RELAYS: ::flatbuffers::VOffsetT = 4;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Relays { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args RelaysArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Relays<'bldr>> {
+    let mut builder = RelaysBuilder::new(_fbb);
+    if let Some(x) = args.relays { builder.add_relays(x); }
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn relays(&self) -> ::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Relay<'a>>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Relay>>>>(Relays::VT_RELAYS, None).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Relays<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, ::flatbuffers::ForwardsUOffset<Relay>>>>("relays", Self::VT_RELAYS, true)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct RelaysArgs<'a> {
+    pub relays: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, ::flatbuffers::ForwardsUOffset<Relay<'a>>>>>,
+}
+impl<'a> Default for RelaysArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    RelaysArgs {
+      relays: None, // required field
+    }
+  }
+}
+
+pub struct RelaysBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> RelaysBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_relays(&mut self, relays: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , ::flatbuffers::ForwardsUOffset<Relay<'b >>>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Relays::VT_RELAYS, relays);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> RelaysBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    RelaysBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Relays<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Relays::VT_RELAYS,"relays");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Relays<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Relays");
+      ds.field("relays", &self.relays());
       ds.finish()
   }
 }

@@ -21,6 +21,7 @@
 //! leader                            any other node                                  lane
 //!           <═════════════════════  Forward: publishes of its clients                data
 //! Outcome  ═════════════════════>   what became of each                              data
+//! Relay    <════════════════════>   what subscriptions of its clients say and hear   data
 //! ```
 //! **Fencing.** Every message of the replicas names the leader's epoch and the session. The epoch is that in which the leader leads now;
 //! a batch has its own, that in which it was first appended, in its header, and only the former fences. A session is one
@@ -33,7 +34,7 @@
 //! **Units.** Offsets and lengths are bytes of the partition's log, headers included, as everywhere. Counts and log ids are
 //! messages. There is no time on this wire.
 
-use crate::base::{ChannelName, CoreId, Epoch, PartitionId, Position, TopicId, TopicName};
+use crate::base::{ChannelName, CoreId, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
 use crate::codec::peer::Outcome;
 use crate::codec::peer::error::PeerError;
 use crate::format::batch::Batch;
@@ -105,6 +106,7 @@ pub enum Body {
     // ---- between any two nodes
     Forward(Forward),
     Forwarded(Forwarded),
+    Relay(Relayed),
 }
 
 /// Connections have a lane for each, so that catch-up never delays a commit.
@@ -352,6 +354,74 @@ impl PackedBodies {
     }
 }
 
+/// What a subscription of a client and the leader of the partition say to each other. The session of the head is the subscription's
+/// number, which the client's core of the partition gives in its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Relayed {
+    // ---- to the leader
+    Subscribe(Box<Subscriber>),
+    Unsubscribe,
+    /// So many more messages may be in flight for the client.
+    Lend(u32),
+    /// So many come back as soon as they are not in use.
+    Recall(u32),
+    /// The client's output is full, or has room again.
+    Block(bool),
+    Finish(Vec<LogId>),
+    Requeue {
+        id: LogId,
+        delay_ms: u64,
+    },
+    Touch(LogId),
+    // ---- from the leader
+    Subscribed,
+    Refused(Outcome),
+    Returned(u32),
+    Hungry,
+    /// Frames of the NSQ protocol, as they are for the client.
+    Deliver(Bytes),
+    /// The leader has forgotten the client, and what was in flight for it.
+    Lost,
+    ChannelDeleted,
+    NotFinished(LogId, NotCarriedOut),
+    NotRequeued(LogId, NotCarriedOut),
+    NotTouched(LogId, NotCarriedOut),
+    /// Of a later version.
+    Other,
+}
+
+impl Relayed {
+    /// Whether a client's node says it, and not the leader.
+    pub fn is_for_leader(&self) -> bool {
+        use Relayed::{Block, Finish, Lend, Recall, Requeue, Subscribe, Touch, Unsubscribe};
+        matches!(self, Subscribe(_) | Unsubscribe | Lend(_) | Recall(_) | Block(_) | Finish(_) | Requeue { .. } | Touch(_))
+    }
+}
+
+/// Why a FIN, REQ or TOUCH was not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotCarriedOut {
+    NotInFlight,
+    NotOwned,
+    Refused(Outcome),
+}
+
+/// A subscription as its leader hears of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Subscriber {
+    pub channel: ChannelName,
+    pub msg_timeout_ms: u64,
+    pub sample_rate: u8,
+    pub ordered: bool,
+    pub placed: bool,
+    /// For statistics.
+    pub client_id: String,
+    pub hostname: String,
+    pub user_agent: String,
+    pub remote_address: String,
+    pub connected_unix_s: i64,
+}
+
 /// Of a body's length.
 const LENGTH: usize = size_of::<u32>();
 
@@ -362,7 +432,7 @@ fn length(bytes: &[u8]) -> usize {
 impl Body {
     pub fn lane(&self) -> Lane {
         match self {
-            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) => Lane::Data,
+            Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) | Body::Relay(_) => Lane::Data,
             Body::Pull(_) | Body::Pulled(_) => Lane::CatchUp,
             _ => Lane::Control,
         }

@@ -17,6 +17,7 @@ mod generated;
 mod handshake;
 pub mod message;
 mod refusal;
+pub mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -37,8 +38,10 @@ pub const VERSION: Version = Version { major: 1, minor: 0 };
 pub mod feature {
     /// Publishes of clients come to the leader over any node (`Forward`).
     pub const FORWARD: u64 = 1;
+    /// Subscriptions of clients at other nodes (`Relay`).
+    pub const RELAY: u64 = 2;
     /// Feature bits of all features.
-    pub const ALL: u64 = FORWARD;
+    pub const ALL: u64 = FORWARD | RELAY;
 }
 
 /// Messages of one frame that several share; more are in the next.
@@ -72,6 +75,7 @@ mod kind {
     // between any two nodes
     pub const FORWARDS: u8 = 48;
     pub const OUTCOMES: u8 = 49;
+    pub const RELAYS: u8 = 50;
 }
 
 /// Verifies a frame's payload. True: it is whole batches, and the checksum of each body is as its header says.

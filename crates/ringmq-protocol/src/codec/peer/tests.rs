@@ -136,9 +136,59 @@ fn body() -> impl Strategy<Value = Body> {
                 Body::Forward(Forward { asker, delay_ms, bodies })
             }
         ),
+        relay(),
         (asker(), 0..=Outcome::ENUM_MAX)
             .prop_map(|(asker, outcome)| Body::Forwarded(Forwarded { asker, outcome: Outcome(outcome) })),
     ]
+}
+
+fn relay() -> impl Strategy<Value = Body> {
+    let id = || any::<u64>().prop_map(LogId);
+    let outcome = || (0..=Outcome::ENUM_MAX).prop_map(Outcome);
+    let why =
+        prop_oneof![Just(NotCarriedOut::NotInFlight), Just(NotCarriedOut::NotOwned), outcome().prop_map(NotCarriedOut::Refused),];
+    let subscriber = (channel(), any::<(u64, u8, bool, bool, i64)>(), any::<[String; 4]>()).prop_map(|(channel, n, texts)| {
+        let [client_id, hostname, user_agent, remote_address] = texts;
+        let (msg_timeout_ms, sample_rate, ordered, placed, connected_unix_s) = n;
+        Subscriber {
+            channel,
+            msg_timeout_ms,
+            sample_rate,
+            ordered,
+            placed,
+            client_id,
+            hostname,
+            user_agent,
+            remote_address,
+            connected_unix_s,
+        }
+    });
+    let relayed = prop_oneof![
+        subscriber.prop_map(|s| Relayed::Subscribe(Box::new(s))),
+        any::<u32>().prop_map(Relayed::Lend),
+        any::<u32>().prop_map(Relayed::Recall),
+        any::<bool>().prop_map(Relayed::Block),
+        prop::collection::vec(id(), 0..50).prop_map(Relayed::Finish),
+        (id(), any::<u64>()).prop_map(|(id, delay_ms)| Relayed::Requeue { id, delay_ms }),
+        id().prop_map(Relayed::Touch),
+        prop::sample::select(vec![
+            Relayed::Unsubscribe,
+            Relayed::Subscribed,
+            Relayed::Hungry,
+            Relayed::Lost,
+            Relayed::ChannelDeleted,
+            Relayed::Other,
+        ]),
+        outcome().prop_map(Relayed::Refused),
+        any::<u32>().prop_map(Relayed::Returned),
+        prop::collection::vec(any::<u8>(), 0..300).prop_map(|frames| Relayed::Deliver(frames.into())),
+        (id(), why, 0..3).prop_map(|(id, why, of)| match of {
+            0 => Relayed::NotFinished(id, why),
+            1 => Relayed::NotRequeued(id, why),
+            _ => Relayed::NotTouched(id, why),
+        }),
+    ];
+    relayed.prop_map(Body::Relay)
 }
 
 fn asker() -> impl Strategy<Value = Asker> {

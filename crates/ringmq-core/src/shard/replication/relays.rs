@@ -1,0 +1,276 @@
+//! Subscriptions of this node's clients to partitions that other nodes lead. To the client's core a partition lives on its core of
+//! this node, whoever leads it; that core passes on what the client's core says, and what the leader says ([`super::guests`]).
+//!
+//! ```text
+//! client ── its core ── mesh ── the partition's core ══ peer link ══ the partition's core of the leader ── channel
+//! ```
+//! A relay is one client's subscription at one leader, under a number of its own: whatever belongs to another one is dropped, at both
+//! ends. It ends when the link is lost or another node leads; the client's core hears that the part is lost, forgets what it had lent,
+//! and joins again. So nothing of a leader that was replaced comes behind what the next one delivers.
+
+use super::Engine;
+use crate::base::{Epoch, IdMap, LogId, MessagePlace, NodeId, PartitionId, SubId};
+use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
+use crate::codec::peer::relay::FINISHED_MAX;
+use crate::seam::message::{MeshMessage, SubRequest};
+use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, result_of};
+use crate::shard::outbox::Heard;
+
+/// A client at a partition.
+type Key = (SubId, PartitionId);
+
+/// A client's subscription at the leader of a partition.
+#[derive(Debug)]
+struct Relaying {
+    route: Route,
+    to: NodeId,
+    session: Session,
+    /// Messages that the leader may still have in flight, or give back.
+    lent: u32,
+    /// FINs of this turn.
+    finished: Vec<LogId>,
+}
+
+#[derive(Debug, Default)]
+pub struct Relays {
+    /// The last number that was given.
+    last: u32,
+    clients: IdMap<Key, Relaying>,
+    by_number: IdMap<Session, Key>,
+    /// Relays that have FINs.
+    finishing: Vec<Key>,
+}
+
+impl Relays {
+    fn of(&self, mut is: impl FnMut(&Relaying) -> bool) -> Vec<Key> {
+        let mut found: Vec<_> = self.clients.iter().filter(|(_, r)| is(r)).map(|(key, _)| *key).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn add(&mut self, key: Key, route: Route, to: NodeId) {
+        self.last = self.last.wrapping_add(1).max(1);
+        let session = Session(self.last);
+        self.clients.insert(key, Relaying { route, to, session, lent: 0, finished: vec![] });
+        self.by_number.insert(session, key);
+    }
+
+    fn remove(&mut self, key: Key) {
+        if let Some(relaying) = self.clients.remove(&key) {
+            self.by_number.remove(&relaying.session);
+        }
+    }
+
+    /// The client that hears what the node says under this number.
+    fn find(&self, from: NodeId, route: Route, session: Session) -> Option<Key> {
+        let key = *self.by_number.get(&session)?;
+        self.clients.get(&key).filter(|r| (r.to, r.route) == (from, route)).map(|_| key)
+    }
+
+    /// The leader gives back what it was lent. False: it was not lent so much.
+    fn take_back(&mut self, key: Key, credit: u32) -> bool {
+        let Some(relaying) = self.clients.get_mut(&key) else { return false };
+        let rest = relaying.lent.checked_sub(credit);
+        relaying.lent = rest.unwrap_or(0);
+        rest.is_some()
+    }
+}
+
+impl Engine {
+    /// Asks the leader of the partition, where that is another node which can be asked. Ok(false): it is not.
+    pub(in crate::shard) fn relay_subscribe(&mut self, request: &SubRequest) -> Result<bool, PublishError> {
+        let route = Route { topic_id: request.topic.id, partition: request.partition };
+        if request.options.ranged {
+            return Ok(false);
+        }
+        let Some(to) = self.relays_to(route)? else { return Ok(false) };
+        let key = (request.sub, request.partition);
+        self.relay_detach(request.sub, request.partition);
+        self.cluster_mut().relays.add(key, route, to);
+        let (options, client) = (&request.options, &request.options.client);
+        let subscriber = Subscriber {
+            channel: request.channel.clone(),
+            msg_timeout_ms: options.msg_timeout_ms,
+            sample_rate: options.sample_rate,
+            ordered: options.ordered,
+            placed: options.placed,
+            client_id: client.client_id.clone(),
+            hostname: client.hostname.clone(),
+            user_agent: client.user_agent.clone(),
+            remote_address: client.remote_address.clone(),
+            connected_unix_s: client.connected_unix_s,
+        };
+        self.send_relay(key, Relayed::Subscribe(Box::new(subscriber)));
+        Ok(true)
+    }
+
+    /// The other node that leads the partition and is connected. With other numbers of cores than this node has, or with an earlier
+    /// version, it takes no relay: all that is said takes one link, and both ends hear when that is lost.
+    pub(in crate::shard) fn relays_to(&self, route: Route) -> Result<Option<NodeId>, PublishError> {
+        let Some(cluster) = &self.cluster else { return Ok(None) };
+        let leader = cluster.leaders.get(&route).and_then(|known| known.1).filter(|leader| *leader != cluster.me);
+        let links = &cluster.links;
+        let Some(leader) = leader.filter(|leader| links.is_connected(*leader)) else { return Ok(None) };
+        match links.takes_relays(leader) && links.cores_of(leader) == Some(self.cores) {
+            true => Ok(Some(leader)),
+            false => Err(PublishError::NotRelayed),
+        }
+    }
+
+    /// Tells the leader what the client's core says. False: the client is not relayed.
+    pub(in crate::shard) fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
+        let key = (sub, partition);
+        let Some(relaying) = self.cluster.as_mut().and_then(|c| c.relays.clients.get_mut(&key)) else { return false };
+        if let Relayed::Lend(credit) = relayed {
+            relaying.lent = relaying.lent.saturating_add(credit);
+        }
+        self.flush_relay(key);
+        self.send_relay(key, relayed);
+        true
+    }
+
+    fn send_relay(&mut self, key: Key, relayed: Relayed) {
+        let cluster = self.cluster_mut();
+        let Some(relaying) = cluster.relays.clients.get(&key) else { return };
+        let head = Head { epoch: Epoch(0), session: relaying.session };
+        cluster.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
+    }
+
+    /// A FIN goes with the others of the turn. False: the client is not relayed.
+    pub(in crate::shard) fn relay_finish(&mut self, sub: SubId, partition: PartitionId, id: LogId) -> bool {
+        let Some(relays) = self.cluster.as_mut().map(|c| &mut c.relays) else { return false };
+        let Some(relaying) = relays.clients.get_mut(&(sub, partition)) else { return false };
+        if relaying.finished.is_empty() {
+            relays.finishing.push((sub, partition));
+        }
+        relaying.finished.push(id);
+        true
+    }
+
+    /// The turn's FINs go.
+    pub(in crate::shard) fn flush_relays(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for key in std::mem::take(&mut cluster.relays.finishing) {
+            self.flush_relay(key);
+        }
+    }
+
+    fn flush_relay(&mut self, key: Key) {
+        let Some(relaying) = self.cluster_mut().relays.clients.get_mut(&key) else { return };
+        for ids in std::mem::take(&mut relaying.finished).chunks(FINISHED_MAX) {
+            self.send_relay(key, Relayed::Finish(ids.to_vec()));
+        }
+    }
+
+    /// The client leaves. False: it is not relayed.
+    pub(in crate::shard) fn relay_detach(&mut self, sub: SubId, partition: PartitionId) -> bool {
+        let is_relayed = self.relay(sub, partition, Relayed::Unsubscribe);
+        if is_relayed {
+            self.cluster_mut().relays.remove((sub, partition));
+        }
+        is_relayed
+    }
+
+    /// The metadata names a leader: who reads from another one joins again.
+    pub(super) fn look_at_relays(&mut self, route: Route) {
+        if self.cluster_mut().relays.clients.is_empty() {
+            return;
+        }
+        let to = self.relays_to(route).ok().flatten();
+        for (sub, partition) in self.cluster_mut().relays.of(|r| r.route == route && Some(r.to) != to) {
+            self.relay_detach(sub, partition);
+            self.tell_part_lost(sub, partition);
+        }
+    }
+
+    /// The connection with the node is lost, and with it what was on its way.
+    pub(super) fn lose_relays(&mut self, node: NodeId) {
+        for (sub, partition) in self.cluster_mut().relays.of(|r| r.to == node) {
+            self.cluster_mut().relays.remove((sub, partition));
+            self.tell_part_lost(sub, partition);
+        }
+    }
+
+    /// What the leader says.
+    pub(super) fn on_relayed(&mut self, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
+        let relays = &mut self.cluster_mut().relays;
+        let Some(key) = relays.find(from, route, session) else { return };
+        let (sub, partition) = key;
+        let SubId { core, conn } = sub;
+        if matches!(relayed, Relayed::Lost | Relayed::ChannelDeleted) {
+            relays.remove(key);
+        }
+        match relayed {
+            Relayed::Subscribed => self.tell_subscriber(sub, partition, Ok(false)),
+            Relayed::Refused(outcome) => {
+                // the leader may have taken the client in before its channel failed
+                self.relay_detach(sub, partition);
+                let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
+                self.tell_subscriber(sub, partition, Err(error));
+            }
+            Relayed::Returned(credit) if !relays.take_back(key, credit) => {
+                tracing::error!(peer = %from, %partition, credit, "a leader gives back what it was not lent: the client joins again");
+                self.relay_detach(sub, partition);
+                self.tell_part_lost(sub, partition);
+            }
+            Relayed::Returned(credit) if core == self.core => self.on_returned(sub, partition, credit),
+            Relayed::Returned(credit) => self.pass(core, MeshMessage::Returned { sub, partition, credit }),
+            Relayed::Hungry => self.tell_hungry(sub, partition),
+            Relayed::Deliver(frames) if core == self.core => self.outbox.tell(conn, Heard::Frames(frames)),
+            Relayed::Deliver(frames) => self.pass(core, MeshMessage::Deliver { sub, frames: frames.into() }),
+            Relayed::Lost => self.tell_part_lost(sub, partition),
+            Relayed::ChannelDeleted if core == self.core => self.subscription_deleted(sub),
+            Relayed::ChannelDeleted => self.pass(core, MeshMessage::ChannelDeleted { sub }),
+            Relayed::NotFinished(id, why) => self.not_carried_out(key, (id, InFlightCommand::Finish), why),
+            Relayed::NotRequeued(id, why) => self.not_carried_out(key, (id, InFlightCommand::Requeue), why),
+            Relayed::NotTouched(id, why) => self.not_carried_out(key, (id, InFlightCommand::Touch), why),
+            // what a leader hears, and what is of a later version
+            _ => {}
+        }
+    }
+
+    fn not_carried_out(&mut self, (sub, partition): Key, (id, command): (LogId, InFlightCommand), why: NotCarriedOut) {
+        let why = match why {
+            NotCarriedOut::NotInFlight => InFlightError::NotInFlight,
+            NotCarriedOut::NotOwned => InFlightError::NotOwned,
+            NotCarriedOut::Refused(outcome) => InFlightError::Refused(result_of(outcome).err().unwrap_or(PublishError::Unknown)),
+        };
+        self.tell_in_flight_failed(sub, MessagePlace::new(partition, id), command, why);
+    }
+
+    /// The client's core hears that the partition has forgotten the client.
+    pub(super) fn tell_part_lost(&mut self, sub: SubId, partition: PartitionId) {
+        if sub.core == self.core {
+            self.part_lost(sub, partition);
+        } else {
+            self.pass(sub.core, MeshMessage::PartLost { sub, partition });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{ConnId, CoreId, TopicId};
+
+    #[test]
+    fn a_number_is_heard_from_its_leader_alone_and_gives_back_what_it_was_lent() {
+        let (a, b) = (NodeId([1; 16]), NodeId([2; 16]));
+        let route = Route { topic_id: TopicId([1; 16]), partition: PartitionId(3) };
+        let key = (SubId { core: CoreId(0), conn: ConnId(7) }, route.partition);
+        let mut relays = Relays::default();
+        relays.add(key, route, a);
+        let other = Route { partition: PartitionId(4), ..route };
+        assert_eq!(relays.find(a, route, Session(1)), Some(key));
+        assert_eq!(
+            [relays.find(b, route, Session(1)), relays.find(a, other, Session(1)), relays.find(a, route, Session(2))],
+            [None; 3]
+        );
+        relays.clients.get_mut(&key).expect("it was added").lent = 5;
+        assert!(relays.take_back(key, 3) && !relays.take_back(key, 3) && relays.take_back(key, 0));
+        relays.remove(key);
+        relays.add(key, route, a);
+        assert_eq!((relays.find(a, route, Session(1)), relays.find(a, route, Session(2))), (None, Some(key)));
+        assert!(!relays.take_back((key.0, PartitionId(9)), 0));
+    }
+}
