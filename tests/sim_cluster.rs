@@ -89,6 +89,7 @@ const LATER: &[&str] = &[
     "put_off",
     "stray",
     "hand_over",
+    "relayed",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a

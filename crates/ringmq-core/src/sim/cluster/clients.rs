@@ -1,5 +1,5 @@
 //! The clients of the cluster. They are those of a single node; here they are sent to the node that leads what they want,
-//! as far as the metadata says, and go elsewhere when it does not. Some publishers go to any node.
+//! as far as the metadata says, and go elsewhere when it does not. Some go to any node, which forwards and relays.
 
 use super::events::Happening;
 use super::meta::Key;
@@ -60,7 +60,9 @@ impl World {
             use Role::{Both, Consumer, Ordered, Publisher};
             let roles = [Publisher, Publisher, Publisher, Consumer, Consumer, Both, Both, Ordered];
             let role = roles[self.rng.below(roles.len() as u64) as usize];
-            let is_stray = role == Publisher && self.plan.faults.stray > 0.0 && self.rng.chance(self.plan.faults.stray);
+            let strays = self.plan.faults.strays;
+            let stray = if role == Publisher { strays.publishers } else { strays.consumers };
+            let is_stray = stray > 0.0 && self.rng.chance(stray);
             let node = if is_stray { self.rng.below(self.nodes.len() as u64) as usize } else { node };
             if self.takes_clients(node) {
                 self.nsq_client(role, key, node);
@@ -147,7 +149,7 @@ impl World {
     pub fn client_gone(&mut self, wire: u64) {
         if let Some(v) = self.clients.remove(&wire) {
             self.book.time_is(self.now / MS);
-            if matches!(&v.client, AnyClient::Nsq(c) if c.waits_for_operated()) {
+            if matches!(&v.client, AnyClient::Nsq(c) if c.asks_for_operated()) {
                 self.book.may_ask_for_operated(&(v.key.0, OPERATED.to_owned()), v.key.1);
             }
             self.book.hung_up(wire);

@@ -143,7 +143,8 @@ impl World {
         if off_until > self.now {
             return self.queue.put(off_until, Happening::Start { node: n });
         }
-        let cores = 1 + self.rng.below(self.plan.cores_max) as u16;
+        let drawn = 1 + self.rng.below(self.plan.cores_max) as u16;
+        let cores = if self.plan.relays() { self.plan.cores_max as u16 } else { drawn };
         let recovered = self.recover_somehow(n, cores);
         self.outcome.starts += 1;
         self.say(|| format!("node{n} starts with {cores} cores, generation {}", recovered.generation));

@@ -97,7 +97,7 @@ impl World {
         if is_rest && !matches!(answer, Answered::Unknown) {
             self.operator.settled.insert(key);
         }
-        let is_waiting = |c: &AnyClient| matches!(c, AnyClient::Nsq(c) if c.waits_for_operated());
+        let is_waiting = |c: &AnyClient| matches!(c, AnyClient::Nsq(c) if c.asks_for_operated());
         let is_wanted = self.clients.values().any(|v| v.key == key && is_waiting(&v.client));
         self.book.time_is(self.now / super::world::MS);
         self.book.operated(&channel(key), key.1, change, answer, is_wanted, is_rest);

@@ -17,6 +17,14 @@ pub enum Coordination {
     File,
 }
 
+/// Probabilities that an NSQ client comes to any node, and not to one that leads. No faults by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Strays {
+    pub publishers: f64,
+    /// All others.
+    pub consumers: f64,
+}
+
 /// Faults of the metadata store and of the way to it. Unless stated otherwise: a probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StoreFaults {
@@ -104,8 +112,7 @@ pub struct Faults {
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,
-    /// Probability that a client that publishes comes to any node, and not to one that leads. No fault by itself.
-    pub stray: f64,
+    pub strays: Strays,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -151,7 +158,8 @@ pub const FIELDS: &[Field] = &[
     ("operator", 0.3, 12.0, |f| &mut f.operator),
     ("role_change", 0.2, 0.6, |f| &mut f.role_change),
     ("put_off", 0.4, 1.0, |f| &mut f.put_off),
-    ("stray", 0.7, 1.0, |f| &mut f.stray),
+    ("stray", 0.7, 1.0, |f| &mut f.strays.publishers),
+    ("relayed", 0.7, 1.0, |f| &mut f.strays.consumers),
     ("hand_over", 0.3, 2.0, |f| &mut f.hand_over),
     ("request_lost", 0.4, 0.3, |f| &mut f.store.request_lost),
     ("request_late", 0.3, 0.1, |f| &mut f.store.request_late),
@@ -196,6 +204,8 @@ pub struct Plan {
     pub replicas: usize,
     pub min_isr: usize,
     pub cores_max: u64,
+    /// All nodes have so many cores, so that they relay subscriptions of each other's clients.
+    pub is_even: bool,
     pub topics: usize,
     pub partitions_max: u64,
     /// Clients at a time, and how many of them speak the native protocol.
@@ -226,7 +236,7 @@ impl Plan {
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
         let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
         let mut hand_over = Rng::new(seed ^ 0x4a2d);
-        let mut etcd = Rng::new(seed ^ 0xe7cd);
+        let (mut etcd, mut relayed) = (Rng::new(seed ^ 0xe7cd), Rng::new(seed ^ 0x4e1a));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -237,6 +247,7 @@ impl Plan {
                 "put_off" => &mut put_off,
                 "stray" => &mut stray,
                 "hand_over" => &mut hand_over,
+                "relayed" => &mut relayed,
                 name if APART.contains(&name) => &mut apart,
                 name if OF_ETCD.contains(&name) => &mut etcd,
                 _ => &mut rng,
@@ -254,6 +265,7 @@ impl Plan {
             replicas,
             min_isr,
             cores_max: 1 + rng.below(3),
+            is_even: relayed.chance(0.8),
             topics: 1 + rng.below(2) as usize,
             partitions_max: 1 + rng.below(3),
             clients: 3 + rng.below(6) as usize,
@@ -264,6 +276,11 @@ impl Plan {
         };
         plan.keep_survivable();
         plan
+    }
+
+    /// Whether consumers come to any node, and each node relays.
+    pub fn relays(&self) -> bool {
+        self.is_even && self.faults.strays.consumers > 0.0
     }
 
     /// Takes away the faults that this cluster cannot survive: with one node, or with an ISR that may be one node, nobody

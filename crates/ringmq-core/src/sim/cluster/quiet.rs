@@ -2,6 +2,7 @@
 //! producer gets its answers, every channel all that it is owed; then the nodes stop and all logs are the same.
 
 use super::check::Look;
+use super::clients::Visitor;
 use super::meta::Key;
 use super::node::recover_options;
 use super::plan::Coordination;
@@ -126,8 +127,10 @@ impl World {
 
     fn drain(&mut self, channel: ChannelKey, key: Key) {
         let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { return };
-        let is_served = self.clients.values().any(|v| v.key == key && v.node == leader && v.client.drains(&channel));
-        if is_served {
+        let is_relayed = self.plan.relays();
+        let stays = |client: &AnyClient| is_relayed && matches!(client, AnyClient::Nsq(_));
+        let drains = |v: &Visitor| v.key == key && (v.node == leader || stays(&v.client)) && v.client.drains(&channel);
+        if self.clients.values().any(drains) {
             return;
         }
         // an ordered channel stays so, and messages come in its own form
@@ -140,7 +143,8 @@ impl World {
             }
             return self.flush(wire);
         }
-        let wire = self.nsq_client(Role::Drain, key, leader);
+        let node = if is_relayed { self.rng.below(self.nodes.len() as u64) as usize } else { leader };
+        let wire = self.nsq_client(Role::Drain, key, if self.takes_clients(node) { node } else { leader });
         if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
             client.subscribe(&mut self.book, channel, 50);
         }

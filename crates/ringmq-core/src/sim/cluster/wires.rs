@@ -200,7 +200,8 @@ impl World {
         if let Some(v) = self.clients.get_mut(&wire)
             && let AnyClient::Nsq(client) = &mut v.client
         {
-            client.node_sent(&self.book, &bytes);
+            let is_relayed = self.meta.leader(v.key) != Some(v.node);
+            client.node_sent(&self.book, &bytes, is_relayed);
         }
         self.put_on_wire(wire, side, bytes);
     }

@@ -128,19 +128,24 @@ impl Client {
         self.subscription.as_ref() == Some(channel) && !self.has_failed
     }
 
-    /// True if it has asked for the channel that an operator changes, and has no answer.
-    pub fn waits_for_operated(&self) -> bool {
-        self.subscription.as_ref().is_some_and(|(_, channel)| channel == OPERATED) && !self.is_subscribed
+    /// True if a SUB of the channel that an operator changes may be under way for it: it has no answer, or its node in a cluster asks the
+    /// next leader.
+    pub fn asks_for_operated(&self) -> bool {
+        let is_it = self.subscription.as_ref().is_some_and(|(_, channel)| channel == OPERATED);
+        is_it && (!self.is_subscribed || self.reach.is_clustered && !self.has_failed)
     }
 
-    /// The node lets go of these bytes.
-    pub fn node_sent(&mut self, book: &Book, bytes: &[u8]) {
+    /// The node lets go of these bytes. What another node relays to it, that one has let go of before.
+    pub fn node_sent(&mut self, book: &Book, bytes: &[u8], is_relayed: bool) {
         let Some(channel) = self.subscription.clone().filter(|c| c.1 == OPERATED) else { return };
         self.sent.extend_from_slice(bytes);
         let sent = std::mem::take(&mut self.sent);
         let (frames, used) = frame::decode_all(&sent).expect("well-formed frames");
         for f in frames {
             let Frame::Message(m) = f else { continue };
+            if is_relayed {
+                continue;
+            }
             let id = self.id(book, m.id);
             book.a_pause_holds(&channel, id);
             book.what_an_operator_removed_never_comes(&channel, id, m.body, book.gone(&channel, id.partition.0));
