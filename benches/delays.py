@@ -14,9 +14,9 @@ one shard and else with its defaults; a consumer is connected, so that the chann
 - memory: of the process once all are put off; `growth` is per deferred message, from before the first.
 - in time: --paced messages of another topic that fall due one by one over ten seconds; how late each comes.
 - a crowd: --crowd messages that fall due in one second, while another topic has one message at a time go round. `late` is when the last of the
-  crowd came, after its time; the other topic's round trips are given before and during it.
+  crowd came, after its time; the other topic's round trips, measured by a process of its own, are given before and during it.
 """
-import argparse, random, statistics, struct, tempfile, threading, time
+import argparse, multiprocessing, os, random, statistics, struct, tempfile, time
 from servers import Client, commands, create, peak, resident, started
 
 BODY = b"x" * 100
@@ -58,17 +58,20 @@ def drain(client, count):
     return time.time()
 
 
-def round_trips(server, until, found):
-    """Milliseconds from a PUB to the message, one after the other."""
-    client, publisher = Client(server.tcp), Client(server.tcp)
+def round_trips(port, until, found, is_first):
+    """Milliseconds from a PUB to the message, one after the other. A process of its own: in a thread it would wait for Python's lock."""
+    if is_first:
+        os.nice(-19)
+    client, publisher, trips = Client(port), Client(port), []
     client.ok(b"SUB other ch\n")
     client.wire.sendall(b"RDY 1\n")
     while not until.is_set():
         begun = time.monotonic()
         publish([publisher], b"other", 1, 1, None)
         drain(client, 1)
-        found.append((time.time(), 1000 * (time.monotonic() - begun)))
+        trips.append((time.time(), 1000 * (time.monotonic() - begun)))
         time.sleep(0.005)
+    found.put(trips)
 
 
 def paced(server, options):
@@ -104,12 +107,13 @@ def crowd(server, options):
     # Long enough for all to be published before.
     due = time.time() + 5 + options.crowd / 20_000
     publish([Client(server.tcp)], b"crowd", options.crowd, 500, lambda: int(1000 * (due - time.time() + random.random())))
-    over, trips = threading.Event(), []
-    other = threading.Thread(target=round_trips, args=(server, over, trips))
+    over, found = multiprocessing.Event(), multiprocessing.Queue()
+    other = multiprocessing.Process(target=round_trips, args=(server.tcp, over, found, options.first))
     other.start()
     last = drain(client, options.crowd)
     time.sleep(0.1)
     over.set()
+    trips = found.get()
     other.join()
     before = [ms for at, ms in trips if at < due]
     during = [ms for at, ms in trips if due <= at <= last]
@@ -144,7 +148,8 @@ def measure(name, command, options):
             print(f"{name:5} in time: late by {at(0.5):.1f} ms (median), {at(0.99):.1f} (99 %), {late[-1]:.1f} (most); least {late[0]:.1f}")
         if options.crowd:
             late, calm, busy = crowd(server, options)
-            show = lambda ms: f"{statistics.median(ms):.1f} ms (at most {max(ms):.1f})" if ms else "none"
+            at = lambda ms, share: sorted(ms)[min(int(share * len(ms)), len(ms) - 1)]
+            show = lambda ms: f"{at(ms, 0.5):.1f} ms (99 %: {at(ms, 0.99):.1f}, at most {max(ms):.1f})" if ms else "none"
             print(f"{name:5} crowd of {options.crowd:,}: last {late:.2f} s late; round trips of another topic {show(calm)}, then {show(busy)}")
 
 
@@ -156,10 +161,11 @@ def main():
     parser.add_argument("--connections", type=int, default=1, help="that publish")
     parser.add_argument("--paced", type=int, default=5_000, help="0: none")
     parser.add_argument("--crowd", type=int, default=1_000_000, help="0: none")
+    parser.add_argument("--first", action="store_true", help="server and round trips go before other work of a busy machine (nice -19; needs root)")
     parser.add_argument("--folder", default=tempfile.gettempdir())
     options = parser.parse_args()
     for name, command in commands().items():
-        measure(name, command, options)
+        measure(name, ["nice", "-n", "-19"] * options.first + command, options)
 
 
 main()
