@@ -11,9 +11,10 @@ the first of a round changes. The figures are medians over the rounds:
 - `msg/s`: messages per second of all connections together;
 - `CPU us`: user and system time of the server for one message, from the scheduler's counters of its threads (/proc/<pid>/task/*/schedstat).
   Other work on the machine changes it little;
+- `load CPU us`: the same of the Go program, which shares the machine's CPUs with the server;
 - `ratio`: nsqd's CPU by the node's, and the node's rate by nsqd's: above 1 the node is better.
 """
-import argparse, glob, os, statistics, subprocess, tempfile
+import argparse, glob, os, resource, statistics, subprocess, tempfile
 from servers import ROOT, commands, create, started
 
 TRANSPORTS = ("plain", "snappy", "deflate", "tls", "tls_snappy", "tls_deflate")
@@ -31,6 +32,12 @@ def cpu(pid):
     return total / 1e9
 
 
+def children():
+    """CPU seconds of the loads that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Bench:
     def __init__(self, options):
         self.options = options
@@ -41,12 +48,12 @@ class Bench:
                         "-keyout", "key.pem", "-out", "cert.pem"], cwd=options.scratch, check=True, capture_output=True)
 
     def run(self, server, work, transport, topic, size):
-        before = cpu(server.pid)
+        before, load_before = cpu(server.pid), children()
         seconds = float(subprocess.run(
             [self.load, f"-address=127.0.0.1:{server.tcp}", "-transport=" + transport, "-work=" + work, "-topic=" + topic, f"-size={size}",
              f"-messages={self.options.messages}"], check=True, capture_output=True, text=True, timeout=300).stdout)
         count = self.options.messages
-        return count / seconds, 1e6 * (cpu(server.pid) - before) / count
+        return count / seconds, 1e6 * (cpu(server.pid) - before) / count, 1e6 * (children() - load_before) / count
 
     def round(self, command, size, found):
         """Each transport publishes to a topic of its own, and consumes what it published."""
@@ -74,14 +81,14 @@ def main():
             for size in options.sizes:
                 for name, command in servers if number % 2 == 0 else reversed(servers):
                     bench.round(command, size, found[name])
-    print("| size | transport | work | " + "".join(f"{name} msg/s | {name} CPU us | " for name, _ in servers) + "CPU ratio | rate ratio |")
-    print("|---|---|---|" + "---|" * (2 * len(servers) + 2))
+    print("| size | transport | work | " + "".join(f"{name} msg/s | {name} CPU us | load CPU us | " for name, _ in servers) + "CPU ratio | rate ratio |")
+    print("|---|---|---|" + "---|" * (3 * len(servers) + 2))
     for key in found["node"]:
         medians = {name: [statistics.median(column) for column in zip(*found[name][key])] for name in found}
-        row = "".join(f"{rate:,.0f} | {used:.2f} | " for rate, used in medians.values())
+        row = "".join(f"{rate:,.0f} | {used:.2f} | {load:.2f} | " for rate, used, load in medians.values())
         ratios = "- | - |"
         if "nsqd" in medians:
-            (rate, used), (nsqd_rate, nsqd_used) = medians["node"], medians["nsqd"]
+            (rate, used, _), (nsqd_rate, nsqd_used, _) = medians["node"], medians["nsqd"]
             ratios = f"{nsqd_used / used:.2f} | {rate / nsqd_rate:.2f} |"
         print("| %d B | %s | %s | " % key + row + ratios)
 
