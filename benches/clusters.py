@@ -3,8 +3,17 @@ import json, os, random, shutil, signal, socket, subprocess, time, urllib.error,
 
 from bars import fail
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 START_LIMIT = 60
 taken = set()
+
+
+def arguments(parser):
+    """Those of every bench of a cluster, read together with the parser's own."""
+    parser.add_argument("--folder", help="where the data are")
+    parser.add_argument("--ringmq", default=os.environ.get("RINGMQ", os.path.join(ROOT, "target/release/ringmq")))
+    parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="one more flag of the nodes")
+    return parser.parse_args()
 
 
 def free_port():

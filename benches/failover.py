@@ -19,12 +19,11 @@ Then the node comes back, and the next failover begins when every replica is in 
 
 Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
 """
-import argparse, os, random, shutil, signal, sys, tempfile, threading, time
+import argparse, random, shutil, signal, sys, tempfile, threading, time
 
 from bars import fail
-from clusters import Cluster, connect, publish_once
+from clusters import Cluster, arguments, connect, publish_once
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TOPIC, PARTITIONS = "orders", 3
 PROBE_PAUSE = 0.004
 OUTAGE_MAX = 60
@@ -35,10 +34,7 @@ def main():
     parser.add_argument("how", nargs="*", default=["killed", "silent"], choices=["killed", "silent"])
     parser.add_argument("--lease", type=int, action="append", help="seconds; may be repeated")
     parser.add_argument("--failovers", type=int, default=50)
-    parser.add_argument("--folder", help="where the data are")
-    parser.add_argument("--ringmq", default=os.environ.get("RINGMQ", os.path.join(ROOT, "target/release/ringmq")))
-    parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="one more flag of the nodes")
-    args = parser.parse_args()
+    args = arguments(parser)
     held = True
     for how in args.how:
         for lease in args.lease or [3, 10]:

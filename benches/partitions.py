@@ -11,9 +11,8 @@ resident memory of the largest node and of etcd at its end, and the requests tha
 import argparse, json, os, shutil, signal, sys, tempfile, time
 
 from bars import fail
-from clusters import Cluster, connect, get, publish_once, wait
+from clusters import Cluster, arguments, connect, get, publish_once, wait
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIMIT = 600
 FLAGS = ["--shards=2", "--journal-bytes=16MiB"]
 
@@ -24,10 +23,7 @@ def main():
     parser.add_argument("--partitions", type=int, default=50, help="of each topic")
     parser.add_argument("--rest", type=float, default=30, help="seconds of rest that are measured")
     parser.add_argument("--lease", type=int, default=10)
-    parser.add_argument("--folder", help="where the data are")
-    parser.add_argument("--ringmq", default=os.environ.get("RINGMQ", os.path.join(ROOT, "target/release/ringmq")))
-    parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="one more flag of the nodes")
-    args = parser.parse_args()
+    args = arguments(parser)
     folder = tempfile.mkdtemp(prefix="partitions-", dir=args.folder)
     flags = [*FLAGS, f"--lease-ttl={args.lease}s", "--lease-ttl-floor=1s", *args.serve]
     cluster = Cluster(args.ringmq, folder, flags)

@@ -6,43 +6,27 @@ gevent.monkey.patch_all()
 
 import base64
 import json
-import logging
-import ssl
 import sys
 
 import gnsq
 from gevent.fileobject import FileObject
 
-logging.disable(logging.CRITICAL)
+import control
+from control import Held, tell
 
 
-def tell(**line):
-    print(json.dumps(line), flush=True)
-
-
-def config(options):
-    asked = {"snappy": options.get("snappy", False)}
-    if "deflate" in options:
-        asked.update(deflate=True, deflate_level=options["deflate"])
-    if "auth" in options:
-        asked["auth_secret"] = options["auth"].encode()
-    if "timeout_ms" in options:
-        asked["message_timeout"] = options["timeout_ms"]
-    if "tls" in options:
-        files = options["tls"]
-        asked.update(tls_v1=True, tls_options={
-            "ca_certs": files["ca"], "cert_reqs": ssl.CERT_REQUIRED, "certfile": files["cert"], "keyfile": files["key"]})
-    return asked
+def config(request):
+    return control.config(request.get("options", {}), str.encode, "message_timeout")
 
 
 class Client:
     def __init__(self):
-        self.held = {}
+        self.held = Held(lambda message, delay_ms: message.requeue(delay_ms, backoff=False))
 
     def connect(self, request):
         # Not its Producer, which takes the OK of a layer for the answer to a publish.
         host, port = request["address"].split(":")
-        self.producer = gnsq.NsqdTCPClient(host, int(port), **config(request.get("options", {})))
+        self.producer = gnsq.NsqdTCPClient(host, int(port), **config(request))
         self.producer.connect()
         # with AUTH, where the node asks for it
         self.producer.identify()
@@ -64,28 +48,13 @@ class Client:
 
     def subscribe(self, request):
         def take(consumer, message):
-            message.enable_async()
-            name = message.id.decode()
-            self.held[name] = message
-            tell(message=name, attempts=message.attempts, body=base64.b64encode(message.body).decode())
-            if request.get("finishes"):
-                self.answer({"do": "finish", "id": name})
+            self.held.take(message, request.get("finishes"))
 
         self.consumer = gnsq.Consumer(
             request["topic"], request["channel"], request.get("addresses", []),
             ["http://" + lookup for lookup in request.get("lookups", [])], max_tries=0, max_in_flight=request["in_flight"],
-            lookupd_poll_interval=1, lookupd_poll_jitter=0, message_handler=take, **config(request.get("options", {})))
+            lookupd_poll_interval=1, lookupd_poll_jitter=0, message_handler=take, **config(request))
         self.consumer.start(block=False)
-
-    def answer(self, request):
-        message = self.held[request["id"]]
-        if request["do"] == "touch":
-            return message.touch()
-        del self.held[request["id"]]
-        if request["do"] == "finish":
-            message.finish()
-        else:
-            message.requeue(request.get("delay_ms", 0), backoff=False)
 
     def do(self, request):
         what = request["do"]
@@ -95,7 +64,7 @@ class Client:
             self.consumer.close()
             self.consumer.join(timeout=5)
         else:
-            self.answer(request)
+            self.held.answer(request)
 
 
 client = Client()

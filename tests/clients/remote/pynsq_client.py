@@ -3,41 +3,25 @@
 import asyncio
 import base64
 import json
-import logging
-import ssl
 import sys
 import threading
 
 import nsq
 
-logging.disable(logging.CRITICAL)
+import control
+from control import Held, tell
 
 
-def tell(**line):
-    print(json.dumps(line), flush=True)
-
-
-def config(options):
-    asked = {"snappy": options.get("snappy", False)}
-    if "deflate" in options:
-        asked.update(deflate=True, deflate_level=options["deflate"])
-    if "auth" in options:
-        asked["auth_secret"] = options["auth"]
-    if "timeout_ms" in options:
-        asked["msg_timeout"] = options["timeout_ms"]
-    if "tls" in options:
-        files = options["tls"]
-        asked.update(tls_v1=True, tls_options={
-            "ca_certs": files["ca"], "cert_reqs": ssl.CERT_REQUIRED, "certfile": files["cert"], "keyfile": files["key"]})
-    return asked
+def config(request):
+    return control.config(request.get("options", {}), str, "msg_timeout")
 
 
 class Client:
     def __init__(self):
-        self.held = {}
+        self.held = Held(lambda message, delay_ms: message.requeue(backoff=False, time_ms=delay_ms))
 
     async def connect(self, request):
-        self.writer = nsq.Writer([request["address"]], **config(request.get("options", {})))
+        self.writer = nsq.Writer([request["address"]], **config(request))
         for _ in range(250):
             if any(conn.state == "CONNECTED" for conn in self.writer.conns.values()):
                 return
@@ -64,27 +48,12 @@ class Client:
 
     async def subscribe(self, request):
         def take(message):
-            message.enable_async()
-            name = message.id.decode()
-            self.held[name] = message
-            tell(message=name, attempts=message.attempts, body=base64.b64encode(message.body).decode())
-            if request.get("finishes"):
-                self.answer({"do": "finish", "id": name})
+            self.held.take(message, request.get("finishes"))
 
         self.reader = nsq.Reader(
             request["topic"], request["channel"], message_handler=take, max_tries=0, max_in_flight=request["in_flight"],
             nsqd_tcp_addresses=request.get("addresses", []), lookupd_poll_interval=1, lookupd_poll_jitter=0.0,
-            lookupd_http_addresses=["http://" + lookup for lookup in request.get("lookups", [])], **config(request.get("options", {})))
-
-    def answer(self, request):
-        message = self.held[request["id"]]
-        if request["do"] == "touch":
-            return message.touch()
-        del self.held[request["id"]]
-        if request["do"] == "finish":
-            message.finish()
-        else:
-            message.requeue(backoff=False, time_ms=request.get("delay_ms", 0))
+            lookupd_http_addresses=["http://" + lookup for lookup in request.get("lookups", [])], **config(request))
 
     async def do(self, request):
         what = request["do"]
@@ -93,7 +62,7 @@ class Client:
         elif what == "leave":
             self.reader.close()
         else:
-            self.answer(request)
+            self.held.answer(request)
 
 
 async def main():
