@@ -8,6 +8,8 @@ use crate::base::{LogId, Now, Position};
 use crate::channel::{Copy, ForwardPolicy, Source};
 use crate::config::Settings;
 use crate::format::batch::CopyOf;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 /// Most copies that one turn of a channel makes.
@@ -22,6 +24,9 @@ pub struct Copies {
     forward: ForwardPolicy,
     last_number: u64,
     outcomes: Vec<Outcome>,
+    /// Number of each channel's copies that are appended and not settled. An operator's change waits for them: a copy that is committed
+    /// behind the end to which a channel is moved would come, and so would one that a new channel of the name finds.
+    under_way: HashMap<ChannelKey, u32>,
 }
 
 /// Outcome of the copy of a message.
@@ -36,6 +41,7 @@ pub struct Outcome {
 }
 
 /// Copies that a channel gets in one turn.
+#[derive(Default)]
 pub struct Wanted {
     /// Each with its number.
     copies: Vec<(u64, Copy)>,
@@ -46,15 +52,16 @@ pub struct Wanted {
 impl Copies {
     pub fn new(settings: &Settings) -> Copies {
         let after = Duration::from_millis(settings.forward_deferred_after_ms);
-        Copies { forward: ForwardPolicy { held_bytes: settings.max_bytes_per_file, after }, last_number: 0, outcomes: vec![] }
+        let forward = ForwardPolicy { held_bytes: settings.max_bytes_per_file, after };
+        Copies { forward, last_number: 0, outcomes: vec![], under_way: HashMap::new() }
     }
 
     /// The next copies that a channel wants, each with its number. `end`: of what the channel may read.
     pub fn wanted(&mut self, c: &mut ChannelState, now: Now, end: Position, source: &mut impl Source) -> Wanted {
-        let (mut copies, mut bytes) = (vec![], 0);
-        if c.copies_at > now.ticks {
-            return Wanted { copies, has_more: false };
+        if c.copies_at > now.ticks || c.machine.is_syncing() {
+            return Wanted::default();
         }
+        let (mut copies, mut bytes) = (vec![], 0);
         c.machine.look_forward(now.ticks, end, self.forward, source);
         while c.machine.wants_copies() {
             if copies.len() == TURN_COPIES_MAX || bytes >= TURN_BYTES_MAX {
@@ -68,8 +75,19 @@ impl Copies {
         Wanted { copies, has_more: false }
     }
 
+    /// Outcome of a copy that was appended.
     pub fn note(&mut self, outcome: Outcome) {
+        if let Entry::Occupied(mut entry) = self.under_way.entry(outcome.key) {
+            *entry.get_mut() -= 1;
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
         self.outcomes.push(outcome);
+    }
+
+    pub fn is_under_way(&self, key: ChannelKey) -> bool {
+        self.under_way.contains_key(&key)
     }
 }
 
@@ -79,7 +97,7 @@ impl Engine {
         for (number, copy) in wanted.copies {
             is_refused = is_refused || !self.append_copy(now, key, number, &copy);
             if is_refused {
-                self.copies.note(Outcome { key, id: copy.log_id, number, is_committed: false });
+                self.copies.outcomes.push(Outcome { key, id: copy.log_id, number, is_committed: false });
             }
         }
         if is_refused {
@@ -104,12 +122,24 @@ impl Engine {
             let copy_of = CopyOf { log_id, unix_ns, attempts, channel: name.as_str() };
             e.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.outbox.io())
         });
-        matches!(attempt, Attempt::Accepted)
+        let is_accepted = matches!(attempt, Attempt::Accepted);
+        if is_accepted {
+            *self.copies.under_way.entry(key).or_default() += 1;
+        }
+        is_accepted
+    }
+
+    /// Whether an operator waits for a change of the channel. No further copy of its messages begins meanwhile.
+    pub(super) fn is_change_waiting(&self, key: ChannelKey) -> bool {
+        let p = self.partitions.get(key.partition_idx());
+        let name = p.channels.get(key.channel as usize).map(|c| &c.name);
+        self.operators.offsets.is_waiting(key) || self.operators.is_waiting(&p.dir, name)
     }
 
     /// Reports to the channels what came of their copies.
     pub fn settle_copies(&mut self, now: Now) {
-        for Outcome { key, id, number, is_committed } in std::mem::take(&mut self.copies.outcomes) {
+        let outcomes = std::mem::take(&mut self.copies.outcomes);
+        for &Outcome { key, id, number, is_committed } in &outcomes {
             let Some(c) = self.partitions.channel_mut(key) else { continue };
             c.machine.copied(id, number, is_committed);
             if c.machine.is_dirty() {
@@ -118,6 +148,13 @@ impl Engine {
                 self.wake_channel(key);
             }
             self.open_memory.count(&mut self.partitions, key);
+        }
+        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
+            self.go_on_setting(now, key);
+        }
+        if !outcomes.is_empty() {
+            self.go_on_operating(now);
+            self.go_on_emptying();
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::bundles::Bundles;
 use super::client::Client;
+use super::copies::Wanted;
 use super::native::{self, NativeClients};
 use super::partitions::ChannelKey;
 use super::replication::Cluster;
@@ -188,6 +189,8 @@ impl Shard {
             let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
             (p.flows_to(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
+        // A copy behind the mark of a pause would go when the topic is emptied; the channel has the message since before.
+        let may_copy = e.partitions.get(idx).pause.is_none() && !e.is_change_waiting(key);
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         e.open_memory.give_room(c);
         c.queued = false;
@@ -215,7 +218,7 @@ impl Shard {
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
-        let copies = e.copies.wanted(c, now, end, &mut source);
+        let copies = if may_copy { e.copies.wanted(c, now, end, &mut source) } else { Wanted::default() };
         let deadline = c.machine.deadline();
         let mut hungry = e.agenda.take_hungry();
         if multi {

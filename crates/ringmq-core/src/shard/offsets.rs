@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! SetOffset ─> place known, or searched in the commit logs ─> the batch is read: the border of a message
-//!           ─> once no other change of the cursor waits: moved, journaled ─> final ─> answered with where it stands
+//!           ─> once no other change of the cursor waits, and no copy is under way: moved, journaled ─> final ─> answered with where it stands
 //! ```
 //! What is in flight, waits or is deferred is dropped: it comes again if it lies behind the place. The channel hands out
 //! nothing until the change is final. Each partition is set by its own core.
@@ -54,6 +54,11 @@ impl Offsets {
     /// A channel of the topic is about to be moved.
     pub fn is_any_of(&self, topic: TopicId) -> bool {
         self.reading.iter().chain(&self.waiting).any(|w| w.set.topic.id == topic)
+    }
+
+    /// Whether somebody waits to move this channel.
+    pub fn is_waiting(&self, key: ChannelKey) -> bool {
+        self.waiting.iter().any(|w| w.key == key)
     }
 }
 
@@ -157,11 +162,14 @@ impl Engine {
         let idx = key.partition_idx();
         let is_replicated = self.partitions.get(idx).seat().is_some();
         let oldest = if is_replicated { self.oldest(idx) } else { self.store.start(idx) };
+        let (committed, is_copying) = (self.partitions.get(idx).committed(), self.copies.is_under_way(key));
         let Some(c) = self.partitions.channel_mut(key) else { return };
-        if c.machine.is_syncing() {
+        if c.machine.is_syncing() || is_copying {
             return self.operators.offsets.waiting.push(WantedOffset { key, ..wanted });
         }
         let WantedOffset { set, setter, at, .. } = wanted;
+        // While it waited copies came that the end is behind.
+        let at = if set.to == Start::Newest { committed } else { at };
         let at = if at.log_id < oldest.log_id { oldest } else { at };
         let mut dropped = vec![];
         let mut drop = |sub, num| dropped.push((sub, num));

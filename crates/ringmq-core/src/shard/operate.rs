@@ -1,7 +1,7 @@
 //! What an operator does to a channel, in one partition: creates, pauses and deletes it. (To empty it is to set its offset to the end.)
 //!
 //! ```text
-//! ChangeChannel ─> once no other change of the channel waits: made, journaled ─> final ─> answered; else taken back
+//! ChangeChannel ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled ─> final ─> answered; else taken back
 //! ```
 //! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and leaves alone what is in
 //! flight. *Delete* takes the clients off at once, but the channel keeps its place, and retention what it would need again, until that is
@@ -21,7 +21,7 @@ use super::partitions::ChannelKey;
 use super::replication::loss::Acceptances;
 use super::timers::Timer;
 use super::topic_empty::Emptying;
-use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId};
+use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId};
 use crate::log::PartitionIdx;
 use crate::seam::message::{ChangeChannel, ChannelChange};
 use crate::seam::{
@@ -69,6 +69,15 @@ pub(super) struct Collects {
     pub to: Position,
 }
 
+impl Operators {
+    /// Whether a change of this channel waits, or one of the topic's content.
+    pub fn is_waiting(&self, dir: &PartitionDir, channel: Option<&ChannelName>) -> bool {
+        let is_it =
+            |o: &Operator| (o.set.topic.id, o.set.partition) == (dir.topic_id, dir.partition) && Some(&o.set.channel) == channel;
+        self.changes.waiting.iter().any(is_it) || self.emptying.is_waiting(dir)
+    }
+}
+
 /// Nothing more to say, or it waits.
 type Begun = Result<(), SetOffsetError>;
 
@@ -96,7 +105,8 @@ impl Engine {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
         let is_spreading = set.partition == PartitionId(0) && self.is_spreading(set.topic.id, Some(&set.channel));
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
-        if c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
+        let is_copying = set.change == ChannelChange::Delete && self.copies.is_under_way(key);
+        if is_copying || c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //! The answer follows the last record.
 
 use super::engine::Engine;
-use super::partitions::Partition;
+use super::partitions::{ChannelKey, Partition};
 use super::removal::Asker;
 use crate::base::{PartitionDir, PartitionId, Position, TopicRef};
 use crate::format::cursor::Interval;
@@ -20,6 +20,12 @@ pub(super) struct Emptying {
     records: VecDeque<(RecordTicket, Asker)>,
     /// Askers that wait until a change of one of the partition's channels is final.
     waiting: Vec<(TopicRef, PartitionId, Asker)>,
+}
+
+impl Emptying {
+    pub fn is_waiting(&self, dir: &PartitionDir) -> bool {
+        self.waiting.iter().any(|(topic, partition, _)| (topic.id, *partition) == (dir.topic_id, dir.partition))
+    }
 }
 
 enum Begun {
@@ -66,7 +72,8 @@ impl Engine {
         };
         let p = self.partitions.get(idx);
         let (from, end) = (p.flows_to(), p.committed());
-        if p.channels.iter().any(|(_, c)| c.machine.is_syncing()) {
+        let is_copying = |i| self.copies.is_under_way(ChannelKey { partition: idx.0, channel: i });
+        if p.channels.iter().any(|(i, c)| c.machine.is_syncing() || is_copying(i as u32)) {
             return Ok(Begun::Waits);
         }
         tracing::info!(topic = %topic.name, %partition, count = end.count, "emptying the topic");

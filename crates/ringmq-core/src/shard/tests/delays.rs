@@ -131,3 +131,21 @@ fn a_publish_deferred_for_a_month_keeps_no_segment_of_the_traffic_behind_it() {
         assert_eq!(messages(&mut n, c), [format!("{id} 1 later")]);
     }
 }
+
+/// What stands behind the mark of a pause goes when the topic is emptied; the channel had the message before.
+#[test]
+fn a_far_off_retry_is_copied_when_the_topics_pause_ends() {
+    let mut n = Node::new(1, 1);
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    n.send(c, b"SUB t ch\nRDY 1\n");
+    let id = n.id("t", 0, 1);
+    let pause = crate::seam::message::ChannelChange::Create { first: Some(false), is_alone: true };
+    n.operate(0, "#paused", pause).expect("it is paused");
+    n.send(c, format!("REQ {id} {LONG_MS}\n").as_bytes());
+    n.pass_time(Duration::from_secs(2));
+    assert_eq!(confirmed(&n, "ch"), 1, "it waits in memory");
+    n.operate(0, "#paused", crate::seam::message::ChannelChange::Delete).expect("the pause ends");
+    n.pass_time(Duration::from_secs(2));
+    assert_eq!(confirmed(&n, "ch"), 2);
+}

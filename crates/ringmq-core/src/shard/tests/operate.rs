@@ -326,3 +326,22 @@ fn an_ephemeral_channel_is_paused_and_deleted_without_the_journal() {
     assert_eq!(n.operate(1, "ch#ephemeral", ChannelChange::Delete), Ok(false));
     assert!(n.closed.contains(&c) && n.channels(1).is_empty());
 }
+
+/// A far-off retry whose copy is not durable yet when the channel is emptied or deleted.
+#[test]
+fn what_is_being_copied_goes_with_what_the_channel_had() {
+    for is_deleted in [false, true] {
+        let mut n = Node::new(1, 2);
+        n.publish_all(1, &["old"]);
+        let (c, got) = n.subscribed(0, "ch", 1);
+        n.step(0, Event::Bytes { conn: c, bytes: format!("REQ {} 3600000\n", id_of(&got[0])).as_bytes() });
+        n.end_turn(0);
+        match is_deleted {
+            true => assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Ok(false)),
+            false => n.empty(1, "ch"),
+        }
+        n.pass_time(Duration::from_secs(3601));
+        let (_, got) = n.subscribed(0, "ch", 9);
+        assert_eq!(bodies(&got), Vec::<&str>::new(), "deleted: {is_deleted}");
+    }
+}
