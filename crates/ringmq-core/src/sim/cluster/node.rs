@@ -15,7 +15,7 @@ use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, MovedSession};
 use crate::shard::{Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
-use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
+use crate::sim::node::world::{FORWARD_AFTER_MS, MSG_TIMEOUT_MS, SEGMENT_BYTES};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -254,6 +254,7 @@ impl World {
             partitions: 1,
             journal_bytes,
             max_bytes_per_file: SEGMENT_BYTES,
+            forward_deferred_after_ms: FORWARD_AFTER_MS,
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],

@@ -21,6 +21,8 @@ use crate::sim::node::native::NativeRole;
 
 /// Patience in simulated time; a partition opens and catches up within a few seconds.
 const PATIENCE: u64 = 90 * SECOND;
+/// Simulated time that a message takes from a leader to a client at rest, and its FIN to the book.
+const WAY_MS: u64 = 150;
 
 impl World {
     pub fn converge(&mut self) {
@@ -44,6 +46,7 @@ impl World {
         }
         self.publish_at_rest();
         self.wait(until, "what is published at rest comes", World::has_drained);
+        self.defer_at_rest();
         self.let_groups_come();
         self.book.producers_converge(false);
         self.book.acked_survives_to_every_channel();
@@ -163,6 +166,29 @@ impl World {
         }
         let text = self.describe();
         panic!("quiet_cluster_converges: no publish is taken by {left:?}\n{text}");
+    }
+
+    /// What is deferred at rest comes in its time (`due_times_hold`).
+    fn defer_at_rest(&mut self) {
+        if self.plan.faults.put_off == 0.0 {
+            return;
+        }
+        let since_ms = self.now / MS;
+        let keys: Vec<Key> = self.meta.keys().into_iter().filter(|key| self.meta.topics[&key.0].partitions == 1).collect();
+        for key in keys {
+            let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { continue };
+            let wire = self.nsq_client(Role::Publisher, key, leader);
+            if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
+                client.defer_some(&mut self.book, &mut self.rng);
+            }
+            self.flush(wire);
+        }
+        for _ in 0..120 {
+            self.run_until(self.now + 50 * MS);
+            self.has_drained();
+            self.book.time_is(self.now / MS);
+            self.book.none_is_late(since_ms, WAY_MS);
+        }
     }
 
     /// Partitions that took no publish.

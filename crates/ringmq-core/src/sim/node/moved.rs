@@ -127,7 +127,7 @@ impl Book {
             let id = |id| (channel.0, MessagePlace::new(PartitionId(*partition), id));
             for (_, n) in ids.range(id(at)..id(confirmed)) {
                 assert!(
-                    self.is_finished(channel, *n),
+                    self.is_finished(channel, *n) || found.has_copy(*n, channel),
                     "{name}: {channel:?} {partition} was set to {at:?}, {n} unfinished: {image:?}"
                 );
             }
@@ -177,7 +177,7 @@ impl Book {
         Some(Floor { at: place.floor?, serial: place.serial })
     }
 
-    /// A message comes to a subscription that was asked for when this was the floor.
+    /// A message comes to a subscription that was asked for when this was the floor. `id`: where it stands, or its copy.
     pub fn set_offset_is_never_undone(&self, channel: &ChannelKey, id: MessagePlace, floor: Option<Floor>) {
         let Some(floor) = floor else { return };
         let place = self.moved.places.get(&(channel.clone(), id.partition.0));

@@ -469,9 +469,9 @@ impl NativeClient {
         let mut walk = Walk::resume(payload, m.log_id, m.base_unix_ns);
         let mut num = 0;
         for message in walk.by_ref() {
-            let id = MessagePlace::new(PartitionId(sub.partition), message.log_id);
-            let id = message.copy_of.map_or(id, |copy_of| book.comes_as_copy(&sub.channel, id, copy_of, message.body));
-            book.set_offset_is_never_undone(&sub.channel, id, sub.floor);
+            let at = MessagePlace::new(PartitionId(sub.partition), message.log_id);
+            let id = message.copy_of.map_or(at, |copy_of| book.comes_as_copy(&sub.channel, at, copy_of, message.body));
+            book.set_offset_is_never_undone(&sub.channel, at, sub.floor);
             book.delivered(&sub.channel, id, message.body);
             book.counts.native_delivered += 1;
             sub.held.insert(message.log_id.0);

@@ -121,7 +121,10 @@ impl Reader {
                     m.body.get(PLACE_LEN..).expect("it has its place in front")
                 }
                 Kind::Moved => {
-                    book.set_offset_is_never_undone(&self.channel, id, book.floor(&self.channel, self.place.1));
+                    // A copy comes under the first id, wherever it stands.
+                    if !book.may_be_twice(&self.channel, id) {
+                        book.set_offset_is_never_undone(&self.channel, id, book.floor(&self.channel, self.place.1));
+                    }
                     m.body
                 }
                 Kind::Operated => {

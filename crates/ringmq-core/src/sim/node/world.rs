@@ -34,13 +34,6 @@ pub const MSG_TIMEOUT_MS: u64 = 5_000;
 pub const FORWARD_AFTER_MS: u64 = 1_000;
 const CLIENTS_MAX: usize = 8;
 
-/// `--forward-deferred-after` of a run. A plan with other concerns makes no copies forward: the checks of ordered, moved and emptied
-/// channels and of native clients tell messages by where they stood first.
-fn forward_after_ms(plan: &Plan) -> u64 {
-    let others = plan.order + plan.removals + plan.pauses + plan.native + plan.both + plan.ephemeral + plan.rot;
-    if others == 0.0 && !plan.firsts { FORWARD_AFTER_MS } else { Settings::default().forward_deferred_after_ms }
-}
-
 enum Mail {
     Mesh(MeshMessage),
     Moved { conn: u64, session: Box<MovedSession>, unread: Vec<u8> },
@@ -130,7 +123,7 @@ impl<'a> World<'a> {
             partitions: 1 + rng.below(plan.partitions_max) as u16,
             journal_bytes: recovered.journals[0].file_len,
             max_bytes_per_file: SEGMENT_BYTES,
-            forward_deferred_after_ms: forward_after_ms(plan),
+            forward_deferred_after_ms: FORWARD_AFTER_MS,
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
@@ -249,7 +242,7 @@ impl<'a> World<'a> {
         for _ in 0..40 {
             self.pass_time(1000);
             self.drain_all();
-            self.book.none_is_late(since_ms);
+            self.book.none_is_late(since_ms, 0);
         }
         self.publish_at_rest();
         self.ephemeral_topics_go();

@@ -62,15 +62,15 @@ impl Book {
     }
 
     /// The channel may have the message and a copy of it: after a REQ, or since it was published deferred and held back much.
-    pub(super) fn may_be_twice(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
+    pub fn may_be_twice(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
         let is_deferred = |n: &usize| self.messages[*n].delay_ms > FORWARD_AFTER_MS;
         self.put_off.contains(&(channel.clone(), id)) || self.ids.get(&(channel.0, id)).is_some_and(is_deferred)
     }
 
     /// While every consumer finishes at once, what falls due is finished: `due_times_hold` on the other side. `since_ms`: from when on
-    /// they do.
-    pub fn none_is_late(&self, since_ms: u64) {
-        let is_over = |due_by_ms: u64| due_by_ms > since_ms && due_by_ms + LATE_MS <= self.wall_ms;
+    /// they do. `way_ms`: what the way to the clients takes.
+    pub fn none_is_late(&self, since_ms: u64, way_ms: u64) {
+        let is_over = |due_by_ms: u64| due_by_ms > since_ms && due_by_ms + LATE_MS + way_ms <= self.wall_ms;
         for (n, m) in
             self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged && m.delay_ms > 0 && is_over(m.due_by_ms))
         {
