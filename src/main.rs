@@ -6,7 +6,6 @@
 mod parts;
 mod reread;
 
-use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Command};
 use reread::LogLevel;
 use ringmq::config::{self, Asked, Surroundings};
@@ -26,7 +25,7 @@ fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => {
             end_quietly_when_the_pipe_closes();
-            without_far_tips(error).exit()
+            ringmq_tools::tips::without_far_tips(error).exit()
         }
     };
     // A node must not end because somebody closed the pipe of its log; `load` goes on measuring.
@@ -61,31 +60,6 @@ fn main() -> ExitCode {
 fn end_quietly_when_the_pipe_closes() {
     // SAFETY: no other thread runs yet, and SIG_DFL is a valid disposition.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-}
-
-/// Drops the tips of clap that name something unlike what was written (`--node-id` for `--nope`).
-fn without_far_tips(mut error: clap::Error) -> clap::Error {
-    let is_far = |written: Option<&ContextValue>, tip: Option<&ContextValue>| {
-        let (Some(ContextValue::String(written)), Some(tip)) = (written, tip) else { return false };
-        let tips = match tip {
-            ContextValue::String(tip) => std::slice::from_ref(tip),
-            ContextValue::Strings(tips) => tips,
-            _ => return false,
-        };
-        let name = |text: &str| text.trim_start_matches('-').to_owned();
-        let written = name(written.split('=').next().unwrap_or_default());
-        !tips.iter().any(|tip| strsim::damerau_levenshtein(&written, &name(tip)) <= (written.len() / 3).max(1))
-    };
-    for (written, tip) in
-        [(ContextKind::InvalidArg, ContextKind::SuggestedArg), (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)]
-    {
-        if is_far(error.get(written), error.get(tip)) {
-            error.remove(tip);
-        }
-    }
-    // Says that a flag can be passed as a value, which no command here has a use for.
-    error.remove(ContextKind::Suggested);
-    error
 }
 
 /// What scripts parse: the release of nsqd that the node stands in for, where it is called by that name.
@@ -444,7 +418,7 @@ mod tests {
     fn a_tip_names_something_alike() {
         let told = |args: &[&str]| {
             let error = command().try_get_matches_from(args).expect_err("there is no such flag or command");
-            without_far_tips(error).to_string()
+            ringmq_tools::tips::without_far_tips(error).to_string()
         };
         for (args, tip) in [
             (&["ringmq", "serve", "--joournal-bytes=1"][..], Some("--journal-bytes")),

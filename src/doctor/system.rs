@@ -93,13 +93,25 @@ fn missing_operations(ring: &io_uring::IoUring) -> io::Result<Vec<&'static str>>
     Ok(needed.iter().filter(|(_, code)| !probe.is_supported(*code)).map(|(name, _)| *name).collect())
 }
 
+/// Where the kernel lists CPUs. glommio reads the topology there, and ends the process where nothing is.
+const SYSFS_CPUS: &str = "/sys/devices/system/cpu/online";
+
 pub(super) fn cpus(settings: &Settings) -> Finding {
     const NAME: &str = "cpus";
+    if let Err(e) = fs::read_to_string(SYSFS_CPUS) {
+        return unlisted_cpus(SYSFS_CPUS, &e);
+    }
     let cpus = match allowed_cpus() {
         Ok(cpus) => cpus.len(),
         Err(e) => return Finding::warn(NAME, format!("cannot be counted: {e}"), "look at taskset and the cgroup's cpuset"),
     };
     judge_cpus(cpus, settings.shards as usize)
+}
+
+fn unlisted_cpus(path: &str, error: &io::Error) -> Finding {
+    let remedy =
+        "mount sysfs on /sys, as containers do; for a chroot: `mount -R /sys ROOT/sys`, and the same with /proc and /dev";
+    Finding::fail("cpus", format!("{path} cannot be read: {error}"), remedy)
 }
 
 fn judge_cpus(cpus: usize, shards: usize) -> Finding {
@@ -116,6 +128,13 @@ fn judge_cpus(cpus: usize, shards: usize) -> Finding {
 mod tests {
     use super::super::Level;
     use super::*;
+
+    #[test]
+    fn a_root_without_sysfs_ends_the_start_with_its_remedy() {
+        let found = unlisted_cpus("/nope/online", &fs::read_to_string("/nope/online").unwrap_err());
+        assert_eq!(found.level, Level::Fail);
+        assert!(found.to_string().contains("/nope/online cannot be read") && found.remedy.contains("mount sysfs"), "{found}");
+    }
 
     #[test]
     fn kernels_and_cpus_are_judged() {

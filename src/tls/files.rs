@@ -294,9 +294,7 @@ impl<'a> Own<'a> {
                 key: (*key).to_owned(),
                 certificate: (*certificate).to_owned(),
             },
-            Error::InvalidCertificate(e) => {
-                of(flags.certificate)(PemError::Certificate { path: certificate.into(), what: e.to_string() })
-            }
+            Error::InvalidCertificate(e) => of(flags.certificate)(PemError::certificate(Path::new(certificate), &e)),
             e => of(flags.key)(PemError::Key { path: key.into(), what: e.to_string() }),
         }
     }

@@ -8,6 +8,16 @@ fn refused(settings: &Settings) -> String {
     Terms::load(settings).expect_err("it cannot be used").to_string()
 }
 
+/// `openssl x509 -req` without `-extfile`: version 1.
+const OLD: &str = "-----BEGIN CERTIFICATE-----\n\
+MIIBFzCBvQIUDGHLiNhxidIgo+xcauCFUxKdMUYwCgYIKoZIzj0EAwIwDTELMAkG\n\
+A1UEAwwCdjEwIBcNMjYxMTI2MTkyNDMzWhgPMjEyNjExMDIxOTI0MzNaMA0xCzAJ\n\
+BgNVBAMMAnYxMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEg2ZeSzJ2banjLcVa\n\
+qN/d3k403eOUwzb0aoD2cNhF0x9JknXCxwQ2K8XyOcu47zhjTh7SOItbpNlVPbah\n\
+bVbEazAKBggqhkjOPQQDAgNJADBGAiEAn1m0zRelQ2MpnYRNrxO5L1rf6WX+QKot\n\
+9/IrxNc1XJwCIQDUf2/a2zuO3KkXMRG+MTO8pqhvdTSxK9OOsIg1Y9GmTA==\n\
+-----END CERTIFICATE-----\n";
+
 #[test]
 fn good_files_are_taken_and_none_is_no_tls() {
     assert!(Terms::load(&PKI.settings()).unwrap().is_some());
@@ -34,6 +44,11 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     assert!(error.contains("/cut: it is not PEM: "), "{error}");
     let error = cert(write("zeros", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"));
     assert!(error.contains("/zeros: a certificate in it is not valid: "), "{error}");
+    let error = cert(write("old", OLD));
+    assert!(
+        error.contains("/old: a certificate in it is not valid: X.509 version 1, where version 3 is needed; sign"),
+        "{error}"
+    );
 
     let error = key(good.native_tls_cert.clone());
     assert!(error.starts_with("--native-tls-key=") && error.contains("there is no private key in it"), "{error}");

@@ -63,9 +63,7 @@ impl Tls {
                     rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                         TlsError::Mismatch { certificate: certificate.clone(), key: key.clone() }
                     }
-                    rustls::Error::InvalidCertificate(e) => {
-                        PemError::Certificate { path: certificate.clone(), what: e.to_string() }.into()
-                    }
+                    rustls::Error::InvalidCertificate(e) => PemError::certificate(certificate, &e).into(),
                     e => PemError::Key { path: key.clone(), what: e.to_string() }.into(),
                 })?
             }

@@ -28,6 +28,17 @@ pub enum PemError {
     Key { path: PathBuf, what: String },
 }
 
+impl PemError {
+    /// The error of a certificate that rustls refuses.
+    pub fn certificate(path: &Path, error: &impl std::fmt::Display) -> PemError {
+        let mut what = error.to_string();
+        if what.contains("UnsupportedCertVersion") {
+            what = "X.509 version 1, where version 3 is needed; sign it with extensions, for example `openssl x509 -req -extfile FILE`".into();
+        }
+        PemError::Certificate { path: path.into(), what }
+    }
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, PemError> {
     std::fs::read(path).map_err(|source| PemError::Read { path: path.into(), source })
 }
@@ -61,7 +72,7 @@ pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
 pub fn roots(path: &Path) -> Result<RootCertStore, PemError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
-        roots.add(certificate).map_err(|e| PemError::Certificate { path: path.into(), what: e.to_string() })?;
+        roots.add(certificate).map_err(|e| PemError::certificate(path, &e))?;
     }
     Ok(roots)
 }

@@ -1,6 +1,7 @@
 //! `ringmq check-flags`: what becomes of an nsqd's flags and file here.
 
 use crate::text::Table;
+use crate::tips::without_far_tips;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ringmq_core::config::{self, Surroundings, flags};
@@ -78,7 +79,8 @@ pub fn judge(args: &[String], read: impl Fn(&str) -> Result<String, String>) -> 
     let line = std::iter::once("nsqd".to_owned()).chain(args.iter().cloned());
     let command = flags::add_flags(Command::new("nsqd").disable_version_flag(true))
         .arg(Arg::new("version").long("version").action(ArgAction::SetTrue));
-    let matches = command.try_get_matches_from(flags::normalise(line)).map_err(|e| e.to_string().trim().to_owned())?;
+    let matches = command.try_get_matches_from(flags::normalise(line));
+    let matches = matches.map_err(|e| without_far_tips(e).to_string().trim().trim_start_matches("error: ").to_owned())?;
     let mut findings = vec![];
     for id in matches.ids().map(|id| id.as_str()).filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         match id {
@@ -152,6 +154,12 @@ mod tests {
         let args: Vec<String> = args.iter().map(|arg| arg.to_string()).collect();
         let findings = judge(&args, |_| Ok(file.to_owned())).expect("it can be judged");
         findings.into_iter().map(|finding| (finding.written, finding.becomes)).collect()
+    }
+
+    #[test]
+    fn a_flag_that_nsqd_does_not_have_is_named_without_a_far_tip() {
+        let error = judge(&["--nope".to_owned()], |_| Ok(String::new())).expect_err("nsqd has no such flag");
+        assert!(error.starts_with("unexpected argument '--nope'") && !error.contains("tip:"), "{error}");
     }
 
     #[test]

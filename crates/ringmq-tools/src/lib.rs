@@ -18,6 +18,7 @@ mod stat;
 mod stats;
 mod tail;
 mod text;
+pub mod tips;
 mod top;
 
 use clap::{ArgMatches, Command};

@@ -56,10 +56,10 @@ impl Forward {
 
 impl Channel {
     /// Wants copies of the first open messages, if they are deferred and hold back enough. `end`: of the log. A channel that is far
-    /// behind the end would meet a copy too late.
+    /// behind the end, or reads no further before something is finished, would meet a copy too late.
     pub fn look_forward(&mut self, now: Ticks, end: Position, policy: ForwardPolicy, source: &mut impl Source) {
         let is_behind = end.offset - self.reading.next().offset > policy.held_bytes as i64;
-        if is_behind || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
+        if is_behind || !self.may_read() || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
             return;
         }
         let mut next = self.backlog.open().lowest_key().filter(|&key| self.backlog.get(key).id > self.copies.forward.until);
