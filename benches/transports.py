@@ -5,7 +5,7 @@
     NSQD=... benches/transports.py --rounds=3 --sizes=100 --transports=plain,tls_snappy
 
 The binary is RINGMQ, or else target/release/ringmq (`cargo build --release`). The load is the Go program in benches/transports (Go builds
-it): 4 connections, windows of 100 messages; a window is one write of the client, so one TLS record and one chunk. Bodies are lines of JSON.
+it): --connections, windows of 100 messages; a window is one write of the client, so one TLS record and one chunk. Bodies are lines of JSON.
 Each server starts on an empty data path below --folder, the node with one shard, both else with their defaults. The servers take turns, and
 the first of a round changes. The figures are medians over the rounds:
 - `msg/s`: messages per second of all connections together;
@@ -51,7 +51,7 @@ class Bench:
         before, load_before = cpu(server.pid), children()
         seconds = float(subprocess.run(
             [self.load, f"-address=127.0.0.1:{server.tcp}", "-transport=" + transport, "-work=" + work, "-topic=" + topic, f"-size={size}",
-             f"-messages={self.options.messages}"], check=True, capture_output=True, text=True, timeout=300).stdout)
+             f"-messages={self.options.messages}", f"-connections={self.options.connections}"], check=True, capture_output=True, text=True, timeout=300).stdout)
         count = self.options.messages
         return count / seconds, 1e6 * (cpu(server.pid) - before) / count, 1e6 * (children() - load_before) / count
 
@@ -70,6 +70,7 @@ def main():
     parser.add_argument("--folder", default="/var/tmp")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=200_000)
+    parser.add_argument("--connections", type=int, default=4)
     parser.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], default=[100, 1024])
     parser.add_argument("--transports", type=lambda text: text.split(","), default=TRANSPORTS)
     options = parser.parse_args()

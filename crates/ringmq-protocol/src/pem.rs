@@ -33,7 +33,8 @@ impl PemError {
     pub fn certificate(path: &Path, error: &impl std::fmt::Display) -> PemError {
         let mut what = error.to_string();
         if what.contains("UnsupportedCertVersion") {
-            what = "X.509 version 1, where version 3 is needed; sign it with extensions, for example `openssl x509 -req -extfile FILE`".into();
+            what =
+                "X.509 version 1, where version 3 is needed; sign it with extensions (`openssl x509 -req -extfile FILE`)".into();
         }
         PemError::Certificate { path: path.into(), what }
     }

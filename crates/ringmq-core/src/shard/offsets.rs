@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! SetOffset ─> place known, or searched in the commit logs ─> the batch is read: the border of a message
-//!           ─> once no other change of the cursor waits, and no copy is under way: moved, journaled ─> final ─> answered with where it stands
+//!           ─> once no other change of the cursor waits, and no copy is under way: moved, journaled
+//!           ─> final ─> answered with where it stands
 //! ```
 //! What is in flight, waits or is deferred is dropped: it comes again if it lies behind the place. The channel hands out
 //! nothing until the change is final. Each partition is set by its own core.

@@ -1,7 +1,8 @@
 //! What an operator does to a channel, in one partition: creates, pauses and deletes it. (To empty it is to set its offset to the end.)
 //!
 //! ```text
-//! ChangeChannel ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled ─> final ─> answered; else taken back
+//! ChangeChannel ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled
+//! ─> final ─> answered; else taken back
 //! ```
 //! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and leaves alone what is in
 //! flight. *Delete* takes the clients off at once, but the channel keeps its place, and retention what it would need again, until that is
