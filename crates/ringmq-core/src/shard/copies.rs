@@ -8,6 +8,7 @@ use crate::base::{LogId, Now, Position};
 use crate::channel::{Copy, ForwardPolicy, Source};
 use crate::config::Settings;
 use crate::format::batch::CopyOf;
+use crate::log::PartitionIdx;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
@@ -88,6 +89,11 @@ impl Copies {
 
     pub fn is_under_way(&self, key: ChannelKey) -> bool {
         self.under_way.contains_key(&key)
+    }
+
+    /// Whether a copy of any channel of the partition is.
+    pub fn is_any_under_way(&self, idx: PartitionIdx) -> bool {
+        self.under_way.keys().any(|key| key.partition_idx() == idx)
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Collects {
 }
 
 impl Operators {
-    /// Whether a change of this channel waits, or one of the topic's content.
+    /// Whether a change of this channel waits, or a pause of the topic, or that it is emptied.
     pub fn is_waiting(&self, dir: &PartitionDir, channel: Option<&ChannelName>) -> bool {
         let is_it =
             |o: &Operator| (o.set.topic.id, o.set.partition) == (dir.topic_id, dir.partition) && Some(&o.set.channel) == channel;
@@ -269,7 +269,9 @@ impl Engine {
         }
         let idx = self.partition(now, &set.topic, set.partition).map_err(failed)?;
         self.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
-        let must_wait = first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
+        // A copy would be committed behind the mark of the pause.
+        let is_copying = set.channel.is_topic_pause() && self.copies.is_any_under_way(idx);
+        let must_wait = is_copying || first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
         if must_wait || self.is_deleting(idx, &set.channel) {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());

@@ -6,7 +6,7 @@
 //! The answer follows the last record.
 
 use super::engine::Engine;
-use super::partitions::{ChannelKey, Partition};
+use super::partitions::Partition;
 use super::removal::Asker;
 use crate::base::{PartitionDir, PartitionId, Position, TopicRef};
 use crate::format::cursor::Interval;
@@ -72,8 +72,7 @@ impl Engine {
         };
         let p = self.partitions.get(idx);
         let (from, end) = (p.flows_to(), p.committed());
-        let is_copying = |i| self.copies.is_under_way(ChannelKey { partition: idx.0, channel: i });
-        if p.channels.iter().any(|(i, c)| c.machine.is_syncing() || is_copying(i as u32)) {
+        if self.copies.is_any_under_way(idx) || p.channels.iter().any(|(_, c)| c.machine.is_syncing()) {
             return Ok(Begun::Waits);
         }
         tracing::info!(topic = %topic.name, %partition, count = end.count, "emptying the topic");

@@ -149,3 +149,18 @@ fn a_far_off_retry_is_copied_when_the_topics_pause_ends() {
     n.pass_time(Duration::from_secs(2));
     assert_eq!(confirmed(&n, "ch"), 2);
 }
+
+#[test]
+fn a_copy_that_is_under_way_when_the_topic_is_paused_stands_before_the_mark() {
+    let mut n = Node::new(1, 1);
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    n.send(c, b"SUB t ch\nRDY 1\n");
+    let id = n.id("t", 0, 1);
+    n.step(0, Event::Bytes { conn: c, bytes: format!("REQ {id} {LONG_MS}\n").as_bytes() });
+    n.end_turn(0);
+    let pause = crate::seam::message::ChannelChange::Create { first: Some(false), is_alone: true };
+    n.operate(0, "#paused", pause).expect("it is paused");
+    let (_, partition) = n.shards[0].engine.partitions.iter().next().expect("one");
+    assert_eq!((confirmed(&n, "ch"), partition.flows_to().log_id.0), (2, 3));
+}
