@@ -7,7 +7,7 @@ use super::meta::Key;
 use super::node::recover_options;
 use super::plan::Coordination;
 use super::world::{MS, Phase, SECOND, World};
-use crate::base::CoreId;
+use crate::base::{CoreId, Rng};
 use crate::codec::native::Start;
 use crate::log::recovery::recover;
 use crate::log::state::RecoveredPartition;
@@ -15,8 +15,8 @@ use crate::metrics::stats::ShardStats;
 use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, Ticket};
 use crate::sim::node::any::AnyClient;
-use crate::sim::node::book::{ChannelKey, OPERATED, ORDERED};
-use crate::sim::node::client::Role;
+use crate::sim::node::book::{Book, ChannelKey, OPERATED, ORDERED};
+use crate::sim::node::client::{Client, Role};
 use crate::sim::node::native::NativeRole;
 
 /// Patience in simulated time; a partition opens and catches up within a few seconds.
@@ -168,27 +168,36 @@ impl World {
         panic!("quiet_cluster_converges: no publish is taken by {left:?}\n{text}");
     }
 
-    /// What is deferred at rest comes in its time (`due_times_hold`).
+    /// What is deferred at rest comes in its time (`due_times_hold`), also where so much is published behind it that it is copied forward.
     fn defer_at_rest(&mut self) {
         if self.plan.faults.put_off == 0.0 {
             return;
         }
         let since_ms = self.now / MS;
         let keys: Vec<Key> = self.meta.keys().into_iter().filter(|key| self.meta.topics[&key.0].partitions == 1).collect();
+        let mut publishers = vec![];
         for key in keys {
             let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { continue };
             let wire = self.nsq_client(Role::Publisher, key, leader);
-            if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
-                client.defer_some(&mut self.book, &mut self.rng);
-            }
-            self.flush(wire);
+            self.publish_with(wire, Client::defer_some);
+            publishers.push(wire);
         }
-        for _ in 0..120 {
+        for step in 0..120 {
+            if step < 40 {
+                publishers.iter().for_each(|wire| self.publish_with(*wire, Client::publish_to_all));
+            }
             self.run_until(self.now + 50 * MS);
             self.has_drained();
             self.book.time_is(self.now / MS);
             self.book.none_is_late(since_ms, WAY_MS);
         }
+    }
+
+    fn publish_with(&mut self, wire: u64, publish: fn(&mut Client, &mut Book, &mut Rng)) {
+        if let Some(AnyClient::Nsq(client)) = self.clients.get_mut(&wire).map(|v| &mut v.client) {
+            publish(client, &mut self.book, &mut self.rng);
+        }
+        self.flush(wire);
     }
 
     /// Partitions that took no publish.
