@@ -47,6 +47,7 @@ impl World {
         self.publish_at_rest();
         self.wait(until, "what is published at rest comes", World::has_drained);
         self.defer_at_rest();
+        self.wait(self.now + PATIENCE, "what was put off at rest has come", World::has_drained);
         self.let_groups_come();
         self.book.producers_converge(false);
         self.book.acked_survives_to_every_channel();
