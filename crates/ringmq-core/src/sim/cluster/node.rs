@@ -32,6 +32,8 @@ pub struct Node {
     pub running: Option<Running>,
     /// Time until which the process is paused.
     pub paused_until: u64,
+    /// End of the last pause as it was drawn: what came to the process during it comes then, also when the pause was cut short.
+    pub wakes_at: u64,
     /// Time until which the disk completes nothing.
     pub disk_stands_until: u64,
     /// Offsets of the node's clocks from the simulation's time: when it was switched on, and the error of its wall clock.
@@ -93,6 +95,7 @@ impl Node {
             life: 0,
             running: None,
             paused_until: 0,
+            wakes_at: 0,
             disk_stands_until: 0,
             ticks_base,
             wall_skew: 0,
