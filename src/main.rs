@@ -190,7 +190,8 @@ fn command() -> Command {
              `status` is the page for the night: who is away, which partitions have no leader or too few replicas in sync, and what \
              the cluster does about it. `verify` compares the replicas on the nodes with each other and with the metadata; `doctor` \
              looks at etcd and at each node; both end with 1 when something is to be done. `init` makes the cluster's id, once: the \
-             first node does so, too. `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
+             first node does so, too. `expand` gives --topic so many \
+             --partitions, by way of a node; `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
              partitions over to their first replicas; `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
              node that is empty and stopped.",
         )
@@ -352,6 +353,7 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let names = ringmq::operator::change::Names {
             topic: text("topic"),
+            partitions: settings.given.contains("partitions").then_some(settings.partitions),
             partition: matches.get_one::<u16>("partition").copied(),
             from: text("from"),
             to: text("to"),

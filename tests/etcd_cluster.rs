@@ -360,6 +360,55 @@ fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
     cluster.stop_and_compare(300);
 }
 
+#[test]
+fn partitions_are_added_under_publishers_and_consumers() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    Publisher::new(&cluster, "orders").publish(10);
+    let first = cluster.leader("orders", 0);
+    // A channel with a consumer, and one without.
+    let mut consumer = Client::connect(cluster.nodes[first].tcp()).expect("it listens");
+    consumer.subscribe("orders", "served", 100).expect("it leads the topic");
+    Client::connect(cluster.nodes[first].tcp()).and_then(|mut c| c.subscribe("orders", "idle", 0)).expect("it leads the topic");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(50);
+    let endpoints = format!("--etcd-endpoints={}", etcd.url());
+    let expand = ["cluster", "expand", "--topic=orders", "--partitions=6", &endpoints];
+    let said = cluster.nodes[0].run(&expand);
+    assert!(said.contains("topic orders has 6 partitions"), "{said}");
+    let answer = cluster.nodes[1].post("/topic/partition/expand?topic=orders&partition_num=3", b"").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 409"), "{answer}");
+    let leaders: Vec<usize> = (0..6).map(|partition| cluster.leader("orders", partition)).collect();
+    assert!((0..3).all(|node| leaders.contains(&node)), "the partitions are spread: {leaders:?}");
+    let messages = |cluster: &Cluster, partition: usize| -> i64 {
+        let end = cluster.replica(leaders[partition], "orders", partition).and_then(|r| r["end"].as_i64());
+        end.unwrap_or(0)
+    };
+    until(|| (0..6).all(|p| messages(&cluster, p) > 0), || "publishes are spread over all of them".into());
+    cluster.nodes[leaders[5]].kill();
+    background.wait_more(100);
+    cluster.nodes[leaders[5]].spawn();
+    cluster.nodes[leaders[5]].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let publisher = background.stop();
+    (0..6).for_each(|partition| cluster.wait_equal(&[0, 1, 2], "orders", partition));
+    // The channel that had no consumer when partitions were added has all messages, wherever each is led.
+    let mut missing: BTreeSet<Vec<u8>> = publisher.acknowledged.iter().cloned().collect();
+    for node in 0..3 {
+        if !(0..6).any(|partition| cluster.role(node, "orders", partition) == "leader") {
+            continue;
+        }
+        let mut client = Client::connect(cluster.nodes[node].tcp()).expect("it runs");
+        client.subscribe("orders", "idle", 100).expect("it leads something");
+        client.set_read_timeout(Duration::from_secs(3)).expect("it is a socket");
+        while let Ok(message) = client.message() {
+            missing.remove(&message.body);
+            client.finish(&message.id).expect("it reads");
+        }
+    }
+    assert!(missing.is_empty(), "{} of {} did not come", missing.len(), publisher.acknowledged.len());
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
 fn bytes_below(folder: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let of = |entry: std::io::Result<std::fs::DirEntry>| {

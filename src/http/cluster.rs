@@ -1,12 +1,13 @@
-//! What operators ask of a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/move`, `/cluster/...`. Any node
+//! What operators ask of a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/...`, `/cluster/...`. Any node
 //! answers. Each is idempotent: asked again, it says that it is so already.
 
-use super::Node;
+use super::{Node, lookups};
 use super::channels::ANSWER_LIMIT;
 use super::publish::topic_of;
 use super::routes::{Failure, Query};
 use super::topics::{existing, not_found};
 use crate::agent::{Admin, AdminError, TopicChange};
+use crate::base::ChannelName;
 use crate::coordinator::hub::Hub;
 use crate::metadata::summary;
 use crate::seam::cluster::TopicProperties;
@@ -61,6 +62,17 @@ pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
         ordered: flag(&query, "orderedmulti")?,
     };
     carry(hub, Admin::AlterTopic { name: existing(&query)?, change }).await
+}
+
+/// `POST /topic/partition/expand?topic=...&partition_num=...`: the topic has so many partitions from now on, never fewer.
+pub async fn expand(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let (query, hub) = (query?, hub(node)?);
+    let name = existing(&query)?;
+    let partitions =
+        number(&query, "partition_num")?.filter(|partitions| *partitions > 0).ok_or_else(|| bad("MISSING_ARG_PARTITION_NUM"))?;
+    let channels = lookups::all_channels(node, &name).await?;
+    let channels = channels.iter().filter_map(|channel| ChannelName::new(channel).ok()).filter(|c| !c.is_ephemeral()).collect();
+    carry(hub, Admin::ExpandTopic { name, partitions, channels }).await
 }
 
 /// `POST /topic/partition/move?topic=...&partition=...&move_to=...`, with `move_leader=true` or `move_from=...`.
@@ -122,6 +134,7 @@ fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
         AdminError::NoNode(_) | AdminError::NoPartition { .. } => StatusCode::NOT_FOUND,
         AdminError::BadTopic | AdminError::AmbiguousNode(_) => StatusCode::BAD_REQUEST,
         AdminError::TopicDiffers(_)
+        | AdminError::Shrinks { .. }
         | AdminError::NodeInUse { .. }
         | AdminError::NodeNotUsable(_)
         | AdminError::BadMove { .. }

@@ -149,6 +149,9 @@ impl CoreLink {
     fn note_partition(&self, topic: &TopicInfo, partition: PartitionId, change: impl FnOnce(&mut Known)) {
         let mut shares = self.shares.borrow_mut();
         let shares = shares.entry(topic.id).or_insert_with(|| vec![Known::default(); topic.partitions as usize]);
+        if shares.len() < topic.partitions as usize {
+            shares.resize(topic.partitions as usize, Known::default());
+        }
         if let Some(known) = shares.get_mut(partition.0 as usize) {
             change(known);
         }

@@ -162,6 +162,23 @@ async fn collect(node: &Node, asked: Asked, found: &Found, me: NodeId) -> BTreeS
     channels
 }
 
+/// The same, and an error where one of these nodes does not answer, or a partition has no leader that could.
+pub async fn all_channels(node: &Node, topic: &str) -> Result<BTreeSet<String>, Failure> {
+    let asked = (topic.to_owned(), None);
+    let (found, me) = find(node, &asked, Access::Read).await?;
+    let found = found.ok_or_else(not_found)?;
+    let unknown = |why: String| Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("CHANNELS_UNKNOWN: {why}: ask again"));
+    if !found.is_led() {
+        return Err(unknown("a partition of the topic has no leader, who knows its channels".into()));
+    }
+    let mut channels = of_this_node(node, &asked, true);
+    for (_, address) in found.http_addresses().iter().filter(|(id, _)| **id != me) {
+        let told = timeout(ASK_LIMIT, ask(node, address, &asked)).await.ok().flatten();
+        channels.extend(told.ok_or_else(|| unknown(format!("the node at {address} does not tell its channels over HTTP")))?);
+    }
+    Ok(channels)
+}
+
 fn of_this_node(node: &Node, (topic, partition): &Asked, is_served: bool) -> BTreeSet<String> {
     let discovery = node.link.discovery();
     discovery.map(|d| d.channels(topic, partition.map(PartitionId), is_served)).unwrap_or_default()

@@ -28,7 +28,7 @@ const POST: &[Method] = &[Method::POST];
 const PUT: &[Method] = &[Method::PUT];
 
 /// Paths and their methods; beside them /config/<setting>.
-pub const ROUTES: [(&str, &[Method]); 41] = [
+pub const ROUTES: [(&str, &[Method]); 42] = [
     ("/ping", GET),
     ("/info", GET),
     ("/stats", GET),
@@ -46,6 +46,7 @@ pub const ROUTES: [(&str, &[Method]); 41] = [
     ("/topic/pause", POST),
     ("/topic/unpause", POST),
     ("/topic/meta/update", POST),
+    ("/topic/partition/expand", POST),
     ("/topic/partition/move", POST),
     ("/cluster/stats", GET),
     ("/cluster/node/drain", POST),
@@ -129,6 +130,7 @@ pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, beg
             Err(failure) => Err(failure),
         },
         "/topic/meta/update" => cluster::update(node, query).await,
+        "/topic/partition/expand" => cluster::expand(node, query).await,
         "/topic/partition/move" => cluster::move_partition(node, query).await,
         "/cluster/node/remove" => cluster::remove_node(node, query).await,
         "/cluster/node/drain" | "/cluster/node/undrain" => cluster::drain(node, query, path == "/cluster/node/drain").await,

@@ -1,7 +1,7 @@
-//! One GET of a node's HTTP, on a connection of its own, and whether a port takes connections.
+//! One request of a node's HTTP, on a connection of its own, and whether a port takes connections.
 
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::Request;
+use hyper::{Method, Request};
 use hyper::body::Bytes;
 use hyper::header::DATE;
 use hyper_util::rt::TokioIo;
@@ -33,7 +33,16 @@ impl Answer {
 
 /// `address`: host and port.
 pub async fn get(address: &str, path: &str) -> Result<Answer, String> {
-    match timeout(ANSWER_LIMIT, converse(address, path)).await {
+    request(address, Method::GET, path).await
+}
+
+/// A POST without a body.
+pub async fn post(address: &str, path: &str) -> Result<Answer, String> {
+    request(address, Method::POST, path).await
+}
+
+async fn request(address: &str, method: Method, path: &str) -> Result<Answer, String> {
+    match timeout(ANSWER_LIMIT, converse(address, method, path)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {ANSWER_LIMIT:?}")),
@@ -50,11 +59,11 @@ pub async fn reach(address: &str) -> Result<(), String> {
     connect(address).await.map(drop).map_err(|error| error.to_string())
 }
 
-async fn converse(address: &str, path: &str) -> Result<Answer, Box<dyn Error>> {
+async fn converse(address: &str, method: Method, path: &str) -> Result<Answer, Box<dyn Error>> {
     let stream = TokioIo::new(connect(address).await?);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
     let carrier = tokio::task::spawn_local(connection);
-    let request = Request::get(path).header("host", address).body(Empty::<Bytes>::new())?;
+    let request = Request::builder().method(method).uri(path).header("host", address).body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let status = response.status().as_u16();
     let date = response.headers().get(DATE).and_then(|date| date.to_str().ok()).map(String::from);

@@ -1,5 +1,6 @@
 //! `ringmq cluster move`, `drain` and the like: the same requests as a node's HTTP takes, written to etcd by this command itself.
 
+use super::ask;
 use crate::agent::plans::Planner;
 use crate::agent::{Admin, AdminError, TRIES_MAX};
 use crate::base::{TopicId, TopicName};
@@ -21,6 +22,8 @@ pub enum ChangeError {
     Missing { word: &'static str, flag: &'static str },
     #[error("{0} is no name of a topic")]
     BadTopic(String),
+    #[error("topic {name} is not expanded: {why}")]
+    NotExpanded { name: TopicName, why: String },
     #[error(transparent)]
     Coordinator(#[from] CoordinatorError),
     #[error(transparent)]
@@ -32,12 +35,14 @@ pub enum ChangeError {
 }
 
 /// Words of the command line that change something.
-pub const WORDS: [&str; 5] = ["move", "rebalance", "drain", "undrain", "remove"];
+pub const WORDS: [&str; 6] = ["expand", "move", "rebalance", "drain", "undrain", "remove"];
 
 /// What the command line names beside the word.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     pub topic: Option<String>,
+    /// Of expand: partitions that the topic is to have.
+    pub partitions: Option<u16>,
     pub partition: Option<u16>,
     pub from: Option<String>,
     pub to: Option<String>,
@@ -47,12 +52,16 @@ pub struct Names {
 }
 
 impl Names {
+    fn topic(&self, word: &'static str) -> Result<TopicName, ChangeError> {
+        let topic = self.topic.clone().ok_or(ChangeError::Missing { word, flag: "topic" })?;
+        TopicName::new(&topic).map_err(|_| ChangeError::BadTopic(topic))
+    }
+
     fn admin(&self, word: &'static str) -> Result<Admin, ChangeError> {
         let need = |value: &Option<String>, flag| value.clone().ok_or(ChangeError::Missing { word, flag });
         Ok(match word {
             "move" => {
-                let topic = need(&self.topic, "topic")?;
-                let name = TopicName::new(&topic).map_err(|_| ChangeError::BadTopic(topic))?;
+                let name = self.topic(word)?;
                 let partition = self.partition.ok_or(ChangeError::Missing { word, flag: "partition" })?;
                 let to = need(&self.to, "to")?;
                 match &self.from {
@@ -72,6 +81,9 @@ pub fn run(settings: &Settings, word: &'static str, names: &Names, out: &mut dyn
     if !settings.has_etcd() {
         return Err(ChangeError::NoEtcd);
     }
+    if word == "expand" {
+        return expand(settings, names, out);
+    }
     let admin = names.admin(word)?;
     carry(settings, &admin)?;
     writeln!(out, "{}", admin.done())?;
@@ -79,6 +91,27 @@ pub fn run(settings: &Settings, word: &'static str, names: &Names, out: &mut dyn
         Admin::Drain { node } if names.waits => wait_until_empty(settings, node, out),
         _ => Ok(()),
     }
+}
+
+/// By the first node that answers: the partitions begin with the topic's channels, which nodes know and etcd does not.
+fn expand(settings: &Settings, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
+    let name = names.topic("expand")?;
+    let partitions = names.partitions.ok_or(ChangeError::Missing { word: "expand", flag: "partitions" })?;
+    let path = format!("/topic/partition/expand?topic={}&partition_num={partitions}", name.replace('#', "%23"));
+    let view = view(settings)?;
+    let live = view.nodes().filter_map(|(id, _)| view.member(id)?.value.http_address.clone());
+    let mut last = "no node is there that could".to_owned();
+    for address in live {
+        match store::on_a_loop(ask::post(&address, &path)) {
+            Ok(answer) if answer.status == 200 => {
+                writeln!(out, "topic {name} has {partitions} partitions")?;
+                return Ok(());
+            }
+            Ok(answer) => last = format!("{address} answers {}: {}", answer.status, answer.body),
+            Err(error) => last = format!("{address}: {error}"),
+        }
+    }
+    Err(ChangeError::NotExpanded { name, why: last })
 }
 
 fn view(settings: &Settings) -> Result<View, ChangeError> {

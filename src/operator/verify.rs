@@ -217,7 +217,7 @@ mod tests {
             let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
             put(&mut view, u64::from(b) + 2, Key::Node(n(b)), encode(&node));
         }
-        let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 2, properties: Default::default() };
+        let topic = TopicRecord::new(TOPIC, 1, 2, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         let record = PartitionRecord {
             epoch: 5,

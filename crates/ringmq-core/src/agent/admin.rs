@@ -3,7 +3,7 @@
 
 use super::plans::Planner;
 use super::{Agent, Effect, Purpose};
-use crate::base::{NodeId, PartitionId, Ticks, TopicId, TopicName};
+use crate::base::{ChannelName, NodeId, PartitionId, Ticks, TopicId, TopicName};
 use crate::controller::placement::TooFewNodes;
 use crate::metadata::keys::{Key, parse_id};
 use crate::metadata::request::{Compare, Op, Request, Txn};
@@ -30,6 +30,12 @@ pub enum Admin {
     AlterTopic {
         name: TopicName,
         change: TopicChange,
+    },
+    /// The topic gets more partitions, so many in all, which begin with these channels.
+    ExpandTopic {
+        name: TopicName,
+        partitions: u16,
+        channels: Vec<ChannelName>,
     },
     DeleteTopic {
         name: TopicName,
@@ -78,6 +84,8 @@ pub enum AdminError {
         "topic {0} is there with other partitions, replicas or properties than asked for: POST /topic/meta/update changes them"
     )]
     TopicDiffers(TopicName),
+    #[error("topic {topic} has {partitions} partitions: they become more, never fewer")]
+    Shrinks { topic: TopicName, partitions: u16 },
     #[error("there is no topic {0}")]
     NoTopic(TopicName),
     #[error("topic {topic} has no partition {partition}")]
@@ -171,6 +179,7 @@ impl Agent {
         let key = match admin {
             Admin::CreateTopic { name, .. }
             | Admin::AlterTopic { name, .. }
+            | Admin::ExpandTopic { name, .. }
             | Admin::DeleteTopic { name }
             | Admin::MoveReplica { name, .. }
             | Admin::MoveLeader { name, .. } => Key::Topic(name.clone()),
@@ -238,6 +247,7 @@ impl Admin {
         match self {
             Admin::CreateTopic { name, .. } => format!("topic {name} is there"),
             Admin::AlterTopic { name, .. } => format!("topic {name} is as asked for"),
+            Admin::ExpandTopic { name, partitions, .. } => format!("topic {name} has {partitions} partitions"),
             Admin::DeleteTopic { name } => format!("topic {name} is deleted"),
             Admin::MoveReplica { name, partition, from, to } => {
                 format!("partition {partition} of topic {name} goes from {from} to {to}")

@@ -155,7 +155,7 @@ mod tests {
         (1..=2).for_each(|b| rig.node(b));
         let member = MemberRecord { name: "b".into(), peer_address: "h:1".into(), ..Default::default() };
         rig.put(Key::Member(n(2)), encode(&member));
-        let topic = TopicRecord { id: TOPIC, partitions: 2, replicas: 2, min_isr: 1, properties: Default::default() };
+        let topic = TopicRecord::new(TOPIC, 2, 2, 1, Default::default());
         rig.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         rig.part(0, 2, &[2]);
         rig.part(1, 1, &[1, 2]);

@@ -2,7 +2,7 @@
 //! the store and has no agent.
 
 use super::admin::{Admin, AdminError, TopicChange};
-use crate::base::{NodeId, PartitionId, TopicId, TopicName};
+use crate::base::{ChannelName, NodeId, PartitionId, TopicId, TopicName};
 use crate::controller::placement::place;
 use crate::metadata::keys::{Key, Layout};
 use crate::metadata::record::{DrainRecord, GoneRecord, Leader, PartitionRecord, Tag, TopicRecord, encode};
@@ -38,6 +38,7 @@ impl Planner<'_> {
                 self.create(name, *partitions, *replicas, *min_isr, *properties)
             }
             Admin::AlterTopic { name, change } => self.alter(name, change),
+            Admin::ExpandTopic { name, partitions, channels } => self.expand(name, *partitions, channels),
             Admin::DeleteTopic { name } => self.delete(name),
             Admin::MoveReplica { name, partition, from, to } => {
                 self.move_replica(name, *partition, self.node(from)?, self.node(to)?)
@@ -117,25 +118,74 @@ impl Planner<'_> {
                 // A late copy of this finds that the topic was deleted meanwhile.
                 Compare::CreateRevision { key: layout.key(&Key::Gone(id)), is: 0 },
             ];
-            let mut then = vec![];
-            let mut leaders = BTreeSet::new();
-            for (replicas, number) in chunk.iter().zip(first..) {
-                let leader = replicas.first().and_then(|n| Some(Leader { node: *n, session: self.view.session(*n)? }));
-                leaders.extend(leader.map(|l| (l.node, l.session)));
-                let (replicas, isr) = (replicas.clone(), replicas.clone());
-                let tag = Tag { session: self.session, number: 0 };
-                let (wanted, former, leaving) = (None, None, None);
-                let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, tag };
-                let key = layout.key(&Key::Partition(id, number));
-                then.push(Op::Put { key, value: encode(&record), lease: None });
-            }
-            compares.extend(leaders.iter().map(|(n, s)| Compare::CreateRevision { key: layout.key(&Key::Node(*n)), is: *s }));
+            let numbered = chunk.iter().zip(first..).map(|(replicas, number)| (number, replicas));
+            let (then, live) = self.new_partitions(id, numbered, min_isr);
+            compares.extend(live);
             txns.push(Txn { compares, then, otherwise: vec![Op::Get { key: name_key.clone() }] });
         }
-        let record = TopicRecord { id, partitions: wanted, replicas, min_isr, properties };
+        let record = TopicRecord::new(id, wanted, replicas, min_isr, properties);
         if let Some(last) = txns.last_mut() {
             last.then.push(Op::Put { key: name_key, value: encode(&record), lease: None });
         }
+        Ok(txns)
+    }
+
+    /// Writes of partitions that are new, and compares: those that lead them live.
+    fn new_partitions<'r>(
+        &self,
+        topic: TopicId,
+        placed: impl Iterator<Item = (u16, &'r Vec<NodeId>)>,
+        min_isr: u8,
+    ) -> (Vec<Op>, Vec<Compare>) {
+        let (layout, mut then, mut leaders) = (self.layout(), vec![], BTreeSet::new());
+        for (number, replicas) in placed {
+            let leader = replicas.first().and_then(|n| Some(Leader { node: *n, session: self.view.session(*n)? }));
+            leaders.extend(leader.map(|l| (l.node, l.session)));
+            let (replicas, isr) = (replicas.clone(), replicas.clone());
+            let tag = Tag { session: self.session, number: 0 };
+            let (wanted, former, leaving) = (None, None, None);
+            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, tag };
+            let key = layout.key(&Key::Partition(topic, number));
+            then.push(Op::Put { key, value: encode(&record), lease: None });
+        }
+        let live = |(node, session): &(NodeId, u64)| Compare::CreateRevision { key: layout.key(&Key::Node(*node)), is: *session };
+        (then, leaders.iter().map(live).collect())
+    }
+
+    /// Partitions are added, in transactions of which the last one makes all of them visible. No copy of one writes a partition that is
+    /// there: the controller may have changed it.
+    fn expand(&self, name: &TopicName, partitions: u16, channels: &[ChannelName]) -> Result<Vec<Txn>, AdminError> {
+        let topic = self.topic(name)?;
+        let before = &topic.value.record;
+        if partitions < before.partitions {
+            return Err(AdminError::Shrinks { topic: name.clone(), partitions: before.partitions });
+        }
+        if partitions == before.partitions {
+            return Ok(vec![]);
+        }
+        if partitions > PartitionId::COUNT_MAX {
+            return Err(AdminError::BadTopic);
+        }
+        let is_new = |number: &u16| self.view.partition(before.id, *number).is_none();
+        let numbers: Vec<u16> = (before.partitions..partitions).filter(is_new).collect();
+        let placed = place(self.view, &self.down, numbers.len() as u16, before.replicas.into(), before.min_isr.into())?;
+        let numbered: Vec<(u16, Vec<NodeId>)> = numbers.into_iter().zip(placed).collect();
+        let (layout, name_key) = (self.layout(), self.layout().key(&Key::Topic(name.clone())));
+        let as_read = Compare::ModRevision { key: name_key.clone(), is: topic.mod_revision };
+        let mut txns = vec![];
+        for chunk in numbered.chunks(CHUNK) {
+            let (then, live) = self.new_partitions(before.id, chunk.iter().map(|(n, replicas)| (*n, replicas)), before.min_isr);
+            let keys: Vec<_> = chunk.iter().map(|(number, _)| layout.key(&Key::Partition(before.id, *number))).collect();
+            let absent = keys.iter().map(|key| Compare::CreateRevision { key: key.clone(), is: 0 });
+            let compares = [self.is_cluster(), as_read.clone()].into_iter().chain(absent).chain(live).collect();
+            let otherwise = [name_key.clone()].into_iter().chain(keys).map(|key| Op::Get { key }).collect();
+            txns.push(Txn { compares, then, otherwise });
+        }
+        let mut record = TopicRecord { partitions, channels: channels.iter().map(ToString::to_string).collect(), ..before.clone() };
+        record.grown_from.get_or_insert(before.partitions);
+        let put = Op::Put { key: name_key.clone(), value: encode(&record), lease: None };
+        // Apart from the partitions, so that all of these are there whichever copy of it is the one that counts.
+        txns.extend(self.one(&Key::Topic(name.clone()), vec![as_read], vec![put]));
         Ok(txns)
     }
 

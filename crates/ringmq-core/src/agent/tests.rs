@@ -7,6 +7,8 @@ use crate::seam::membership::Membership;
 use crate::sim::etcd::{Etcd, revision_of};
 use std::collections::BTreeSet;
 
+mod copies;
+
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_secs(3);
 
@@ -579,47 +581,6 @@ fn an_answer_that_the_view_alone_gives_is_confirmed_by_the_store() {
     assert!(world.store.get(&key).is_none());
     delete(&mut world, 2);
     assert!(matches!(world.nodes[2].admin.last(), Some(Err(AdminError::NoTopic(_)))), "{:?}", world.nodes[2].admin);
-}
-
-/// Found by the cluster simulator (seed 1086): the topic was there again, under an id that has a tombstone.
-#[test]
-fn a_late_copy_of_a_creation_does_not_bring_a_deleted_topic_back() {
-    let mut world = cluster(3);
-    let name = TopicName::new("t").unwrap();
-    world.create(0, "t", 3);
-    let is_creation = |request: &Request| matches!(request, Request::Txn(txn) if txn.then.len() == 4);
-    let copy = world.requests.iter().find(|r| is_creation(&r.4)).expect("it is on its way").4.clone();
-    world.run(100);
-    world.step(0, Event::Admin { token: 2, admin: Admin::DeleteTopic { name: name.clone() } });
-    world.run(100);
-    assert!(matches!(world.store.carry(world.now, &copy), Ok(Answer::Txn { succeeded: false, .. })));
-    let key = Layout::new("c").unwrap().key(&Key::Topic(name));
-    assert!(world.store.get(&key).is_none());
-}
-
-#[test]
-fn a_late_copy_of_a_drain_does_not_undo_what_came_after_it() {
-    let mut world = cluster(3);
-    world.run(100);
-    let node = world.nodes[2].agent.options.me;
-    let key = Layout::new("c").unwrap().key(&Key::Drain(node));
-    let is_of_drain = |request: &Request| {
-        let of_key = |op: &Op| matches!(op, Op::Put { key: k, .. } | Op::Delete { key: k } if *k == key);
-        matches!(request, Request::Txn(txn) if txn.then.iter().any(of_key))
-    };
-    let mut copies = vec![];
-    for wanted in [true, false, true] {
-        let node = node.to_string();
-        let admin = if wanted { Admin::Drain { node } } else { Admin::Undrain { node } };
-        world.step(0, Event::Admin { token: 2, admin });
-        copies.push(world.requests.iter().find(|r| is_of_drain(&r.4)).expect("it is on its way").4.clone());
-        world.run(100);
-        assert_eq!(world.store.get(&key).is_some(), wanted);
-        // No copy of what came before changes anything.
-        for copy in &copies {
-            assert!(matches!(world.store.carry(world.now, copy), Ok(Answer::Txn { succeeded: false, .. })));
-        }
-    }
 }
 
 /// A whole life under faults, then quiet: every partition is led, and only by members of its ISR.

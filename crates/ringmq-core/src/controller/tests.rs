@@ -121,7 +121,7 @@ impl Rig {
             };
             self.put(Key::Partition(topic, number), encode(&record));
         }
-        let record = TopicRecord { id: topic, partitions, replicas, min_isr, properties: Default::default() };
+        let record = TopicRecord::new(topic, partitions, replicas, min_isr, Default::default());
         self.put(Key::Topic(TopicName::new(name).unwrap()), encode(&record));
         self.look();
     }

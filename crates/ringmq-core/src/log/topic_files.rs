@@ -1,5 +1,5 @@
 //! The creation of topics: a journal record, and the two files of `topic.meta` that must be durable before a checkpoint passes the
-//! record.
+//! record. A topic that gets more partitions is written once more, in the same way.
 //!
 //! ```text
 //! record queued, Allocate topic.meta.0 -> Write, durable -> Allocate topic.meta.1 -> Write, durable -> done
@@ -33,6 +33,8 @@ struct TopicFile {
     /// The file must not be written any more.
     is_failed: bool,
     retry_at: Option<Ticks>,
+    /// The files are written once those of the same topic with fewer partitions are.
+    is_behind: bool,
     /// There was no space for the file when it was allocated last.
     lacks_space: bool,
 }
@@ -85,12 +87,21 @@ impl TopicFiles {
 
     /// An operation on the topic's file is in flight.
     pub fn is_under_way(&self, id: TopicId) -> bool {
-        self.files.values().any(|file| file.dir.topic_id == id && file.retry_at.is_none() && !file.is_failed)
+        let is_in_flight = |file: &TopicFile| file.retry_at.is_none() && !file.is_failed && !file.is_behind;
+        self.files.values().any(|file| file.dir.topic_id == id && is_in_flight(file))
     }
 
     /// The topic is removed.
     pub fn forget(&mut self, id: TopicId) {
         self.files.retain(|_, file| file.dir.topic_id != id);
+    }
+
+    /// The next one of the topic that waited, which waits no more.
+    fn behind(&mut self, id: TopicId) -> Option<u64> {
+        let waits = self.files.iter_mut().filter(|(_, file)| file.is_behind && file.dir.topic_id == id);
+        let (key, file) = waits.min_by_key(|(key, _)| **key)?;
+        file.is_behind = false;
+        Some(*key)
     }
 
     fn due(&self, now: Ticks) -> Vec<u64> {
@@ -113,6 +124,7 @@ impl Store {
         let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
         let note = Note::Topic(key, ticket);
         self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
+        let is_behind = self.topics.files.values().any(|file| file.dir.topic_id == info.id && !file.is_failed);
         let file = TopicFile {
             dir: Arc::new(PartitionDir { topic: info.name.clone(), topic_id: info.id, partition: PartitionId(0) }),
             block: meta.encode().into(),
@@ -121,10 +133,13 @@ impl Store {
             write_sequence: None,
             is_failed: false,
             retry_at: None,
+            is_behind,
             lacks_space: false,
         };
         self.topics.files.insert(key, file);
-        self.write_topic(key, io);
+        if !is_behind {
+            self.write_topic(key, io);
+        }
         ticket
     }
 
@@ -149,8 +164,11 @@ impl Store {
                 self.write_topic(key, io);
             }
             Ok(_) if topic.is_allocated => {
-                self.topics.files.remove(&key);
+                let written = self.topics.files.remove(&key);
                 self.finish_checkpoint(io);
+                if let Some(next) = written.and_then(|file| self.topics.behind(file.dir.topic_id)) {
+                    self.write_topic(next, io);
+                }
             }
             Ok(_) => {
                 (topic.is_allocated, topic.lacks_space) = (true, false);
@@ -161,7 +179,8 @@ impl Store {
             }
             Err(error) => {
                 tracing::error!(%error, topic = %topic.dir.topic, "topic.meta was not written: the journal keeps its record");
-                topic.is_failed = true;
+                let id = topic.dir.topic_id;
+                self.topics.files.values_mut().filter(|file| file.dir.topic_id == id).for_each(|file| file.is_failed = true);
             }
         }
     }

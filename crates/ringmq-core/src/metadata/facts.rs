@@ -1,9 +1,9 @@
 //! What a change of the metadata means for one node: facts for its cores, of the keys that changed and no others.
 
 use super::keys::Key;
-use super::record::GoneRecord;
+use super::record::{GoneRecord, TopicRecord};
 use super::view::{Changed, View};
-use crate::base::{NodeId, PartitionId, TopicId, TopicInfo, TopicRef};
+use crate::base::{ChannelName, NodeId, PartitionId, TopicId, TopicInfo, TopicRef};
 use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,12 +40,15 @@ impl Told {
             match key {
                 Key::Topic(name) => {
                     let Some(entry) = view.topic(name).filter(|e| view.gone(e.value.info.id).is_none()) else { continue };
-                    let (topic, properties) = (entry.value.info.clone(), entry.value.record.properties);
-                    let is_new = self.topics.insert(topic.id, topic.clone()).is_none();
-                    if is_new {
+                    let (topic, record) = (entry.value.info.clone(), &entry.value.record);
+                    let properties = record.properties;
+                    let known = self.topics.insert(topic.id, topic.clone()).map(|known| known.partitions);
+                    let is_new = known.is_none();
+                    if known.is_none_or(|known| known < topic.partitions) {
                         // Its partitions were there before it.
                         partitions.extend(view.partitions_of(topic.id).map(|(number, _)| (topic.id, number)));
                         out.push(Fact::Topic(topic.clone()));
+                        out.extend(grown(record));
                     }
                     if !is_new || properties != TopicProperties::default() {
                         out.push(Fact::TopicProperties { topic, properties });
@@ -83,7 +86,8 @@ impl Told {
 
     /// A partition's newest metadata. `None`: nobody knows the topic, or this node leads it in a session that it does not know of yet.
     pub fn partition(&self, view: &View, at: (TopicId, u16)) -> Option<Fact> {
-        let topic = self.topics.get(&at.0)?.clone();
+        // One that is being added is told when the topic has it.
+        let topic = self.topics.get(&at.0).filter(|topic| at.1 < topic.partitions)?.clone();
         let entry = view.partition(at.0, at.1)?;
         let mine = entry.value.leader.filter(|l| l.node == self.me && Some(l.session) != self.session);
         if mine.is_some_and(|l| l.session > self.ended) {
@@ -93,6 +97,11 @@ impl Told {
         let membership = entry.value.membership(entry.mod_revision, is_lost);
         Some(Fact::Partition { topic, partition: PartitionId(at.1), membership })
     }
+}
+
+fn grown(record: &TopicRecord) -> Option<Fact> {
+    let channels = record.channels.iter().filter_map(|name| ChannelName::new(name).ok()).collect();
+    Some(Fact::TopicGrown { topic: record.id, from: record.grown_from?, channels })
 }
 
 /// Those whose lease is over, too: their peers know them when they come back.
@@ -157,7 +166,7 @@ mod tests {
         }
 
         fn topic(&mut self) -> Vec<Fact> {
-            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties: Default::default() };
+            let topic = TopicRecord::new(TOPIC, 1, 2, 1, Default::default());
             self.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic))
         }
 
@@ -202,7 +211,7 @@ mod tests {
         let mut rig = Rig::new();
         assert!(matches!(&rig.topic()[..], [Fact::Topic(_)]));
         let mut put = |properties| {
-            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties };
+            let topic = TopicRecord::new(TOPIC, 1, 2, 1, properties);
             rig.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic))
         };
         let kept = TopicProperties { retention_ms: Some(7), ..TopicProperties::default() };
@@ -224,6 +233,33 @@ mod tests {
         assert!(rig.topic().is_empty());
     }
 
+    #[test]
+    fn a_partition_that_is_added_is_told_when_the_topic_has_it() {
+        let mut rig = Rig::new();
+        rig.topic();
+        rig.part(1, (2, 5));
+        let added = |epoch| {
+            let (leader, replicas) = (Some(Leader { node: n(2), session: 5 }), vec![n(1), n(2)]);
+            let (wanted, former, leaving, tag) = (None, None, None, Tag::default());
+            encode(&PartitionRecord { epoch, leader, isr: replicas.clone(), replicas, min_isr: 2, wanted, former, leaving, tag })
+        };
+        assert!(rig.put(Key::Partition(TOPIC, 1), added(1)).is_empty());
+        let mut topic = TopicRecord::new(TOPIC, 2, 2, 1, Default::default());
+        (topic.grown_from, topic.channels) = (Some(1), vec!["ch".into(), "no name of a channel".into()]);
+        let facts = rig.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
+        match &facts[..] {
+            [
+                Fact::Topic(t),
+                Fact::TopicGrown { from: 1, channels, .. },
+                Fact::TopicProperties { .. },
+                Fact::Partition { .. },
+                Fact::Partition { partition: PartitionId(1), .. },
+            ] => assert!(t.partitions == 2 && channels.len() == 1),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(membership(&rig.put(Key::Partition(TOPIC, 1), added(2))).epoch.0, (1 << 63) + 2);
+    }
+
     /// The data path has the topic of an earlier process. The name's next topic was created after the deletion, and comes after it.
     #[test]
     fn a_topic_that_was_deleted_while_the_node_was_away_is_told_before_the_next_one_of_its_name() {
@@ -232,7 +268,7 @@ mod tests {
         let old = TopicId([8; 16]);
         let key = |key: &Key| rig.view.layout().key(key);
         let entry = |key, value, at| KeyValue { key, value, create_revision: at, mod_revision: at, lease: None };
-        let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1, properties: Default::default() };
+        let topic = TopicRecord::new(TOPIC, 1, 2, 1, Default::default());
         let entries = vec![
             entry(key(&Key::Id), encode(&ClusterRecord { id: [1; 16] }), 1),
             entry(key(&Key::Gone(old)), encode(&GoneRecord { name: name.clone(), partitions: 3 }), 2),

@@ -136,6 +136,12 @@ impl Found {
         Some(found)
     }
 
+    /// Whether each partition has a leader with an HTTP address.
+    pub fn is_led(&self) -> bool {
+        let leads = |number| self.leaders.get(&number).is_some_and(|node| self.http_addresses.contains_key(node));
+        (0..self.meta.partition_num).all(leads)
+    }
+
     /// Nodes that lead something of it, with their HTTP addresses: they know its channels.
     pub fn http_addresses(&self) -> &BTreeMap<NodeId, String> {
         &self.http_addresses
@@ -263,7 +269,7 @@ mod tests {
             let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
             put(&mut view, u64::from(b) + 2, Key::Node(n(b)), encode(&node));
         }
-        let topic = TopicRecord { id: TOPIC, partitions: 2, replicas: 2, min_isr: 2, properties: Default::default() };
+        let topic = TopicRecord::new(TOPIC, 2, 2, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         partition(&mut view, 6, 0, Leader { node: n(1), session: 3 }, &[1, 2]);
         partition(&mut view, 7, 1, Leader { node: n(2), session: 4 }, &[2]);

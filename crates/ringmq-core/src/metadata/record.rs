@@ -198,8 +198,21 @@ pub struct TopicRecord {
     pub replicas: u8,
     /// In-sync replicas that a write to its partitions needs.
     pub min_isr: u8,
+    /// Partitions from this number on were added later. `None`: the topic has as many as at its creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grown_from: Option<u16>,
+    /// Channels with which the partitions that were added begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<String>,
     #[serde(flatten)]
     pub properties: TopicProperties,
+}
+
+impl TopicRecord {
+    /// A topic as it is created.
+    pub fn new(id: TopicId, partitions: u16, replicas: u8, min_isr: u8, properties: TopicProperties) -> TopicRecord {
+        TopicRecord { id, partitions, replicas, min_isr, grown_from: None, channels: vec![], properties }
+    }
 }
 
 /// A leader: a node in one session.
@@ -408,7 +421,7 @@ mod tests {
 
     #[test]
     fn every_record_is_read_back() {
-        let topic = TopicRecord { id: TopicId([3; 16]), partitions: 4, replicas: 3, min_isr: 2, properties: Default::default() };
+        let topic = TopicRecord::new(TopicId([3; 16]), 4, 3, 2, Default::default());
         let text = r#"{"v":1,"id":"03030303030303030303030303030303","partitions":4,"replicas":3,"min_isr":2}"#;
         assert_eq!(encode(&topic), text, "what is not said is not written");
         assert_eq!(decode(&encode(&topic)), Ok(topic.clone()));

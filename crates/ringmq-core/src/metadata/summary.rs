@@ -92,7 +92,7 @@ mod tests {
         let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         put(&mut view, 4, Key::Node(n(1)), encode(&node));
         let id = TopicId([9; 16]);
-        let topic = TopicRecord { id, partitions: 2, replicas: 3, min_isr: 2, properties: Default::default() };
+        let topic = TopicRecord::new(id, 2, 3, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         let record = |leader: Leader, isr: Vec<NodeId>| PartitionRecord {
             epoch: 1,

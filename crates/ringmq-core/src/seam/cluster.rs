@@ -3,7 +3,7 @@
 //!
 //! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
 
-use crate::base::{Epoch, PartitionId, Ticks, TopicName, TopicRef};
+use crate::base::{ChannelName, Epoch, PartitionId, Ticks, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::outcome::PublishError;
 use crate::{base::NodeId, seam::membership::Membership};
@@ -57,8 +57,11 @@ pub struct TopicProperties {
 pub enum Fact {
     /// All nodes of the cluster. Connections of others are refused.
     Nodes(Arc<[ClusterNode]>),
-    /// A topic of the cluster, whether this node has a part of it or not. Its id and number of partitions never change.
+    /// A topic of the cluster, whether this node has a part of it or not. Its id never changes, and its partitions become more only.
     Topic(TopicRef),
+    /// Partitions were added to the topic: those from this number on. They begin with these channels. Comes after the topic, and before
+    /// the partitions.
+    TopicGrown { topic: TopicId, from: u16, channels: Arc<[ChannelName]> },
     /// Membership of a partition; comes after its topic. A node that is no replica of the partition does not keep it.
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
     /// What the metadata says of a topic beside who has it; comes after the topic.

@@ -20,6 +20,7 @@ mod damage;
 mod deletion;
 mod failover;
 mod forward;
+mod growth;
 mod native;
 mod operate;
 mod quorum;

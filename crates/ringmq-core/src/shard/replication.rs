@@ -16,6 +16,7 @@ mod deletion;
 mod effects;
 mod facts;
 mod forwarding;
+mod growth;
 mod guests;
 mod lines;
 pub mod loss;
@@ -31,7 +32,7 @@ pub use lines::may_be_stored_later;
 
 use super::engine::{Attempt, Engine};
 use super::timers::Timer;
-use crate::base::{Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
+use crate::base::{ChannelName, Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
@@ -155,7 +156,9 @@ pub struct Cluster {
     /// Topics whose channels are all ordered.
     ordered: BTreeSet<TopicId>,
     /// What this node's disk knows by each name, durably.
-    recorded: HashMap<TopicName, TopicId>,
+    recorded: HashMap<TopicName, TopicRef>,
+    /// Topics that got more partitions: from which number on, and the channels with which these begin.
+    added: IdMap<TopicId, (u16, Arc<[ChannelName]>)>,
     /// At their home: topics whose record is on its way.
     recording: VecDeque<(RecordTicket, TopicRef)>,
     deletions: deletion::Deletions,
@@ -198,6 +201,7 @@ impl Cluster {
             topics: IdMap::default(),
             ordered: BTreeSet::new(),
             recorded: HashMap::new(),
+            added: IdMap::default(),
             recording: VecDeque::new(),
             deletions: deletion::Deletions::default(),
             coming: BTreeMap::new(),
@@ -351,11 +355,11 @@ impl Engine {
 
     /// What keeps a publish from being appended. Bytes that wait for the other replicas count as those that wait for this node's
     /// disk, but only for publishes: what a leader elsewhere sends is taken, or two nodes would wait for each other.
-    pub(super) fn check_publish(&self, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
-        let cluster = self.cluster.as_ref()?;
-        if let Err(error) = self.partitions.get(idx).check_write(now.ticks) {
+    pub(super) fn check_publish(&mut self, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
+        if let Err(error) = self.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(now, idx)) {
             return Some(Attempt::Refused(error));
         }
+        let cluster = self.cluster.as_ref()?;
         let waiting = cluster.uncommitted + self.store.waiting_bytes();
         let is_full = cluster.uncommitted > 0 && waiting + bytes as u64 > self.settings.max_pub_waiting_size;
         is_full.then_some(Attempt::Wait)

@@ -212,6 +212,19 @@ impl Topics {
         waiters
     }
 
+    /// The topic has more partitions.
+    pub fn grow(&mut self, topic: &TopicRef) {
+        let is_it = |k: &&mut Known| k.topic.id == topic.id && k.topic.partitions < topic.partitions;
+        if let Some(known) = self.known.iter_mut().find(is_it) {
+            known.topic = topic.clone();
+            if let Some(shares) = known.shares.take() {
+                let mut shares = shares.into_vec();
+                shares.resize(topic.partitions as usize, KnownShare::default());
+                known.shares = Some(shares.into());
+            }
+        }
+    }
+
     /// Whether a client that publishes to the topic here can be told what is so: this node serves a part of it, or others lead all.
     pub fn is_settled(&self, name: &str) -> bool {
         let Some(shares) = self.find(name).and_then(|at| self.known[at].shares.as_deref()) else { return true };

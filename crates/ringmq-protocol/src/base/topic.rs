@@ -3,7 +3,7 @@
 use super::{CoreId, PartitionId, TopicId, TopicName};
 use std::sync::Arc;
 
-/// A topic as it was created: it never changes under the same id.
+/// A topic. Under the same id its name never changes, and its partitions become more only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicInfo {
     pub name: TopicName,

@@ -1,7 +1,7 @@
 //! `node.meta` (who this node is, and its generation) and `topic.meta` (what a topic is): encode, verify, decode.
 //!
 //! node.meta is two files of a block, written in turn; the valid one with the higher sequence counts.
-//! topic.meta is two files with the same block, which never changes under the same id.
+//! topic.meta is two files with the same block, which is written again, under the same id, when the topic gets more partitions.
 
 use crate::base::{BLOCK, FileId, PartitionId, TopicId, TopicInfo, TopicName};
 use crate::format::files::{self, Bad, NODE_MAGIC, NodeHeader, TOPIC_MAGIC, TopicHeader, VERSION};

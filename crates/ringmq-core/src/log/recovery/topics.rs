@@ -15,11 +15,11 @@ use zerocopy::{FromBytes, IntoBytes};
 finding! {
     /// The two files of topic.meta together.
     MetaFound {
-        /// Both hold and say the same.
+        /// Both hold and say the same, or the journal says the same of more partitions.
         Holds,
         /// One holds, the other is missing, or zeros.
         OneMissing,
-        /// One holds, the other does not.
+        /// One holds, the other does not, or says the same of fewer partitions.
         OneBad,
         /// One holds that names another topic than the folder, another id than the journal, or than the other one.
         Other,
@@ -130,14 +130,18 @@ pub const TOPIC_TABLE: &[Row<MetaFound, Journaled, Folder, TopicAction>] = &[
 /// Topics that the journals create and delete.
 #[derive(Debug, Default)]
 pub struct JournaledTopics {
-    /// The last one of each name.
+    /// The last one of each name, with the most partitions that it had.
     pub created: BTreeMap<TopicName, TopicMeta>,
     pub deleted: BTreeSet<TopicId>,
 }
 
 impl JournaledTopics {
     pub fn create(&mut self, meta: TopicMeta) {
-        self.created.insert(meta.info.name.clone(), meta);
+        // Another ring may have the topic as it was before it got more partitions.
+        let is_smaller = |known: &TopicMeta| known.info.id == meta.info.id && known.info.partitions > meta.info.partitions;
+        if !self.created.get(&meta.info.name).is_some_and(is_smaller) {
+            self.created.insert(meta.info.name.clone(), meta);
+        }
     }
 
     fn live(&self, name: &TopicName) -> Option<&TopicMeta> {
@@ -171,19 +175,23 @@ fn judge(both: &[Result<TopicMeta, Bad>; 2], name: &TopicName, expected: Option<
     let [is_newer, is_blank] = [is(|bad| matches!(bad, Bad::Version(_))), is(|bad| *bad == Bad::Zero)];
     let is_bad = is(|bad| !matches!(bad, Bad::Zero | Bad::Version(_)));
     let whole: Vec<&TopicMeta> = both.iter().flatten().collect();
+    let most = expected.into_iter().chain(whole.iter().copied()).max_by_key(|m| m.info.partitions);
+    let is_grown = |a: &TopicMeta, b: &TopicMeta| a.info.id == b.info.id && a.info.partitions != b.info.partitions;
     let is_other = |m: &&TopicMeta| m.info.name != *name || expected.is_some_and(|e| e.info.id != m.info.id);
     let found = match whole[..] {
         _ if is_newer => MetaFound::Unknown,
         [] if is_bad => MetaFound::Bad,
         [] => MetaFound::Blank,
         _ if whole.iter().any(is_other) => MetaFound::Other,
-        [one, other] if one != other => MetaFound::Other,
+        // More partitions were on their way to the files.
+        [one, other] if is_grown(one, other) && expected.is_none() => MetaFound::OneBad,
+        [one, other] if one != other && !is_grown(one, other) => MetaFound::Other,
         [_, _] => MetaFound::Holds,
         _ if is_blank => MetaFound::OneMissing,
         _ => MetaFound::OneBad,
     };
-    let one = matches!(found, MetaFound::Holds | MetaFound::OneMissing | MetaFound::OneBad).then(|| whole[0].clone());
-    (found, one)
+    let holds = matches!(found, MetaFound::Holds | MetaFound::OneMissing | MetaFound::OneBad);
+    (found, most.filter(|_| holds).cloned())
 }
 
 pub fn dir(name: &TopicName, topic_id: TopicId, partition: PartitionId) -> Arc<PartitionDir> {
@@ -231,7 +239,11 @@ fn gather_one(
         both = read_both(storage, name)?;
     }
     let (found, meta) = judge(&both, name, expected);
-    let bad = usize::from(both[0].is_ok()); // where one holds, the other one
+    // Where one holds, the other one; where both do, the one that knows of fewer partitions.
+    let bad = match &both {
+        [Ok(one), Ok(other)] => usize::from(one.info.partitions > other.info.partitions),
+        [first, _] => usize::from(first.is_ok()),
+    };
     if matches!(found, MetaFound::Blank | MetaFound::Bad) {
         // The topic.meta of a topic that was deleted soon after its creation may never have been written.
         for p in storage.partitions(name)? {

@@ -40,7 +40,7 @@ impl Cluster {
 
     /// Takes note that the disk has the topic no more.
     fn unrecord(&mut self, topic: &TopicRef) {
-        if self.recorded.get(&topic.name) == Some(&topic.id) {
+        if self.has_recorded(topic) {
             self.recorded.remove(&topic.name);
         }
     }
@@ -56,7 +56,7 @@ impl Engine {
         let cluster = self.cluster_mut();
         if cluster.recording.iter().any(|(_, t)| t.id == topic.id) {
             cluster.deletions.doomed.insert(topic.id);
-        } else if cluster.recorded.get(&topic.name) == Some(&topic.id) {
+        } else if cluster.has_recorded(topic) {
             self.remove_of_cluster(now, topic);
         }
     }

@@ -36,7 +36,15 @@ impl Cluster {
 
     /// The topic's record is durable on this node.
     pub(in crate::shard) fn topic_recorded(&mut self, topic: &TopicRef) {
-        self.recorded.insert(topic.name.clone(), topic.id);
+        let known = self.recorded.entry(topic.name.clone()).or_insert_with(|| topic.clone());
+        if known.id != topic.id || known.partitions < topic.partitions {
+            *known = topic.clone();
+        }
+    }
+
+    /// Whether the disk has the topic, with however many partitions.
+    pub(super) fn has_recorded(&self, topic: &TopicRef) -> bool {
+        self.recorded.get(&topic.name).is_some_and(|known| known.id == topic.id)
     }
 
     pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
@@ -52,6 +60,7 @@ impl Engine {
         match fact {
             Fact::Nodes(nodes) => self.on_nodes(now, nodes),
             Fact::Topic(topic) => self.on_topic(&topic),
+            Fact::TopicGrown { topic, from, channels } => drop(self.cluster_mut().added.insert(topic, (from, channels))),
             Fact::Partition { topic, partition, membership } => self.on_membership(now, topic, partition, membership),
             Fact::TopicGone(topic) => {
                 if self.on_topic_gone(now, &topic) {
@@ -127,10 +136,16 @@ impl Engine {
 
     fn on_topic(&mut self, topic: &TopicRef) {
         // Its home may have heard of its deletion before this core has heard of the topic.
-        if self.is_removing(topic.id) || self.cluster_mut().topics.contains_key(&topic.id) {
+        if self.is_removing(topic.id) {
             return;
         }
         let cluster = self.cluster_mut();
+        if let Some(known) = cluster.topics.get(&topic.id) {
+            if known.partitions < topic.partitions {
+                self.grow_topic(topic);
+            }
+            return;
+        }
         let known = cluster.topics.values().find(|t| t.name == topic.name).cloned();
         cluster.topics.insert(topic.id, topic.clone());
         if let Some(old) = known {
@@ -196,9 +211,9 @@ impl Engine {
         }
         let cluster = self.cluster_mut();
         match cluster.recorded.get(&topic.name) {
-            Some(id) if *id == topic.id => return,
-            Some(id) => {
-                let found = *id;
+            Some(known) if known.id == topic.id && known.partitions >= topic.partitions => return,
+            Some(known) if known.id != topic.id => {
+                let found = known.id;
                 cluster.wait_for_name(topic);
                 if !self.is_removing(found) {
                     tracing::error!(
@@ -209,13 +224,15 @@ impl Engine {
                 }
                 return;
             }
-            None => {}
+            _ => {}
         }
-        if let Some((_, recording)) = cluster.recording.iter().find(|(_, t)| t.name == topic.name) {
+        if let Some((_, recording)) = cluster.recording.iter().rfind(|(_, t)| t.name == topic.name) {
             if recording.id != topic.id {
-                cluster.wait_for_name(topic);
+                return cluster.wait_for_name(topic);
             }
-            return;
+            if recording.partitions >= topic.partitions {
+                return;
+            }
         }
         tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node gets a topic of the cluster");
         let record = self.store.log_topic_create(topic, now.unix_ns, self.outbox.io());
@@ -244,8 +261,11 @@ impl Engine {
         if cluster.coming.is_empty() {
             return;
         }
-        let is_ready = |topic: &TopicRef| cluster.recorded.get(&topic.name) == Some(&topic.id);
-        let ready = cluster.coming.keys().filter(|(id, _)| cluster.topics.get(id).is_some_and(is_ready));
+        let is_ready = |(id, number): &&(TopicId, u16)| {
+            let recorded = cluster.topics.get(id).and_then(|topic| cluster.recorded.get(&topic.name));
+            recorded.is_some_and(|recorded| recorded.id == *id && recorded.partitions > *number)
+        };
+        let ready = cluster.coming.keys().filter(is_ready);
         for key in ready.copied().collect::<Vec<_>>() {
             let cluster = self.cluster_mut();
             let (Some(membership), Some(topic)) = (cluster.coming.remove(&key), cluster.topics.get(&key.0).cloned()) else {
@@ -282,6 +302,7 @@ impl Engine {
         cluster.coming.retain(|(id, _), _| *id != topic.id);
         cluster.leaders.retain(|route, _| route.topic_id != topic.id);
         cluster.ordered.remove(&topic.id);
+        cluster.added.remove(&topic.id);
         for idx in self.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {

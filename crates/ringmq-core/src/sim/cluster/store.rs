@@ -173,7 +173,9 @@ impl Meta {
     }
 
     fn topic_is_there(&mut self, name: TopicName, record: &TopicRecord, touched: &mut BTreeSet<At>) {
-        if self.topics.values().any(|known| known.id == record.id) {
+        if let Some(known) = self.topics.values_mut().find(|known| known.id == record.id) {
+            assert!(record.partitions >= known.partitions, "only_a_deleted_topic_goes: partitions of {known:?} are {record:?}");
+            *known = Arc::new(TopicInfo { partitions: record.partitions, ..(**known).clone() });
             return;
         }
         self.counts.topics_made += 1;

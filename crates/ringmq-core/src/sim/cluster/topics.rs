@@ -6,13 +6,15 @@ use super::meta::Key;
 use super::store::PASSING;
 use super::world::{Phase, SECOND, World};
 use crate::agent::{Admin, AdminError, Event};
-use crate::base::{TopicId, TopicName};
+use crate::base::{ChannelName, TopicId, TopicName};
 use crate::seam::cluster::Fact;
 use crate::sim::node::book::topic_name;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Topics that come and go, at a time.
 const PASSING_MAX: usize = 4;
+/// Partitions of those that get more.
+const GROWN: u16 = 4;
 
 /// A request that has no answer yet.
 struct Asked {
@@ -32,6 +34,8 @@ pub struct Wishes {
     topics: Vec<(TopicName, u16)>,
     /// Topics that come and go and are wanted, or not wanted any more.
     passing: BTreeMap<TopicName, bool>,
+    /// Those of them that are to have more partitions than at first.
+    grown: BTreeSet<TopicName>,
     made: usize,
     /// Wishes for topics that came and went.
     changes: usize,
@@ -47,6 +51,7 @@ impl Wishes {
 
     fn want(&mut self, name: TopicName, is_wanted: bool) {
         self.changes += 1;
+        self.grown.remove(&name);
         self.passing.insert(name, is_wanted);
     }
 }
@@ -72,7 +77,10 @@ impl World {
             wishes.want(name, true);
         } else if !there.is_empty() {
             let name = there[self.rng.below(there.len() as u64) as usize].clone();
-            wishes.want(name, false);
+            match self.rng.chance(0.5) {
+                true => drop(wishes.grown.insert(name)),
+                false => wishes.want(name, false),
+            }
         }
     }
 
@@ -121,6 +129,10 @@ impl World {
             true => create(name, 1 + name.len() as u16 % 2),
             false => Admin::DeleteTopic { name: name.clone() },
         });
+        let has_more = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name && t.partitions >= GROWN);
+        let growing = wishes.grown.iter().filter(|name| is_there(name) && !has_more(name));
+        let channels = vec![ChannelName::new("first").expect("a valid name")];
+        let growing = growing.map(|name| Admin::ExpandTopic { name: name.clone(), partitions: GROWN, channels: channels.clone() });
         let is_drained = |n: usize| {
             let key = layout.key(&crate::metadata::keys::Key::Drain(self.nodes[n].id));
             self.meta.store.etcd.get(&key).is_some()
@@ -130,7 +142,7 @@ impl World {
             true => Admin::Drain { node: self.nodes[n].id.to_string() },
             false => Admin::Undrain { node: self.nodes[n].id.to_string() },
         });
-        of_clients.chain(passing).chain(drains).collect()
+        of_clients.chain(passing).chain(growing).chain(drains).collect()
     }
 
     fn ask_some_agent(&mut self, admin: Admin) {
