@@ -1,11 +1,11 @@
 //! What operators ask of a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/...`, `/cluster/...`. Any node
 //! answers. Each is idempotent: asked again, it says that it is so already.
 
-use super::{Node, lookups};
 use super::channels::ANSWER_LIMIT;
 use super::publish::topic_of;
 use super::routes::{Failure, Query};
 use super::topics::{existing, not_found};
+use super::{Node, lookups};
 use crate::agent::{Admin, AdminError, TopicChange};
 use crate::base::ChannelName;
 use crate::coordinator::hub::Hub;
@@ -30,6 +30,8 @@ pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
         retention_ms: retention(query)?.flatten(),
         retention_bytes: number(query, "retention_bytes")?,
         ordered: flag(query, "orderedmulti")?.unwrap_or(false),
+        max_msg_size: limit(query, "max_msg_size")?.flatten(),
+        max_defer_ms: limit(query, "max_defer")?.flatten(),
     };
     let admin = Admin::CreateTopic {
         name,
@@ -60,6 +62,8 @@ pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
         retention_ms: retention(&query)?,
         retention_bytes: bytes.map(|bytes| Some(bytes).filter(|bytes| *bytes > 0)),
         ordered: flag(&query, "orderedmulti")?,
+        max_msg_size: limit(&query, "max_msg_size")?,
+        max_defer_ms: limit(&query, "max_defer")?,
     };
     carry(hub, Admin::AlterTopic { name: existing(&query)?, change }).await
 }
@@ -156,6 +160,12 @@ fn no_answer() -> Failure {
 fn number<T: FromStr>(query: &Query, key: &'static str) -> Result<Option<T>, Failure> {
     let wrong = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is no number that it can have"));
     query.get(key).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+/// 0: none but the nodes'.
+fn limit(query: &Query, key: &'static str) -> Result<Option<Option<u64>>, Failure> {
+    let limit: Option<u64> = number(query, key)?;
+    Ok(limit.map(|limit| Some(limit).filter(|limit| *limit > 0)))
 }
 
 fn flag(query: &Query, key: &'static str) -> Result<Option<bool>, Failure> {

@@ -9,7 +9,7 @@ use crate::base::topic::home_core;
 use crate::base::{PartitionId, TopicName, TopicRef};
 use crate::seam::{
     message::{MeshMessage, OwnedBodies},
-    outcome::PublishError,
+    outcome::{OverLimit, PublishError},
 };
 use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
@@ -250,6 +250,8 @@ pub fn core_failure(error: PublishError) -> Failure {
         PublishError::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "READ_ONLY"),
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
         PublishError::TooBig => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_BIG"),
+        PublishError::OverLimit(OverLimit::Message { .. }) => (StatusCode::PAYLOAD_TOO_LARGE, "MSG_TOO_BIG"),
+        PublishError::OverLimit(OverLimit::Delay { .. }) => (StatusCode::BAD_REQUEST, "INVALID_DEFER"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
         PublishError::TopicGone => (StatusCode::SERVICE_UNAVAILABLE, "TOPIC_GONE"),
         PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),

@@ -1,9 +1,9 @@
 //! One request of a node's HTTP, on a connection of its own, and whether a port takes connections.
 
 use http_body_util::{BodyExt, Empty, Limited};
-use hyper::{Method, Request};
 use hyper::body::Bytes;
 use hyper::header::DATE;
+use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use std::error::Error;
 use std::time::Duration;

@@ -76,6 +76,8 @@ pub struct TopicChange {
     pub retention_ms: Option<Option<u64>>,
     pub retention_bytes: Option<Option<u64>>,
     pub ordered: Option<bool>,
+    pub max_msg_size: Option<Option<u64>>,
+    pub max_defer_ms: Option<Option<u64>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -181,7 +181,8 @@ impl Planner<'_> {
             let otherwise = [name_key.clone()].into_iter().chain(keys).map(|key| Op::Get { key }).collect();
             txns.push(Txn { compares, then, otherwise });
         }
-        let mut record = TopicRecord { partitions, channels: channels.iter().map(ToString::to_string).collect(), ..before.clone() };
+        let mut record =
+            TopicRecord { partitions, channels: channels.iter().map(ToString::to_string).collect(), ..before.clone() };
         record.grown_from.get_or_insert(before.partitions);
         let put = Op::Put { key: name_key.clone(), value: encode(&record), lease: None };
         // Apart from the partitions, so that all of these are there whichever copy of it is the one that counts.
@@ -203,6 +204,8 @@ impl Planner<'_> {
             retention_ms: change.retention_ms.unwrap_or(before.properties.retention_ms),
             retention_bytes: change.retention_bytes.unwrap_or(before.properties.retention_bytes),
             ordered: change.ordered.unwrap_or(before.properties.ordered),
+            max_msg_size: change.max_msg_size.unwrap_or(before.properties.max_msg_size),
+            max_defer_ms: change.max_defer_ms.unwrap_or(before.properties.max_defer_ms),
         };
         let record = TopicRecord { replicas, min_isr, properties, ..before.clone() };
         if record == *before {

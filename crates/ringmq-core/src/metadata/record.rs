@@ -425,7 +425,7 @@ mod tests {
         let text = r#"{"v":1,"id":"03030303030303030303030303030303","partitions":4,"replicas":3,"min_isr":2}"#;
         assert_eq!(encode(&topic), text, "what is not said is not written");
         assert_eq!(decode(&encode(&topic)), Ok(topic.clone()));
-        let properties = TopicProperties { retention_ms: Some(5), retention_bytes: None, ordered: true };
+        let properties = TopicProperties { retention_ms: Some(5), ordered: true, max_defer_ms: Some(9), ..Default::default() };
         let kept = TopicRecord { properties, ..topic };
         assert_eq!(decode(&encode(&kept)), Ok(kept));
         let member = MemberRecord { name: "a".into(), peer_address: "h:1".into(), capacity: 100, ..Default::default() };

@@ -51,6 +51,12 @@ pub struct TopicProperties {
     /// Whether each subscription makes its channel an ordered one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ordered: bool,
+    /// Bytes of a message that is published to the topic, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_msg_size: Option<u64>,
+    /// Delay of a deferred publish, at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_defer_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug)]

@@ -58,6 +58,17 @@ pub enum PublishError {
     NotRelayed,
     #[error("the partition accepts no write: {0}")]
     NotWritable(Unwritable),
+    #[error(transparent)]
+    OverLimit(#[from] OverLimit),
+}
+
+/// What a topic's own limits do not allow, which are tighter than the node's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OverLimit {
+    #[error("message too big {bytes} > {max}, the topic's max_msg_size")]
+    Message { bytes: u64, max: u64 },
+    #[error("delay {delay_ms} ms is out of range 0-{max_ms}, the topic's max_defer")]
+    Delay { delay_ms: u64, max_ms: u64 },
 }
 
 /// Why a partition's leader takes no write for now. Nothing was stored.
@@ -99,6 +110,7 @@ impl PublishError {
             PublishError::Unknown => "publish_outcome_unknown",
             PublishError::NotLeader | PublishError::NotRelayed => "publish_not_leader",
             PublishError::NotWritable(_) => "publish_not_writable",
+            PublishError::OverLimit(_) => "publish_over_limit",
         }
     }
 
@@ -138,6 +150,7 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         | PublishError::NoTopic
         | PublishError::NoPartition
         | PublishError::TooManyTopics
+        | PublishError::OverLimit(_)
         | PublishError::TopicNotExist => Outcome::Refused,
     }
 }

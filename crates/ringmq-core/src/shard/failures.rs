@@ -26,7 +26,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::TooManyChannels | PublishError::TooManyConsumers => (Code::TooManyChannels, Retry::Never),
         PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
-        PublishError::TooBig => (Code::TooBig, Retry::Never),
+        PublishError::TooBig | PublishError::OverLimit(_) => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
         PublishError::TopicNotExist => (Code::BadTopic, Retry::Refresh),
         PublishError::NotLeader | PublishError::NotRelayed => (Code::NotLeader, Retry::Refresh),

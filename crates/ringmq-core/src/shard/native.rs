@@ -124,7 +124,7 @@ impl Engine {
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
         let limits = BodyLimits {
-            message_bytes_max: self.settings.max_msg_size as usize,
+            message_bytes_max: self.max_msg_size(self.partitions.get(idx).topic.id) as usize,
             body_bytes_max: crate::format::batch::BATCH_BODY_MAX,
         };
         let first = publish.first_sequence;

@@ -218,7 +218,10 @@ impl Engine {
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if !is_alone && owner == self.core {
             let route = Route { topic_id: topic.id, partition };
-            self.publish_replicated(now, conn, route, place, bodies, slot)
+            match self.check_limits(route.topic_id, bodies.iter(), bodies.delay_ms()) {
+                Ok(()) => self.publish_replicated(now, conn, route, place, bodies, slot),
+                Err(error) => Attempt::Refused(error.into()),
+            }
         } else if let Some(idx) = place {
             self.publish_here(now, conn, idx, bodies, slot)
         } else if owner == self.core {
@@ -229,7 +232,10 @@ impl Engine {
             }
         } else {
             let topic = topic.clone();
-            self.publish_there(now, conn, owner, topic, partition, bodies, slot)
+            match self.check_limits(topic.id, bodies.iter(), bodies.delay_ms()) {
+                Ok(()) => self.publish_there(now, conn, owner, topic, partition, bodies, slot),
+                Err(error) => Attempt::Refused(error.into()),
+            }
         }
     }
 
@@ -253,6 +259,12 @@ impl Engine {
             return self.tell_publisher(publisher, Err(PublishError::Stopping));
         }
         let route = Route { topic_id: topic.id, partition };
+        // Another core has looked.
+        if from == CoreId::HTTP
+            && let Err(error) = self.check_limits(topic.id, bodies.iter(), bodies.delay_ms)
+        {
+            return self.tell_publisher(publisher, Err(error.into()));
+        }
         if self.is_forwarding(route) {
             return self.forward_owned(now, route, publisher, &bodies);
         }

@@ -157,6 +157,8 @@ pub struct Cluster {
     ordered: BTreeSet<TopicId>,
     /// What this node's disk knows by each name, durably.
     recorded: HashMap<TopicName, TopicRef>,
+    /// Topics with limits of their own: bytes of a message, and milliseconds of a delay.
+    limits: IdMap<TopicId, (Option<u64>, Option<u64>)>,
     /// Topics that got more partitions: from which number on, and the channels with which these begin.
     added: IdMap<TopicId, (u16, Arc<[ChannelName]>)>,
     /// At their home: topics whose record is on its way.
@@ -201,6 +203,7 @@ impl Cluster {
             topics: IdMap::default(),
             ordered: BTreeSet::new(),
             recorded: HashMap::new(),
+            limits: IdMap::default(),
             added: IdMap::default(),
             recording: VecDeque::new(),
             deletions: deletion::Deletions::default(),

@@ -1,7 +1,7 @@
 //! How an outcome that came later sounds to an NSQ client.
 
 use crate::codec::nsq::ClientError;
-use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError};
+use crate::seam::outcome::{InFlightCommand, InFlightError, OverLimit, PublishError};
 use crate::session::CommandKind;
 
 /// Fatal, as in nsqd, with the code of its command.
@@ -21,6 +21,8 @@ pub fn failure(asked: CommandKind, why: PublishError) -> ClientError {
     let code = match why {
         PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
         PublishError::NoPartition | PublishError::TopicNotExist => "E_TOPIC_NOT_EXIST",
+        PublishError::OverLimit(OverLimit::Message { .. }) => "E_BAD_MESSAGE",
+        PublishError::OverLimit(OverLimit::Delay { .. }) => "E_INVALID",
         _ => code,
     };
     ClientError::fatal(code, text)

@@ -1,6 +1,7 @@
 //! Publishes: when they are OK, and what they are told otherwise.
 
 use super::*;
+use crate::seam::cluster::TopicProperties;
 
 #[test]
 fn a_publish_is_ok_when_all_three_have_it_durable() {
@@ -174,4 +175,36 @@ fn writes_that_become_durable_at_once_are_all_answered() {
     net.nodes[0].is_slow = false;
     net.run();
     assert_eq!((net.take(p), net.take(q)), (vec!["OK".to_owned()], vec!["OK".to_owned()]));
+}
+
+/// A topic's limits are looked at where the client publishes, whoever leads.
+#[test]
+fn a_topic_may_have_tighter_limits_than_the_nodes() {
+    for cores in [1, 2] {
+        let mut net = Net::with(cores, 2, Settings::default());
+        let limit = |net: &mut Net, max_msg_size, max_defer_ms| {
+            let properties = TopicProperties { max_msg_size, max_defer_ms, ..Default::default() };
+            (0..3).for_each(|node| net.tell(node, Fact::TopicProperties { topic: net.topic.clone(), properties }));
+        };
+        limit(&mut net, Some(4), Some(1000));
+        for node in 0..2 {
+            let told = |net: &mut Net, bytes: &[u8]| {
+                let p = net.connect(node);
+                net.send(p, bytes);
+                net.pass_time(Duration::from_millis(100));
+                net.take(p)
+            };
+            assert_eq!(told(&mut net, b"PUB t\n\0\0\0\x04four"), ["OK"]);
+            let big = told(&mut net, b"PUB t\n\0\0\0\x05fives");
+            assert!(big[0].starts_with("E_BAD_MESSAGE PUB failed message too big 5 > 4"), "{big:?}");
+            assert_eq!(told(&mut net, b"DPUB t 1000\n\0\0\0\x04four"), ["OK"]);
+            let far = told(&mut net, b"DPUB t 1001\n\0\0\0\x04four");
+            assert!(far[0].starts_with("E_INVALID DPUB failed delay 1001 ms"), "{far:?}");
+        }
+        limit(&mut net, None, None);
+        let p = net.connect(1);
+        net.publish(p, "fives");
+        net.pass_time(Duration::from_millis(100));
+        assert_eq!(net.take(p), ["OK"]);
+    }
 }

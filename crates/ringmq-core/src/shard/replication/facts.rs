@@ -17,7 +17,7 @@ use crate::replica::{Event, Member};
 use crate::seam::cluster::{Ask, ClusterNode, Fact, TopicProperties};
 use crate::seam::event;
 use crate::seam::message::MeshMessage;
-use crate::seam::outcome::PublishError;
+use crate::seam::outcome::{OverLimit, PublishError};
 use crate::shard::partitions::Partition;
 use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::sync::Arc;
@@ -113,8 +113,12 @@ impl Engine {
 
     /// The logs and channels of the topic follow these from now on.
     fn set_properties(&mut self, topic: &TopicRef, properties: TopicProperties) {
-        let TopicProperties { retention_ms, retention_bytes, ordered } = properties;
+        let TopicProperties { retention_ms, retention_bytes, ordered, max_msg_size, max_defer_ms } = properties;
         let cluster = self.cluster_mut();
+        match (max_msg_size, max_defer_ms) {
+            (None, None) => drop(cluster.limits.remove(&topic.id)),
+            limits => drop(cluster.limits.insert(topic.id, limits)),
+        }
         match ordered {
             true => drop(cluster.ordered.insert(topic.id)),
             false => drop(cluster.ordered.remove(&topic.id)),
@@ -123,6 +127,28 @@ impl Engine {
         let of_topic: Vec<PartitionIdx> =
             self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect();
         of_topic.into_iter().for_each(|idx| self.store.look_at_retention(idx));
+    }
+
+    /// Whether the topic's own limits allow a publish of these bodies.
+    pub(in crate::shard) fn check_limits<'a>(
+        &self,
+        topic: TopicId,
+        mut bodies: impl Iterator<Item = &'a [u8]>,
+        delay_ms: u64,
+    ) -> Result<(), OverLimit> {
+        let Some((size, delay)) = self.cluster.as_ref().and_then(|c| c.limits.get(&topic)) else { return Ok(()) };
+        if let Some(max_ms) = delay.filter(|max| delay_ms > *max) {
+            return Err(OverLimit::Delay { delay_ms, max_ms });
+        }
+        let Some(max) = *size else { return Ok(()) };
+        let larger = bodies.find(|body| body.len() as u64 > max);
+        larger.map_or(Ok(()), |body| Err(OverLimit::Message { bytes: body.len() as u64, max }))
+    }
+
+    /// Bytes of a message of the topic, at most.
+    pub(in crate::shard) fn max_msg_size(&self, topic: TopicId) -> u64 {
+        let of_topic = self.cluster.as_ref().and_then(|c| c.limits.get(&topic)?.0);
+        of_topic.map_or(self.settings.max_msg_size, |max| max.min(self.settings.max_msg_size))
     }
 
     /// Whether each subscription of the topic makes its channel ordered.
@@ -303,6 +329,7 @@ impl Engine {
         cluster.leaders.retain(|route, _| route.topic_id != topic.id);
         cluster.ordered.remove(&topic.id);
         cluster.added.remove(&topic.id);
+        cluster.limits.remove(&topic.id);
         for idx in self.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {

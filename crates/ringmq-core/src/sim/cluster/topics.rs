@@ -132,7 +132,8 @@ impl World {
         let has_more = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name && t.partitions >= GROWN);
         let growing = wishes.grown.iter().filter(|name| is_there(name) && !has_more(name));
         let channels = vec![ChannelName::new("first").expect("a valid name")];
-        let growing = growing.map(|name| Admin::ExpandTopic { name: name.clone(), partitions: GROWN, channels: channels.clone() });
+        let growing =
+            growing.map(|name| Admin::ExpandTopic { name: name.clone(), partitions: GROWN, channels: channels.clone() });
         let is_drained = |n: usize| {
             let key = layout.key(&crate::metadata::keys::Key::Drain(self.nodes[n].id));
             self.meta.store.etcd.get(&key).is_some()
