@@ -304,7 +304,13 @@ impl Engine {
         for s in done {
             match result {
                 Ok(()) => self.subscribed(s),
-                Err(error) => self.tell_subscriber(s.sub, s.partition, Err(error)),
+                Err(error) => {
+                    if self.is_clustered() {
+                        // Its subscription may go on without the partition, and ask again.
+                        self.detach(now, s.sub, s.partition);
+                    }
+                    self.tell_subscriber(s.sub, s.partition, Err(error));
+                }
             }
         }
         self.attaching.created.iter_mut().for_each(|c| c.0.retain(|r| *r != request));
