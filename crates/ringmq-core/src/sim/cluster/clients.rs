@@ -116,6 +116,8 @@ impl World {
             Phase::Faulty => v.client.act(&mut self.book, &mut self.rng),
             _ => v.client.act_quick(&mut self.book),
         }
+        let node = v.node;
+        self.book.may_not_be_asked(wire, |key| self.meta.leader(key) != Some(node));
         let is_old = self.phase == Phase::Faulty && self.rng.chance(0.004);
         let leaves = is_old || v.client.wants_to_leave() && (v.client.is_satisfied() || self.rng.chance(0.2));
         self.flush(wire);

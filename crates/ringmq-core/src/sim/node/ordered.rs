@@ -93,6 +93,11 @@ impl Book {
         self.order.deferred.retain(|_, d| d.conn != conn || d.asked + SURELY_READ_MS < now);
     }
 
+    /// What a client asked for at a node that does not lead the partition may be lost on the way to the leader.
+    pub fn may_not_be_asked(&mut self, conn: u64, is_relayed: impl Fn((usize, u16)) -> bool) {
+        self.order.deferred.retain(|(channel, id), d| d.conn != conn || !is_relayed((channel.0, id.partition.0)));
+    }
+
     /// A REQ failed, of one of the channel's messages: none of them is known to wait.
     pub fn not_deferred(&mut self, channel: Option<&ChannelKey>) {
         self.order.deferred.retain(|(of, _), _| Some(of) != channel);
