@@ -138,7 +138,7 @@ impl World {
         if self.nodes[n].running.is_some() {
             let longest = if self.rng.chance(0.5) { 300 * MS } else { 3 * super::meta::LEASE };
             self.nodes[n].paused_until = self.soon(longest);
-            self.nodes[n].wakes_at = self.nodes[n].paused_until;
+            self.nodes[n].wakes_at = self.nodes[n].wakes_at.max(self.nodes[n].paused_until);
             self.outcome.pauses += 1;
         }
     }
