@@ -61,6 +61,11 @@ impl Default for Store {
 }
 
 impl Store {
+    /// Revision of the newest tombstone; 0: there is none.
+    pub fn last_deletion(&self) -> u64 {
+        self.deleted.values().copied().max().unwrap_or(0)
+    }
+
     /// Revision of a topic's tombstone.
     pub fn deleted(&self, topic: TopicId) -> Option<u64> {
         self.deleted.get(&topic).copied()

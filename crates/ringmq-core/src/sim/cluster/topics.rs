@@ -209,9 +209,15 @@ impl World {
         }
     }
 
-    /// All that is wanted of topics and nodes is so.
+    /// All that is wanted of topics and nodes is so, and every core was told of every deletion.
     pub fn has_wishes_fulfilled(&mut self) -> bool {
-        self.unfulfilled().is_empty()
+        self.unfulfilled().is_empty() && self.has_told_deletions()
+    }
+
+    fn has_told_deletions(&self) -> bool {
+        let last = self.meta.store.last_deletion();
+        let of = |n: usize| self.nodes[n].running.as_ref().map_or(0, |r| r.shards.len());
+        (0..self.nodes.len()).all(|n| (0..of(n)).all(|core| last == 0 || self.core_has_read(n, core) >= last))
     }
 
     /// Partitions of all topics, and how many replicas each is to have.
