@@ -237,7 +237,7 @@ fn the_promise_holds_with_the_real_agents_over_an_etcd() {
     // No fresh ones before more of them have run: SIM_SEEDS runs them.
     let (total, _) = sweep(Coordination::Etcd, 0, KEPT_ETCD);
     let m = total.metadata;
-    assert!(asked().is_some() || m.elections > 5 && m.sessions > 20 && m.topics_made > 7 && m.topics_deleted > 2, "{total:?}");
+    assert!(asked().is_some() || m.elections > 5 && m.sessions > 20 && m.topics_made > 7 && m.topics_deleted > 1, "{total:?}");
 }
 
 #[test]
