@@ -183,8 +183,15 @@ fn assert_all(node: &Node, backlogs: &Backlogs) {
 
 #[test]
 fn each_channel_gets_what_waited_for_it_also_after_a_kill() {
-    let source = folder();
-    let backlogs = fill(source.path());
+    // nsqd 1.3.0 now and then puts a file of its own queue aside at a stop; that is left out, and told by the exit code.
+    let filled = || {
+        let source = folder();
+        let backlogs = fill(source.path());
+        (source, backlogs)
+    };
+    let is_whole = |source: &Path| listing(source).iter().all(|(name, _)| !name.ends_with(".bad"));
+    let (source, backlogs) =
+        std::iter::repeat_with(filled).find(|(source, _)| is_whole(source.path())).expect("nsqd keeps its files");
     let before = listing(source.path());
     let mut node = Node::start(&[]);
     let (native, http) = (node.native().to_string(), node.http().to_string());

@@ -240,6 +240,10 @@ impl Cluster {
         let mut nodes: Vec<Node> = NAMES.iter().map(|name| Node::prepare_with_etcd(urls, name, &all)).collect();
         nodes.iter_mut().for_each(Node::spawn);
         nodes.iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        // A node is ready before it is registered, and a topic that is created earlier has fewer replicas at first.
+        let knows_all =
+            |node: &Node| node.get("/cluster/stats").is_ok_and(|said| said.matches("\"alive\":true").count() == NAMES.len());
+        until(|| nodes.iter().all(knows_all), || format!("all nodes are registered: {:?}", nodes[0].get("/cluster/stats")));
         Cluster::of(nodes)
     }
 
