@@ -3,10 +3,10 @@
 
 mod node;
 
+use node::{Client, Frame};
 use node::cluster::{Cluster, Publisher, consume, until};
 use node::etcd::{FAST, Member};
-use node::{Client, Frame};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 #[test]
@@ -41,22 +41,18 @@ fn a_killed_leader_is_replaced_and_comes_back_as_a_follower() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
-/// Connections to a node that does not lead, which stay while the leader is killed: every publish is stored, once, and comes.
+/// A client of a node that does not lead publishes while the leader is killed: what is acknowledged is stored, and nothing twice.
 #[test]
-fn a_client_publishes_and_consumes_where_nothing_is_led_while_the_leader_is_killed() {
+fn a_client_publishes_where_nothing_is_led_while_the_leader_is_killed() {
     let etcd = Member::start(&FAST);
-    // A busy machine takes its time, and nothing is refused meanwhile.
+    // A busy machine takes its time over a failover, and nothing is refused meanwhile.
     let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--pub-waiting-timeout=30s"]);
-    Publisher::new(&cluster, "orders").publish(1);
-    let first = cluster.leader("orders", 0);
+    let first = {
+        Publisher::new(&cluster, "orders").publish(1);
+        cluster.leader("orders", 0)
+    };
     let at = (first + 1) % 3;
     let address = cluster.nodes[at].tcp();
-    // One of the two is at a node that leads nothing after the failover, either.
-    let consumers = [at, (first + 2) % 3].map(|node| {
-        let mut consumer = Client::connect(cluster.nodes[node].tcp()).expect("it listens");
-        consumer.subscribe("orders", &format!("at-{node}"), 10).expect("it is relayed");
-        consumer
-    });
     let mut client = Client::connect(address).expect("it listens");
     let mut acknowledged = vec![];
     let mut publish = |client: &mut Client, count: usize| {
@@ -83,24 +79,25 @@ fn a_client_publishes_and_consumes_where_nothing_is_led_while_the_leader_is_kill
         assert!(answer.ends_with("OK"), "{answer}");
         acknowledged.extend(body.split('\n').map(|line| line.as_bytes().to_vec()));
     }
-    consumers.into_iter().for_each(|consumer| consume_all(consumer, &acknowledged));
-}
-
-/// What was in flight at a killed leader comes again, and a FIN of it may come too late.
-fn consume_all(mut consumer: Client, wanted: &[Vec<u8>]) {
-    let mut missing: BTreeSet<Vec<u8>> = wanted.iter().cloned().collect();
-    let mut ids = BTreeMap::new();
+    // The next leader takes publishes at once, and delivers when the lease of the killed one is over.
+    let leader = cluster.nodes[second].tcp();
+    let mut subscribed = None;
+    until(
+        || {
+            let mut client = Client::connect(leader).expect("it runs");
+            subscribed = client.subscribe("orders", "c", 100).is_ok().then_some(client);
+            subscribed.is_some()
+        },
+        || "the next leader delivers".to_owned(),
+    );
+    let mut consumer = subscribed.expect("it was just looked at");
+    let mut missing: BTreeSet<Vec<u8>> = acknowledged.into_iter().collect();
+    let mut came = BTreeSet::new();
     while !missing.is_empty() {
-        match consumer.read().expect("its connection stays") {
-            Frame::Message(message) => {
-                missing.remove(&message.body);
-                let id = *ids.entry(message.body).or_insert(message.id);
-                assert_eq!(id, message.id, "none is stored twice");
-                consumer.finish(&message.id).expect("it reads");
-            }
-            Frame::Error(error) => assert!(error.starts_with("E_FIN_FAILED"), "{error}"),
-            other => panic!("{other:?}"),
-        }
+        let message = consumer.message().expect("all of them are stored");
+        consumer.finish(&message.id).expect("it reads");
+        missing.remove(&message.body);
+        assert!(came.insert(message.body.clone()), "none is stored twice: {message:?}");
     }
 }
 
@@ -407,6 +404,42 @@ fn partitions_are_added_under_publishers_and_consumers() {
     }
     assert!(missing.is_empty(), "{} of {} did not come", missing.len(), publisher.acknowledged.len());
     cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn channels_are_made_and_deleted_at_any_node_where_a_topic_leaves_them_to_operators() {
+    let etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let post = |node: usize, path: &str, status: &str| {
+        let answer = cluster.nodes[node].post(path, b"").expect("it answers");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    };
+    post(0, "/topic/create?topic=orders&partition_num=6&disable_channel_auto_create=true", "200");
+    let leaders: BTreeSet<usize> = (0..6).map(|partition| cluster.leader("orders", partition)).collect();
+    assert!(leaders.len() > 1, "several nodes lead: {leaders:?}");
+    let subscribe = |node: usize| {
+        let mut client = Client::connect(cluster.nodes[node].tcp()).expect("it listens");
+        client.write(b"SUB orders c\n").expect("it listens");
+        match client.read().expect("it answers") {
+            Frame::Response(_) => Ok(()),
+            Frame::Error(text) => Err(text),
+            other => panic!("{other:?}"),
+        }
+    };
+    let is_refused = |node: usize| subscribe(node).is_err_and(|error| error.contains("E_SUB_CHANNEL_NOT_REGISTERED"));
+    assert!(leaders.iter().all(|node| is_refused(*node)));
+    post(0, "/channel/create?topic=orders&channel=c", "200");
+    post(1, "/channel/create?topic=orders&channel=c", "200");
+    leaders.iter().for_each(|node| subscribe(*node).expect("the channel is there"));
+    post(2, "/channel/delete?topic=orders&channel=c", "200");
+    assert!(leaders.iter().all(|node| is_refused(*node)));
+    post(2, "/channel/delete?topic=orders&channel=c", "404");
+    post(1, "/topic/meta/update?topic=orders&disable_channel_auto_create=false&max_msg_size=3", "200");
+    until(|| leaders.iter().all(|node| subscribe(*node).is_ok()), || "subscriptions make channels again".into());
+    let answer = cluster.nodes[0].post("/pub?topic=orders", b"four").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let answer = cluster.nodes[0].post("/pub?topic=orders", b"abc").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
 fn bytes_below(folder: &std::path::Path) -> u64 {

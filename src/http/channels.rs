@@ -4,11 +4,11 @@
 //! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and those that
 //! were changed before. Those behind it were not asked.
 
-use super::Node;
 use super::body;
 use super::link::CoreAnswer;
 use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
+use super::{Node, elsewhere, lookups};
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, LogId, PartitionId, Position, TopicName, TopicRef};
 use crate::{
@@ -115,13 +115,68 @@ impl Operation {
             _ => return None,
         })
     }
+
+    fn word(self) -> &'static str {
+        match self {
+            Operation::Create => "create",
+            Operation::Delete => "delete",
+            Operation::Empty => "empty",
+            Operation::Pause => "pause",
+            Operation::Unpause => "unpause",
+        }
+    }
 }
 
-/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that this node leads and that have the channel,
-/// partition 0 first, since it says what stands in the others. `None`: all of the topic's. Else it is said which, since another node has
-/// to be asked for the rest.
+/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions of the topic that have the channel. Where an etcd
+/// says who leads them, their leaders are asked by this node; elsewhere, and with `here=true`, those that this node leads are meant, and
+/// the answer says which they are if they are not all.
 pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<Option<String>, Failure> {
     let named = Named::of(query?)?;
+    let is_for_all = node.around.hub.is_some() && named.partition.is_none() && named.query.get("here") != Some("true");
+    if !is_for_all {
+        return operate_here(node, &named, operation).await;
+    }
+    // Of all, or of none: one without a leader would be left out.
+    let others = lookups::other_leaders(node, &named.topic).await?;
+    let mut found = vec![found(operate_here(node, &named, operation).await)?];
+    let names = [&*named.topic, &*named.channel].map(|name| name.replace('#', "%23"));
+    let path = format!("/channel/{}?topic={}&channel={}&here=true", operation.word(), names[0], names[1]);
+    for address in others {
+        found.push(found_elsewhere(&address, elsewhere::post(&address, &path).await)?);
+    }
+    if found.contains(&true) { Ok(None) } else { Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")) }
+}
+
+/// Whether something was done; that the node leads nothing with the channel is no failure of all.
+fn found(here: Result<Option<String>, Failure>) -> Result<bool, Failure> {
+    match here {
+        Ok(_) => Ok(true),
+        Err(failure) if is_nothing(failure.status.as_u16(), &failure.message) => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn found_elsewhere(address: &str, answer: Result<(u16, String), String>) -> Result<bool, Failure> {
+    let failed = |why: String| {
+        let message = format!("NOT_DONE_EVERYWHERE: the node at {address} {why}: repeat the request");
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    };
+    match answer {
+        Ok((200, _)) => Ok(true),
+        Ok((status, text)) if is_nothing(status, &text) => Ok(false),
+        Ok((status, text)) => Err(failed(format!("answers {status} {text}"))),
+        Err(error) => Err(failed(format!("does not answer over HTTP ({error})"))),
+    }
+}
+
+/// No partition that the node leads has the channel, or it leads none.
+fn is_nothing(status: u16, text: &str) -> bool {
+    status == 404 && text.contains("CHANNEL_NOT_FOUND") || status == 421
+}
+
+/// Of all partitions that this node leads and that have the channel, partition 0 first, since it says what stands in the others. `None`:
+/// all of the topic's.
+async fn operate_here(node: &Node, named: &Named, operation: Operation) -> Result<Option<String>, Failure> {
     let is_alone = named.partition.is_some();
     let (topic, partitions) = named.find(node).await?;
     let (mut done, mut elsewhere, mut first) = (Vec::new(), Vec::new(), None);

@@ -179,6 +179,17 @@ pub async fn all_channels(node: &Node, topic: &str) -> Result<BTreeSet<String>, 
     Ok(channels)
 }
 
+/// HTTP addresses of the other nodes that lead a partition of the topic; an error where a partition has no leader.
+pub async fn other_leaders(node: &Node, topic: &str) -> Result<Vec<String>, Failure> {
+    let (found, me) = find(node, &(topic.to_owned(), None), Access::Read).await?;
+    let found = found.ok_or_else(not_found)?;
+    if !found.is_led() {
+        let why = "NO_LEADER: a partition of the topic has no leader now; nothing was changed: ask again";
+        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    Ok(found.http_addresses().iter().filter(|(id, _)| **id != me).map(|(_, address)| address.clone()).collect())
+}
+
 fn of_this_node(node: &Node, (topic, partition): &Asked, is_served: bool) -> BTreeSet<String> {
     let discovery = node.link.discovery();
     discovery.map(|d| d.channels(topic, partition.map(PartitionId), is_served)).unwrap_or_default()

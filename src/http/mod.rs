@@ -13,6 +13,7 @@ mod cluster;
 mod config;
 mod debug;
 mod discovered;
+mod elsewhere;
 mod link;
 mod load;
 mod lookups;

@@ -60,6 +60,8 @@ pub enum PublishError {
     NotWritable(Unwritable),
     #[error(transparent)]
     OverLimit(#[from] OverLimit),
+    #[error("the channel is not registered, and the topic takes no other: POST /channel/create makes it")]
+    NotRegistered,
 }
 
 /// What a topic's own limits do not allow, which are tighter than the node's.
@@ -111,6 +113,7 @@ impl PublishError {
             PublishError::NotLeader | PublishError::NotRelayed => "publish_not_leader",
             PublishError::NotWritable(_) => "publish_not_writable",
             PublishError::OverLimit(_) => "publish_over_limit",
+            PublishError::NotRegistered => "channel_not_registered",
         }
     }
 
@@ -151,6 +154,7 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         | PublishError::NoPartition
         | PublishError::TooManyTopics
         | PublishError::OverLimit(_)
+        | PublishError::NotRegistered
         | PublishError::TopicNotExist => Outcome::Refused,
     }
 }

@@ -155,6 +155,8 @@ pub struct Cluster {
     topics: IdMap<TopicId, TopicRef>,
     /// Topics whose channels are all ordered.
     ordered: BTreeSet<TopicId>,
+    /// Topics whose channels operators create.
+    registered: BTreeSet<TopicId>,
     /// What this node's disk knows by each name, durably.
     recorded: HashMap<TopicName, TopicRef>,
     /// Topics with limits of their own: bytes of a message, and milliseconds of a delay.
@@ -202,6 +204,7 @@ impl Cluster {
             lease: Lease::default(),
             topics: IdMap::default(),
             ordered: BTreeSet::new(),
+            registered: BTreeSet::new(),
             recorded: HashMap::new(),
             limits: IdMap::default(),
             added: IdMap::default(),

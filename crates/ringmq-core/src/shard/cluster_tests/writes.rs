@@ -1,7 +1,9 @@
 //! Publishes: when they are OK, and what they are told otherwise.
 
 use super::*;
+use crate::base::ChannelName;
 use crate::seam::cluster::TopicProperties;
+use crate::seam::message::{ChangeChannel, ChannelChange, Ticket};
 
 #[test]
 fn a_publish_is_ok_when_all_three_have_it_durable() {
@@ -207,4 +209,30 @@ fn a_topic_may_have_tighter_limits_than_the_nodes() {
         net.pass_time(Duration::from_millis(100));
         assert_eq!(net.take(p), ["OK"]);
     }
+}
+
+#[test]
+fn a_topic_may_leave_its_channels_to_operators() {
+    let mut net = Net::new();
+    net.subscribe(0, "there", 0);
+    let by_operator = |net: &mut Net, channels_by_operator| {
+        let properties = TopicProperties { channels_by_operator, ..Default::default() };
+        (0..3).for_each(|node| net.tell(node, Fact::TopicProperties { topic: net.topic.clone(), properties }));
+    };
+    by_operator(&mut net, true);
+    net.subscribe(0, "there", 0);
+    let c = net.connect(0);
+    net.send(c, b"SUB t other\n");
+    let told = net.take(c);
+    assert!(told[0].starts_with("E_SUB_CHANNEL_NOT_REGISTERED SUB failed the channel is not registered"), "{told:?}");
+    assert_eq!(net.cursors(0).len(), 1);
+    let change = ChannelChange::Create { first: None, is_alone: false };
+    let channel = ChannelName::new("other").expect("valid");
+    let set = Box::new(ChangeChannel { topic: net.topic.clone(), partition: PartitionId(0), channel, change });
+    net.step(0, 0, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket: Ticket(1), set } });
+    net.run();
+    net.subscribe(0, "other", 0);
+    by_operator(&mut net, false);
+    net.subscribe(0, "third", 0);
+    assert_eq!(net.cursors(0).len(), 3);
 }
