@@ -325,9 +325,7 @@ fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
         let answer = cluster.nodes[node].post(path, b"").expect("it answers");
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
     };
-    // A node is ready before it is registered.
-    let create = || cluster.nodes[0].post("/topic/create?topic=orders&partition_num=4", b"").expect("it answers");
-    until(|| create().starts_with("HTTP/1.1 200"), || "all nodes are registered, and the topic is created".into());
+    post(&cluster, 0, "/topic/create?topic=orders&partition_num=4");
     let leader = cluster.leader("orders", 0);
     let mut client = Client::connect(cluster.nodes[leader].tcp()).expect("it listens");
     let body = vec![b'x'; 100_000];
