@@ -4,7 +4,8 @@ mod node;
 
 use node::stock::{Process, get_json, request, stock};
 use node::{Client, Node, Ports};
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 struct Nsqd {
     _process: Process,
@@ -439,12 +440,43 @@ fn an_nsqlookupd_that_is_named_over_http_gets_the_nodes_topics() {
 fn what_debug_can_show_without_go_is_shown() {
     let node = Node::start(&["--shards=1"]);
     let get = |path: &str| request(node.http(), "GET", path).expect("it answers");
-    for path in ["/debug/pprof/heap", "/debug/pprof/profile?seconds=1"] {
-        let (status, _, body) = get(path);
-        assert!(status == 501 && body.starts_with("{\"message\":\"NOT_SUPPORTED: "), "{path}: {status} {body}");
-    }
+    let (status, _, body) = get("/debug/pprof/heap");
+    assert!(status == 501 && body.starts_with("{\"message\":\"NOT_SUPPORTED: "), "{status} {body}");
     let (_, _, line) = get("/debug/pprof/cmdline");
     assert!(line.contains("\0serve\0") && line.contains("--shards=1"), "{line:?}");
     assert!(get("/debug/pprof/").2.contains("href='cmdline'"));
     assert_eq!(shown(node.http(), "POST", "/debug/freememory"), "200 [text/plain; charset=utf-8] [] ");
+}
+
+/// A profile of `seconds` in pprof's format, without its compression.
+fn profile(http: SocketAddr, seconds: u32) -> Vec<u8> {
+    let mut stream = TcpStream::connect(http).expect("it listens");
+    write!(stream, "GET /debug/pprof/profile?seconds={seconds} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .expect("it reads");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("it answers");
+    assert!(answer.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer));
+    let body = 4 + answer.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a head and a body");
+    let mut profile = Vec::new();
+    flate2::read::GzDecoder::new(&answer[body..]).read_to_end(&mut profile).expect("it is compressed");
+    profile
+}
+
+#[test]
+fn a_profile_names_what_the_node_does_and_the_node_goes_on() {
+    let node = Node::start(&["--shards=1"]);
+    let http = node.http();
+    let names = |profile: &[u8], name: &str| profile.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+    let taking = std::thread::spawn(move || profile(http, 2));
+    node::stock::eventually("the profile begins", || node.log().contains("a CPU profile begins"));
+    let refused = shown(http, "GET", "/debug/pprof/profile?seconds=1");
+    let mut client = Client::connect(node.tcp()).expect("it listens");
+    while !taking.is_finished() {
+        client.publish("busy", &[b'x'; 1000]).expect("it is stored");
+    }
+    let profile = taking.join().expect("a profile");
+    assert!(names(&profile, "cpu") && names(&profile, "ringmq"), "{} bytes", profile.len());
+    assert!(refused.starts_with("500 ") && refused.contains("cpu profiling already in use"), "{refused}");
+    assert!(shown(http, "GET", "/debug/pprof/profile?seconds=0").starts_with("400 "));
+    client.publish("busy", b"afterwards").expect("it is stored");
 }

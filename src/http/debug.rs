@@ -1,19 +1,18 @@
 //! /debug: what nsqd has there, as far as it means something without Go.
 
-use super::routes::{Failure, Reply, text, with_type};
+use super::profile;
+use super::routes::{Failure, Query, Reply, text, with_type};
 use hyper::StatusCode;
 use hyper::body::Bytes;
 
 /// Answer to a request below /debug.
-pub async fn answer(path: &str) -> Result<Reply, Failure> {
+pub async fn answer(path: &str, query: &Query) -> Result<Reply, Failure> {
     match path {
         "/debug/pprof/" => Ok(with_type(StatusCode::OK, "text/html; charset=utf-8", INDEX.into())),
         "/debug/pprof/cmdline" => Ok(text(StatusCode::OK, command_line())),
-        // There are no addresses to be looked up.
+        // Profiles have their names with them.
         "/debug/pprof/symbol" => Ok(text(StatusCode::OK, "num_symbols: 0\n")),
-        "/debug/pprof/profile" => {
-            Err(not_here("the node takes no profile of itself: perf record -g -p <pid> does, for all of its threads"))
-        }
+        "/debug/pprof/profile" => profile::take(query).await,
         "/debug/freememory" => Ok(free_memory().await),
         _ => Err(not_here("it shows or sets what Go's runtime has, and this node has no such runtime")),
     }
@@ -24,9 +23,9 @@ fn not_here(why: &'static str) -> Failure {
 }
 
 const INDEX: &str = "<html><head><title>/debug/pprof/</title></head><body>/debug/pprof/<br>\n<ul>\n\
-    <li><a href='cmdline'>cmdline</a>: command line of the node</li>\n</ul>\n\
-    Not there, since they belong to Go's runtime: allocs, block, goroutine, heap, profile, threadcreate. For a profile of the CPU time: \
-    <code>perf record -g -p &lt;pid&gt;</code>.\n</body></html>\n";
+    <li><a href='cmdline'>cmdline</a>: command line of the node</li>\n\
+    <li><a href='profile?seconds=30'>profile</a>: CPU time of all threads in the next seconds, for go tool pprof</li>\n</ul>\n\
+    Not there, since they belong to Go's runtime: allocs, block, goroutine, heap, threadcreate.\n</body></html>\n";
 
 /// Arguments of the process with zero bytes between them.
 fn command_line() -> Bytes {

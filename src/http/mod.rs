@@ -16,6 +16,7 @@ mod discovered;
 mod link;
 mod load;
 mod lookups;
+mod profile;
 mod publish;
 mod replicas;
 mod routes;

@@ -164,7 +164,12 @@ pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, beg
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },
-        path if path.starts_with("/debug/") => return debug::answer(path).await.unwrap_or_else(failed),
+        path if path.starts_with("/debug/") => {
+            return match query {
+                Ok(query) => debug::answer(path, &query).await.unwrap_or_else(failed),
+                Err(failure) => failed(failure),
+            };
+        }
         "/pub" => publish::publish(node, query, body, began).await,
         _ => publish::publish_many(node, query, body, began).await,
     };
