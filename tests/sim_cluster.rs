@@ -68,11 +68,23 @@ const KEPT_STORE: Kept = &[
         ],
     ),
     (12, &[930_000_000_007_032]),
+    // a late channel, and copies for others behind its begin
+    (13, &[990_000_000_002_944, 990_000_000_003_238, 990_000_000_004_313, 990_000_000_011_891]),
 ];
 /// With the real agents and the real controller.
-const KEPT_ETCD: Kept = &[(10, &[12, 16, 17, 53, 91, 1086, 1104]), (12, &[950_000_000_000_342]), (13, &[734_000_000_000_079])];
-const KEPT_FILE: Kept =
-    &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542]), (10, &[310_000_000_000_450]), (12, &[930_000_000_009_243])];
+const KEPT_ETCD: Kept = &[
+    (10, &[12, 16, 17, 53, 91, 1086, 1104]),
+    (12, &[950_000_000_000_342]),
+    (13, &[734_000_000_000_079, 981_000_000_000_023, 981_000_000_000_494]),
+];
+const KEPT_FILE: Kept = &[
+    (0, &[73, 134, 210, 284]),
+    (9, &[90_030_260_002_542]),
+    (10, &[310_000_000_000_450]),
+    (12, &[930_000_000_009_243]),
+    // a node hears before its client that their connection is gone; a late channel and a copy for another one
+    (13, &[990_000_000_006_980, 990_000_000_010_519]),
+];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.

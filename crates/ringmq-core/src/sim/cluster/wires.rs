@@ -368,14 +368,19 @@ impl World {
         self.trace([2, conn.0, n as u64, core as u64]);
         let (wire, side) = wire_of(conn);
         let ends = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends;
-        if ends[1 - side].node().is_none() {
-            self.book.time_is(self.now / MS);
-            self.book.asks_no_more(wire);
-        }
         let end = &mut ends[side];
         assert!(!std::mem::replace(&mut end.is_closing, true), "closed once");
         let at = if end.pipe.is_empty() { self.now + 10 * US } else { self.now + SECOND };
         self.queue.put(at, Happening::CloseNow { wire, side });
+        self.is_heard_no_more(wire, side);
+    }
+
+    /// A node closes a connection, or hears that it is gone, perhaps before its client does: what the client asked for last is not read.
+    fn is_heard_no_more(&mut self, wire: u64, side: usize) {
+        if self.wires.get(&wire).is_some_and(|w| w.ends[1 - side].node().is_none()) {
+            self.book.time_is(self.now / MS);
+            self.book.asks_no_more(wire);
+        }
     }
 
     /// Closes both ends: all output is sent, or it takes too long.
@@ -409,6 +414,7 @@ impl World {
         end.is_gone = true;
         self.outcome.lent_cut += end.lent.is_some() as u64;
         let (core, is_known) = (end.core, end.is_known);
+        self.is_heard_no_more(wire, side);
         if let Some(core) = core.filter(|_| is_known) {
             self.step(n, core, Event::Closed { conn: conn_of(wire, side) });
         }

@@ -324,9 +324,7 @@ impl Book {
     /// A native Subscribe was answered; `begins`: it made the channel there, so that all from there on is owed to it.
     pub fn subscribed_to(&mut self, channel: ChannelKey, partition: u16, begins: Option<LogId>) {
         if let Some(begins) = begins {
-            let from = (channel.0, MessagePlace::new(PartitionId(partition), begins));
-            let to = (channel.0, MessagePlace::new(PartitionId(partition), LogId(LOG_ID_MAX)));
-            for (_, &n) in self.ids.range(from..=to) {
+            for n in self.stored_from(channel.0, partition, begins) {
                 self.messages[n].owed.push((channel.clone(), Some(partition)));
             }
         }
@@ -373,12 +371,16 @@ impl Book {
 
     /// The channel was moved there: all from there on is owed to it again, but what was finished since.
     pub(super) fn comes_again(&mut self, channel: &ChannelKey, partition: u16, at: LogId, since: &BTreeSet<usize>) {
-        let from = (channel.0, MessagePlace::new(PartitionId(partition), at));
-        let to = (channel.0, MessagePlace::new(PartitionId(partition), LogId(LOG_ID_MAX)));
+        let again = self.stored_from(channel.0, partition, at);
         let Some(known) = self.channels.get_mut(channel) else { return };
-        for (_, n) in self.ids.range(from..=to).filter(|(_, n)| !since.contains(n)) {
-            known.finished.remove(n);
-        }
+        again.iter().filter(|n| !since.contains(n)).for_each(|n| drop(known.finished.remove(n)));
+    }
+
+    /// Messages that are known to stand there or behind. The place of a copy counts for none: the copy is for one channel alone.
+    fn stored_from(&self, topic: usize, partition: u16, from: LogId) -> Vec<usize> {
+        let id = |log_id| (topic, MessagePlace::new(PartitionId(partition), log_id));
+        let known = self.ids.range(id(from)..=id(LogId(LOG_ID_MAX)));
+        known.filter(|((_, at), n)| self.place(**n) == Some(*at)).map(|(_, n)| *n).collect()
     }
 
     /// True if a client of the channel has written FIN for the message.

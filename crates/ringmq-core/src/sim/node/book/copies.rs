@@ -84,3 +84,23 @@ impl Book {
 
 /// What the wheel of deferred messages and the turns of a node may take.
 const LATE_MS: u64 = 100;
+
+/// Seed 990000000010519: the message stood in front of a late channel's begin, and its copy for an earlier channel behind it.
+#[test]
+fn a_late_channel_is_owed_what_stands_behind_its_begin_and_no_copy_for_another_one() {
+    use crate::base::{LogId, PartitionId, Rng};
+    let place = |id: u64| MessagePlace::new(PartitionId(0), LogId(id));
+    let (mut book, channel) = (Book::default(), |name: &str| (0, name.to_owned()));
+    book.subscribed_to(channel("first"), 0, Some(LogId::FIRST));
+    let n = book.write_to(0, Some(0), &mut Rng::new(1));
+    book.placed(n, place(5));
+    book.acknowledged(n);
+    let copy_of = CopyOf { log_id: LogId(5), unix_ns: 0, attempts: 0, channel: "first" };
+    let body = book.body(n).to_vec();
+    assert_eq!(book.comes_as_copy(&channel("first"), place(9), copy_of, &body), place(5));
+    book.finished(&channel("first"), place(9));
+    book.subscribed_to(channel("late"), 0, Some(LogId(6)));
+    assert_eq!(book.owes(), None);
+    book.subscribed_to(channel("from there on"), 0, Some(LogId(5)));
+    assert_eq!(book.owes(), Some((n, Some(place(5)), &channel("from there on"))));
+}
