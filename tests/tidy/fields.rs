@@ -12,7 +12,7 @@ const MANY_FIELDS: [(&str, usize, &str); 9] = [
     ("codec::nsq::limits::Limits", 25, "settings"),
     ("format::files::SnapshotHeader", 23, "a header, byte for byte"),
     ("load::options::Options", 28, "options of a command"),
-    ("shard::engine::Engine", 28, "the machines of a core, each with private state; still to be grouped"),
+    ("shard::engine::Engine", 24, "the machines of a core, each with private state"),
     ("sim::cluster::Outcome", 26, "figures of a run"),
     ("sim::cluster::plan::Faults", 36, "faults of a plan"),
     ("sim::cluster::world::World", 21, "the parts of a simulated cluster; still to be grouped"),

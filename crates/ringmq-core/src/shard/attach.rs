@@ -118,7 +118,7 @@ impl Engine {
         } else {
             self.subscribed(s);
         }
-        self.wake_channel(key);
+        self.partitions.wake(key);
     }
 
     /// Whether the channel takes no further consumer.

@@ -2,15 +2,13 @@
 //!
 //! Publishes and deliveries never come here: a change is the creation or the end of a topic or a channel.
 
-use super::outbox::Outbox;
 use super::partitions::Partition;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, CoreId, TopicRef};
 use crate::seam::message::CatalogChange;
-use crate::seam::message::MeshMessage;
 
 #[derive(Debug)]
-pub struct Catalog {
+pub(super) struct Catalog {
     core: CoreId,
     cores: u16,
     /// Changes since the last turn.
@@ -45,10 +43,8 @@ impl Catalog {
         self.changes.push(CatalogChange::ChannelGone { topic, partition, channel: channel.clone() });
     }
 
-    pub(super) fn tell(&mut self, outbox: &mut Outbox) {
-        if !self.changes.is_empty() {
-            let changes = std::mem::take(&mut self.changes);
-            outbox.pass(CoreId::HTTP, MeshMessage::Catalog { changes });
-        }
+    /// The changes since the last call, if there are any.
+    pub(super) fn take(&mut self) -> Option<Vec<CatalogChange>> {
+        if self.changes.is_empty() { None } else { Some(std::mem::take(&mut self.changes)) }
     }
 }

@@ -1,6 +1,7 @@
 //! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
 
-use super::cursors::{CursorChange, CursorRequest, Finisher};
+use super::copies::Outcome;
+use super::cursors::{CursorChange, Finisher};
 use super::engine::Engine;
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
@@ -29,32 +30,12 @@ impl Engine {
     /// A channel that is journaled as it stands.
     pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage) -> u32 {
         let options = self.channel_options();
-        let partition = self.partitions.get_mut(idx);
         let name = image.name.clone();
-        let machine = Channel::new(options, partition.dir.partition, image);
-        let state = ChannelState {
-            name,
-            machine,
-            queued: false,
-            dirty: false,
-            has_moved: false,
-            created: CursorRequest::default(),
-            is_uncertain: false,
-            owes_image: false,
-            owed: Default::default(),
-            open_bytes: 0,
-            tell_full_at: Default::default(),
-            copies_at: Default::default(),
-            subs: vec![],
-        };
-        partition.low_water_stale = true;
-        let (name, place) = (state.name.clone(), partition.channels.insert(state) as u32);
-        if name.is_topic_pause() {
-            partition.pause = Some(place);
-        } else {
-            self.catalog.list_channel(self.partitions.get(idx), &name);
+        let machine = Channel::new(options, self.partitions.get(idx).dir.partition, image);
+        if !name.is_topic_pause() {
+            self.outbox.catalog().list_channel(self.partitions.get(idx), &name);
         }
-        place
+        self.partitions.add_channel(idx, name, machine)
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
@@ -77,7 +58,7 @@ impl Engine {
         if c.subs.is_empty() && c.name.is_ephemeral() {
             self.drop_channel(key);
         } else {
-            self.wake_channel(key);
+            self.partitions.wake(key);
         }
     }
 
@@ -99,20 +80,13 @@ impl Engine {
 
     /// Forgets a channel without clients, and everything that names its slot, which may be reused.
     pub fn forget_channel(&mut self, key: ChannelKey) {
-        let partition = self.partitions.get_mut(key.partition_idx());
-        let gone = partition.channels.remove(key.channel as usize);
-        partition.low_water_stale = true;
-        let is_pause = partition.pause == Some(key.channel);
-        if is_pause {
-            partition.pause = None;
-        } else {
-            self.catalog.unlist_channel(partition, &gone.name);
-        }
-        self.open_memory.forget(key, gone.open_bytes);
+        let idx = key.partition_idx();
+        let name = self.partitions.remove_channel(key);
         self.timers.remove(Timer::Channel(key));
-        self.agenda.forget(key);
-        if is_pause {
-            self.wake_channels(key.partition_idx());
+        if name.is_topic_pause() {
+            self.partitions.wake_all(idx);
+        } else {
+            self.outbox.catalog().unlist_channel(self.partitions.get(idx), &name);
         }
     }
 
@@ -128,7 +102,7 @@ impl Engine {
         };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.lend(sub, credit);
-        self.wake_channel(key);
+        self.partitions.wake(key);
     }
 
     /// Credit that returns at once; the rest follows as messages are finished.
@@ -148,7 +122,7 @@ impl Engine {
         // A channel that has a turn coming may use it first; else two partitions that have messages would take a
         // small RDY from each other for ever, each before its turn. The same with a read under way for it: what is read
         // would leave the cache, unused, before the credit is back (see `log::read`, "progress").
-        let give = if c.queued || c.machine.awaits_read() { 0 } else { c.take_unspent(sub, credit) };
+        let give = if c.is_queued() || c.machine.awaits_read() { 0 } else { c.take_unspent(sub, credit) };
         if give < credit {
             *c.owed.entry(sub).or_default() += credit - give;
         }
@@ -201,7 +175,7 @@ impl Engine {
             }
             None => c.machine.lend(sub, num),
         }
-        self.wake_channel(key);
+        self.partitions.wake(key);
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
@@ -214,7 +188,7 @@ impl Engine {
         }
         let c = self.partitions.channel_mut(key).ok_or(InFlightError::NotInFlight)?;
         c.machine.finish(now.ticks, sub, id).map_err(|_| InFlightError::NotInFlight)?;
-        if c.dirty && c.queued && c.owed.is_empty() && !c.machine.is_ordered() {
+        if c.has_fins() && c.is_queued() && c.owed.is_empty() && !c.machine.is_ordered() {
             // The common case, in one look at the channel.
             c.machine.lend(sub, 1);
             return Ok(());
@@ -230,15 +204,10 @@ impl Engine {
 
     /// FINs of this channel wait for the journal; they are durable soon even when nothing is published.
     pub fn mark_dirty(&mut self, now: Now, key: ChannelKey) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        if c.dirty {
-            return;
-        }
-        if !self.agenda.has_fins() {
+        if self.partitions.add_fins(key) {
             let at = now.ticks + Duration::from_millis(self.settings.fin_sync_interval_ms);
             self.timers.at_most(Timer::Fins, Some(at));
         }
-        self.agenda.add_fins(key, c);
     }
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
@@ -279,7 +248,7 @@ impl Engine {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.block(sub, blocked);
         if !blocked {
-            self.wake_channel(key);
+            self.partitions.wake(key);
         }
     }
 
@@ -291,14 +260,36 @@ impl Engine {
         let deadline = c.machine.deadline();
         freed.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
         self.timers.at_most(Timer::Channel(key), deadline);
-        self.wake_channel(key);
+        self.partitions.wake(key);
+    }
+
+    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
+    pub fn settle_copies(&mut self, now: Now) {
+        let outcomes = self.copies.take_outcomes();
+        for &Outcome { key, id, number, is_committed } in &outcomes {
+            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            c.machine.copied(id, number, is_committed);
+            if c.machine.is_dirty() {
+                self.mark_dirty(now, key);
+                // What stands first now may be worth a copy, too.
+                self.partitions.wake(key);
+            }
+            self.partitions.count_open(key);
+        }
+        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
+            self.go_on_setting(now, key);
+        }
+        if !outcomes.is_empty() {
+            self.go_on_operating(now);
+            self.go_on_emptying();
+        }
     }
 
     /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish
     /// implies them. Those that the journal has no room for stay in their channels, unless all `must` go.
     pub fn journal_fins(&mut self, now: Now, must: bool) {
         // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
-        let mut fins = self.agenda.take_fins();
+        let mut fins = self.partitions.agenda.take_fins();
         let mut gone = 0;
         for &key in &fins {
             if !must && !self.store.takes_facts() {
@@ -307,8 +298,7 @@ impl Engine {
             gone += 1;
             let idx = key.partition_idx();
             let Some(c) = self.partitions.channel_mut(key) else { continue };
-            c.dirty = false;
-            let (finished, name) = (c.machine.take_finished(), c.name.clone());
+            let (finished, name) = (c.take_fins(), c.name.clone());
             let generation = c.machine.generation();
             if let Some(intervals) = finished
                 && !name.is_ephemeral()
@@ -325,7 +315,7 @@ impl Engine {
             let wait = Duration::from_millis(self.settings.fin_sync_interval_ms.max(FINS_RETRY_MS));
             self.timers.at_most(Timer::Fins, Some(now.ticks + wait));
         }
-        self.agenda.put_back_fins(fins);
+        self.partitions.agenda.put_back_fins(fins);
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {
@@ -362,7 +352,7 @@ impl Engine {
         }
         if let Some(c) = self.partitions.channel_mut(key) {
             c.machine.block(sub, false);
-            self.wake_channel(key);
+            self.partitions.wake(key);
         }
     }
 }

@@ -1,13 +1,10 @@
-//! Copies that channels want of messages whose time is far off: appended like a publish, and reported to the channel once they are
-//! committed.
+//! Copies that channels want of messages whose time is far off: the engine appends them like a publish, and the channel hears of each once
+//! it is committed.
 
-use super::engine::{Attempt, Engine};
-use super::partitions::{ChannelKey, ChannelState, Publisher};
-use super::timers::Timer;
+use super::partitions::{ChannelKey, ChannelState};
 use crate::base::{LogId, Now, Position};
 use crate::channel::{Copy, ForwardPolicy, Source};
 use crate::config::Settings;
-use crate::format::batch::CopyOf;
 use crate::log::PartitionIdx;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,7 +15,7 @@ const TURN_COPIES_MAX: usize = 64;
 /// Bytes of bodies after which a turn of a channel makes no further copy.
 const TURN_BYTES_MAX: usize = 1 << 20;
 /// Pause after a refusal: a full disk, memory that is full, no leadership.
-const RETRY: Duration = Duration::from_secs(1);
+pub const RETRY: Duration = Duration::from_secs(1);
 
 /// Copies of this core: their numbers, and outcomes that the channels have not heard of.
 pub struct Copies {
@@ -45,9 +42,9 @@ pub struct Outcome {
 #[derive(Default)]
 pub struct Wanted {
     /// Each with its number.
-    copies: Vec<(u64, Copy)>,
+    pub copies: Vec<(u64, Copy)>,
     /// The channel wants more, which the turn has no room for.
-    has_more: bool,
+    pub has_more: bool,
 }
 
 impl Copies {
@@ -76,6 +73,21 @@ impl Copies {
         Wanted { copies, has_more: false }
     }
 
+    /// The copy was appended.
+    pub fn begin(&mut self, key: ChannelKey) {
+        *self.under_way.entry(key).or_default() += 1;
+    }
+
+    /// The copy was not appended.
+    pub fn refuse(&mut self, key: ChannelKey, id: LogId, number: u64) {
+        self.outcomes.push(Outcome { key, id, number, is_committed: false });
+    }
+
+    /// Outcomes that the channels are to hear.
+    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+        std::mem::take(&mut self.outcomes)
+    }
+
     /// Outcome of a copy that was appended.
     pub fn note(&mut self, outcome: Outcome) {
         if let Entry::Occupied(mut entry) = self.under_way.entry(outcome.key) {
@@ -94,73 +106,5 @@ impl Copies {
     /// Whether a copy of any channel of the partition is.
     pub fn is_any_under_way(&self, idx: PartitionIdx) -> bool {
         self.under_way.keys().any(|key| key.partition_idx() == idx)
-    }
-}
-
-impl Engine {
-    pub fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: Wanted) {
-        let mut is_refused = false;
-        for (number, copy) in wanted.copies {
-            is_refused = is_refused || !self.append_copy(now, key, number, &copy);
-            if is_refused {
-                self.copies.outcomes.push(Outcome { key, id: copy.log_id, number, is_committed: false });
-            }
-        }
-        if is_refused {
-            let at = now.ticks + RETRY;
-            if let Some(c) = self.partitions.channel_mut(key) {
-                c.copies_at = at;
-            }
-            self.timers.at_most(Timer::Channel(key), Some(at));
-        } else if wanted.has_more {
-            self.wake_channel(key);
-        }
-    }
-
-    /// False: refused for now.
-    fn append_copy(&mut self, now: Now, key: ChannelKey, number: u64, copy: &Copy) -> bool {
-        let idx = key.partition_idx();
-        let Some(c) = self.partitions.channel_mut(key) else { return true };
-        let name = c.name.clone();
-        let publisher = Publisher::Copy(key, copy.log_id, number);
-        let &Copy { first_id: log_id, unix_ns, attempts, due_unix_ns, ref body, .. } = copy;
-        let attempt = self.append_as(now, idx, publisher, body.len(), |e| {
-            let copy_of = CopyOf { log_id, unix_ns, attempts, channel: name.as_str() };
-            e.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.outbox.io())
-        });
-        let is_accepted = matches!(attempt, Attempt::Accepted);
-        if is_accepted {
-            *self.copies.under_way.entry(key).or_default() += 1;
-        }
-        is_accepted
-    }
-
-    /// Whether an operator waits for a change of the channel. No further copy of its messages begins meanwhile.
-    pub(super) fn is_change_waiting(&self, key: ChannelKey) -> bool {
-        let p = self.partitions.get(key.partition_idx());
-        let name = p.channels.get(key.channel as usize).map(|c| &c.name);
-        self.operators.offsets.is_waiting(key) || self.operators.is_waiting(&p.dir, name)
-    }
-
-    /// Reports to the channels what came of their copies.
-    pub fn settle_copies(&mut self, now: Now) {
-        let outcomes = std::mem::take(&mut self.copies.outcomes);
-        for &Outcome { key, id, number, is_committed } in &outcomes {
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
-            c.machine.copied(id, number, is_committed);
-            if c.machine.is_dirty() {
-                self.mark_dirty(now, key);
-                // What stands first now may be worth a copy, too.
-                self.wake_channel(key);
-            }
-            self.open_memory.count(&mut self.partitions, key);
-        }
-        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
-            self.go_on_setting(now, key);
-        }
-        if !outcomes.is_empty() {
-            self.go_on_operating(now);
-            self.go_on_emptying();
-        }
     }
 }

@@ -277,7 +277,7 @@ impl Engine {
         }
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
-        self.wake_channel(key);
+        self.partitions.wake(key);
     }
 
     fn take_back_order(&mut self, now: Now, key: ChannelKey, was: bool) {

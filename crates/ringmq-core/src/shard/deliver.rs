@@ -34,10 +34,11 @@ pub(super) struct Lending {
 }
 
 impl Lending {
-    pub fn new(lender: Lender) -> Self {
-        Lending { lender, bytes_min: LENT_MIN }
+    pub fn new(lender: Lender, bytes_min: usize) -> Self {
+        Lending { lender, bytes_min }
     }
 
+    #[cfg(test)]
     pub fn set_min(&mut self, bytes_min: usize) {
         self.bytes_min = bytes_min;
     }
@@ -156,16 +157,14 @@ impl Shard {
         self.engine.settle_copies(now);
         self.engine.resume_guests();
         let mut full = std::mem::take(&mut self.full);
-        for _ in 0..self.engine.agenda.num_ready() {
-            let Some(key) = self.engine.agenda.next_ready() else { break };
+        for _ in 0..self.engine.partitions.agenda.num_ready() {
+            let Some(key) = self.engine.partitions.agenda.next_ready() else { break };
             let more = self.deliver_channel(now, key, &mut full);
             if more {
-                self.engine.wake_channel(key);
+                self.engine.partitions.wake(key);
             }
         }
-        for key in self.engine.open_memory.take_holding() {
-            self.engine.wake_channel(key);
-        }
+        self.engine.partitions.wake_holding();
         self.engine.pass_frames();
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
@@ -190,10 +189,8 @@ impl Shard {
             (p.flows_to(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
         // A copy behind the mark of a pause would go when the topic is emptied; the channel has the message since before.
-        let may_copy = e.partitions.get(idx).pause.is_none() && !e.is_change_waiting(key);
-        let Some(c) = e.partitions.channel_mut(key) else { return false };
-        e.open_memory.give_room(c);
-        c.queued = false;
+        let may_copy = e.partitions.get(idx).pause.is_none() && !e.operators.is_change_waiting(&e.partitions, key);
+        let Some(c) = e.partitions.begin_turn(key) else { return false };
         // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
         let is_stuck = e.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
         if !may_read || is_stuck {
@@ -208,7 +205,7 @@ impl Shard {
             touched: &mut self.touched,
             bundles: &mut e.bundles,
             native: &mut e.native,
-            lending: &e.lending,
+            lending: &self.lending,
             key,
             ids,
             partition,
@@ -220,14 +217,13 @@ impl Shard {
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let copies = if may_copy { e.copies.wanted(c, now, end, &mut source) } else { Wanted::default() };
         let deadline = c.machine.deadline();
-        let mut hungry = e.agenda.take_hungry();
+        let mut hungry = std::mem::take(&mut self.hungry);
         if multi {
             c.machine.hungry(end, &mut |sub| hungry.push(sub));
         }
         let dirty = c.machine.is_dirty();
         e.timers.at_most(super::Timer::Channel(key), deadline);
-        e.open_memory.count(&mut e.partitions, key);
-        e.open_memory.tell_held(now, &mut e.partitions, key);
+        e.partitions.end_turn(now, key);
         if dirty {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);
@@ -237,7 +233,7 @@ impl Shard {
         for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);
         }
-        e.agenda.give_back_hungry(hungry);
+        self.hungry = hungry;
         more
     }
 }

@@ -1,29 +1,26 @@
-//! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. It is the sessions'
-//! host, and answers other cores; what sessions are to hear of it is left in the [`Outbox`].
+//! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. This file routes notices of the store
+//! and messages of other cores to them; what sessions are to hear is left in the [`Outbox`].
 
-use super::agenda::Agenda;
 use super::attach::Attaching;
 use super::bundles::Bundles;
-use super::catalog::Catalog;
 use super::copies::Copies;
 use super::cursors::CursorSyncs;
-use super::deliver::Lending;
 use super::moves::Moves;
 use super::native::NativeClients;
+use super::offsets::Setter;
 use super::operate::Operators;
-use super::outbox::Outbox;
-use super::partitions::{ChannelKey, Partition, Partitions};
-use super::questions::Questions;
+use super::outbox::{Heard, Outbox};
+use super::partitions::{Partition, Partitions};
+use super::questions::{Question, Questions};
 use super::removal::Removals;
 use super::replication::Cluster;
-use super::room::OpenMemory;
-use super::search::Searches;
+use super::search::{Finding, FindingFor, Searches};
 use super::stop::Life;
 use super::subscription::Subscriptions;
 use super::timers::Timers;
-use super::topics::Topics;
+use super::topics::{Topics, WaitingCore};
 use super::waiting::Waiting;
-use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, TopicRef};
+use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
@@ -32,7 +29,8 @@ use crate::metrics::counters::Counters;
 use crate::peer::Links;
 use crate::replica::{self, Replica};
 use crate::seam::event::Effect;
-use crate::seam::{message::MeshMessage, outcome::PublishError};
+use crate::seam::message::MeshMessage;
+use crate::seam::outcome::{InFlightCommand, PublishError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +40,6 @@ pub(super) struct Engine {
     pub settings: Arc<Settings>,
     pub epoch: Epoch,
     pub store: Store,
-    pub lending: Lending,
     pub partitions: Partitions,
     pub topics: Topics,
     /// The coordinator's facts and the replicas; `None` without a cluster.
@@ -56,16 +53,13 @@ pub(super) struct Engine {
     /// Stage of a stop, and work that is still accepted.
     pub life: Life,
     pub outbox: Outbox,
-    pub agenda: Agenda,
     pub waiting: Waiting,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
     pub operators: Operators,
     pub bundles: Bundles,
     pub questions: Questions,
-    pub open_memory: OpenMemory,
     pub copies: Copies,
-    pub catalog: Catalog,
     pub counters: Counters,
 }
 
@@ -79,17 +73,15 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
-            catalog: Catalog::new(core, cores),
             counters: Counters::default(),
             copies: Copies::new(&settings),
-            open_memory: OpenMemory::new(settings.channel_memory),
+            partitions: Partitions::new(settings.channel_memory),
+            waiting: Waiting::new(&settings),
             core,
             cores,
             settings,
             epoch,
-            lending: Lending::new(store.lender()),
             store,
-            partitions: Partitions::default(),
             topics: Topics::new(seed),
             cluster: None,
             removals: Removals::default(),
@@ -99,9 +91,7 @@ impl Engine {
             moves: Moves::new(cores),
             timers: Timers::default(),
             life: Life::default(),
-            outbox: Outbox::default(),
-            agenda: Agenda::default(),
-            waiting: Waiting::default(),
+            outbox: Outbox::new(core, cores),
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
             operators: Operators::default(),
@@ -113,6 +103,15 @@ impl Engine {
     /// Whether the node is one of several that replicate partitions, even if it is the only one at present.
     pub fn is_clustered(&self) -> bool {
         self.cluster.is_some()
+    }
+
+    /// Links with the other nodes. `None`: this node is alone.
+    pub fn links(&self) -> Option<&Links> {
+        self.cluster.as_ref().map(|c| &c.links)
+    }
+
+    pub fn links_mut(&mut self) -> Option<&mut Links> {
+        self.cluster.as_mut().map(|c| &mut c.links)
     }
 
     pub fn channel_options(&self) -> ChannelOptions {
@@ -128,6 +127,20 @@ impl Engine {
         if self.settings.end_to_end_window().is_some() {
             let all = self.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
             all.for_each(|(_, c)| c.machine.move_window(now.ticks));
+        }
+    }
+
+    /// Tells the other cores when this core's disk has become full, or is no longer.
+    pub fn tell_full(&mut self) {
+        let full = self.store.is_disk_full();
+        if self.waiting.note_full(full) {
+            self.tell_others(|| MeshMessage::DiskFull { full });
+        }
+    }
+
+    pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
+        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
+            self.outbox.pass(core, message());
         }
     }
 
@@ -158,13 +171,14 @@ impl Engine {
         Ok(idx)
     }
 
+    /// What the store says.
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
             Notice::Durable { p, end, tickets_upto } => match self.partitions.get_mut(p).alone_mut() {
                 Some(replica) => {
                     replica.on_local_durable(end);
                     self.answer_publishers(p, tickets_upto);
-                    self.wake_channels(p);
+                    self.partitions.wake_all(p);
                 }
                 None => self.member_durable(now, p, end, tickets_upto),
             },
@@ -185,7 +199,7 @@ impl Engine {
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
-                    self.catalog.list_topic(&topic, true);
+                    self.outbox.catalog().list_topic(&topic, true);
                     let this = self.core;
                     for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
                         self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
@@ -199,7 +213,7 @@ impl Engine {
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
-                self.wake_channels(p);
+                self.partitions.wake_all(p);
                 self.read_offsets(now, p);
             }
             Notice::Room => {
@@ -236,6 +250,138 @@ impl Engine {
         }
     }
 
+    /// A search of a commit log has ended.
+    fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, DiskError>) {
+        let ended = self.searches.end(token, result, &self.partitions, &mut self.store, self.outbox.io());
+        match ended {
+            Some((Finding { what: FindingFor::Set { key, set, setter }, .. }, found)) => {
+                self.offset_found(now, key, set, setter, found);
+            }
+            Some((finding, found)) => self.place_found(now, finding, found),
+            None => {}
+        }
+    }
+
+    /// What other cores, the HTTP thread and the coordinator ask of this core, and what they answer.
+    pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        match message {
+            MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic_with(now, &name, partitions) {
+                Ok(true) => {
+                    let topic = self.topics.known(&name).expect("the topic is known").clone();
+                    self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
+                }
+                Ok(false) => self.topics.wait_core(&name, WaitingCore { from, ticket, partitions }),
+                Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
+            },
+            MeshMessage::FindTopic { ticket, name } => {
+                let result = self.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
+                self.pass(from, MeshMessage::Topic { ticket, result });
+            }
+            MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
+            MeshMessage::DeleteTopic { ticket, name } => self.delete_topic(now, &name, (from, ticket)),
+            MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
+            MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
+            MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
+            MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
+                self.accept_loss(now, from, ticket, (&topic, partition), loss.as_deref());
+            }
+            // Cores do not ask each other; the HTTP thread does.
+            MeshMessage::Authorize { .. }
+            | MeshMessage::OffsetSet { .. }
+            | MeshMessage::TopicChanged { .. }
+            | MeshMessage::Catalog { .. }
+            | MeshMessage::OrderSet { .. }
+            | MeshMessage::ChannelChanged { .. }
+            | MeshMessage::LedElsewhere { .. }
+            | MeshMessage::LossAccepted { .. } => {}
+            MeshMessage::Topic { ticket, result } => {
+                let Some(Question::Topic { name }) = self.questions.close(ticket) else { return };
+                match result {
+                    Ok(topic) => self.topic_known(&topic),
+                    Err(error) => self.topic_failed(&name, error),
+                }
+            }
+            MeshMessage::Authorized { ticket, result } => {
+                if let Some(Question::Auth { conn }) = self.questions.close(ticket) {
+                    self.outbox.tell(conn, Heard::Authorized(result));
+                }
+            }
+            MeshMessage::TopicCount { topics } => self.topics.set_count(from, topics),
+            MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
+            MeshMessage::TopicCreated { topic } => match self.is_clustered() {
+                true => self.on_topic_recorded(now, &topic),
+                false => self.topic_known(&topic),
+            },
+            MeshMessage::TopicIdle { .. }
+            | MeshMessage::CloseTopic { .. }
+            | MeshMessage::Leave { .. }
+            | MeshMessage::ReopenTopic { .. }
+            | MeshMessage::DropTopic { .. }
+            | MeshMessage::Dropped { .. }
+            | MeshMessage::StuckTopic { .. } => self.on_removal(now, from, message),
+            MeshMessage::Publish { ticket, topic, partition, bodies } => {
+                self.publish_passed(now, from, ticket, (topic, partition), bodies);
+            }
+            MeshMessage::Published { ticket, result } => {
+                let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };
+                self.outbox.tell(conn, Heard::Answer(slot, result));
+                self.retry_waiting_elsewhere();
+            }
+            MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
+            MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),
+            MeshMessage::ChannelCreated { topic } => {
+                self.on_channel_created(&topic);
+                self.go_on_operating(now);
+            }
+            MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
+            MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
+            MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
+            MeshMessage::Recall { sub, partition, credit } => {
+                let back = self.on_recall(sub, partition, credit);
+                if back > 0 {
+                    self.pass(from, MeshMessage::Returned { sub, partition, credit: back });
+                }
+            }
+            MeshMessage::Returned { sub, partition, credit } => self.on_returned(sub, partition, credit),
+            MeshMessage::Hungry { sub, partition } => self.on_hungry(sub, partition),
+            MeshMessage::Block { sub, partition, blocked } => {
+                self.bundles.set_blocked(sub, blocked);
+                self.on_block(sub, partition, blocked);
+            }
+            MeshMessage::Finish { sub, partition, ids } => {
+                for id in ids {
+                    if let Err(why) = self.on_finish(now, sub, partition, id) {
+                        let place = MessagePlace::new(partition, id);
+                        let why = self.why_not_in_flight(sub, place, why);
+                        self.tell_in_flight_failed(sub, place, InFlightCommand::Finish, why);
+                    }
+                }
+            }
+            MeshMessage::Requeue { sub, partition, id, delay_ms } => {
+                if !self.on_requeue(now, sub, partition, id, delay_ms) {
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
+                }
+            }
+            MeshMessage::Touch { sub, partition, id } => {
+                if !self.on_touch(now, sub, partition, id) {
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
+                }
+            }
+            MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
+            MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
+            MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
+            MeshMessage::InFlightFailed { sub, place, command, why } => self.tell_in_flight_failed(sub, place, command, why),
+            MeshMessage::Peer { from, addressed } => {
+                self.on_peer_message(now, from, *addressed);
+            }
+            // The shard looks at these before it asks the engine.
+            MeshMessage::Deliver { .. }
+            | MeshMessage::Connection { .. }
+            | MeshMessage::StatsRequest { .. }
+            | MeshMessage::Stats { .. } => {}
+        }
+    }
+
     /// Everything up to the ticket is committed: its publishers hear of it, in order.
     pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
         while let Some((_, publisher, since)) =
@@ -243,21 +389,6 @@ impl Engine {
         {
             self.counters.published(since);
             self.tell_publisher(publisher, Ok(()));
-        }
-    }
-
-    pub fn wake_channels(&mut self, p: PartitionIdx) {
-        let partition = self.partitions.get_mut(p);
-        for (i, channel) in partition.channels.iter_mut() {
-            if !channel.subs.is_empty() || channel.machine.wants_copies() {
-                self.agenda.wake(ChannelKey { partition: p.0, channel: i as u32 }, channel);
-            }
-        }
-    }
-
-    pub fn wake_channel(&mut self, key: ChannelKey) {
-        if let Some(channel) = self.partitions.channel_mut(key) {
-            self.agenda.wake(key, channel);
         }
     }
 

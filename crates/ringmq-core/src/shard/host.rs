@@ -73,7 +73,7 @@ impl Engine {
     fn refusal(&self, asked: CommandKind, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
         let mut failure = failure(asked, error);
         if matches!(error, PublishError::NotLeader | PublishError::NotRelayed)
-            && let Some(leader) = self.leader_elsewhere(topic, partition)
+            && let Some(leader) = self.cluster.as_ref().and_then(|c| c.leader_elsewhere(topic, partition))
         {
             failure.text.extend_from_slice(format!(": {leader} does").as_bytes());
         }

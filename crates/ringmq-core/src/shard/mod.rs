@@ -9,10 +9,9 @@
 //! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
 //! ```
 
-mod agenda;
 mod attach;
 mod bundles;
-pub mod catalog;
+mod catalog;
 mod channels;
 mod client;
 #[cfg(test)]
@@ -23,14 +22,12 @@ mod deliver;
 mod engine;
 mod failures;
 mod host;
-mod mesh;
 #[cfg(test)]
 mod model;
 mod moves;
 mod native;
 mod offsets;
 mod operate;
-mod order;
 mod outbox;
 mod partitions;
 mod peers;
@@ -38,7 +35,6 @@ mod publish;
 mod questions;
 mod removal;
 mod replication;
-mod room;
 mod search;
 mod stats;
 mod stop;
@@ -76,6 +72,7 @@ use crate::seam::message::{MeshMessage, Protocol};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{CommandKind, Session};
 use client::Client;
+use deliver::Lending;
 use engine::Engine;
 use outbox::Heard;
 use partitions::{ChannelKey, Partition};
@@ -166,6 +163,8 @@ pub struct Shard {
     touched: Vec<ConnId>,
     /// Scratch of a turn's deliveries.
     full: Vec<(SubId, ChannelKey)>,
+    /// Scratch of a channel's turn: clients that could take more than their partition was lent.
+    hungry: Vec<SubId>,
 
     /// Timers of one tick.
     due: Vec<Timer>,
@@ -173,6 +172,8 @@ pub struct Shard {
     faults: FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
+    /// The store's memory for native clients.
+    lending: Lending,
     /// Facts of this node for native clients.
     node: NodeFacts,
 }
@@ -199,7 +200,6 @@ impl Shard {
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
-        engine.lending.set_min(lent_min);
         let replica = ReplicaOptions::from(&*engine.settings);
         let of_cluster = cluster.as_ref().zip(links);
         engine.cluster = of_cluster.map(|(options, links)| Box::new(Cluster::new(options, NodeId(node_id), replica, links)));
@@ -211,7 +211,7 @@ impl Shard {
             }
             engine.topics.count(home_core(&topic.name, cores), 1);
             engine.topics.learn(&topic);
-            engine.catalog.list_topic(&topic, false);
+            engine.outbox.catalog().list_topic(&topic, false);
             engine.expect_idle(&topic);
         }
         for recovered in partitions {
@@ -236,10 +236,12 @@ impl Shard {
             engine.update_low_water(idx);
         }
         Shard {
+            lending: Lending::new(engine.store.lender(), lent_min),
             engine,
             conns: IdMap::default(),
             touched: vec![],
             full: vec![],
+            hungry: vec![],
 
             due: vec![],
             faults: FaultLog::default(),
@@ -266,15 +268,15 @@ impl Shard {
                 let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
                 self.add(conn, Client::Native(Box::new(session)));
             }
-            Event::OpenedPeer { conn, peer } => self.engine.peer_opened(now, conn, peer, out),
-            Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
+            Event::OpenedPeer { conn, peer } => self.peer_opened(now, conn, peer, out),
+            Event::Dialed { dial, result } => self.peer_dialed(now, dial, result, out),
             Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if self.engine.life.is_stopping() => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let (peer, limits) = (session.peer.clone(), self.limits.clone());
                 let client = match session.protocol {
-                    Protocol::Peer => return self.engine.peer_adopted(now, conn, peer, session.into_state(), out),
+                    Protocol::Peer => return self.peer_adopted(now, conn, peer, session.into_state(), out),
                     Protocol::Nsq => Client::Nsq(Session::adopt(conn, peer, session.into_state(), limits, now)),
                     Protocol::Native => {
                         let state = session.into_state();
@@ -348,7 +350,7 @@ impl Shard {
     /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if self.engine.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
+        if self.engine.partitions.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
         let store = if self.engine.life.is_stopped() { None } else { self.engine.store.deadline() };
@@ -484,7 +486,7 @@ impl Shard {
             self.engine.open_subscriptions(now);
             self.engine.answer_closes(now);
             self.engine.resume_parked_subs(now);
-            self.engine.hear_links(now);
+            self.hear_links(now);
             if self.engine.outbox.is_settled() && !self.engine.subs.has_opening() {
                 return;
             }
@@ -514,7 +516,7 @@ impl Shard {
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
         if self.engine.life.is_stopped() {
             // A client of another core may still be there; its channel must not begin a read.
-            self.engine.agenda.drop_ready();
+            self.engine.partitions.agenda.drop_ready();
         } else {
             self.deliver(now);
         }
@@ -535,7 +537,7 @@ impl Shard {
         self.move_quiet(out);
         // The disk starts before the sockets are written.
         self.emit(out);
-        self.engine.end_links_turn(now, out);
+        self.end_links_turn(now, out);
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
             self.flush(now, conn, out);
@@ -586,8 +588,7 @@ impl Shard {
     }
 
     fn emit(&mut self, out: &mut Effects) {
-        let Engine { outbox, catalog, counters, .. } = &mut self.engine;
-        catalog.tell(outbox);
+        let Engine { outbox, counters, .. } = &mut self.engine;
         outbox.emit(counters, out);
     }
 }

@@ -9,8 +9,9 @@ use super::failures::{failure_of, sequence_failure};
 use super::offsets::Setter;
 use super::outbox::Heard;
 use super::partitions::{ChannelKey, Publisher};
+use super::search::{Finding, FindingFor};
 use super::timers::Timer;
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, DiskError, IdMap, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
 use crate::format::producer::Sequence;
@@ -188,12 +189,12 @@ impl Engine {
     /// The batch waits for room.
     fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
         self.native.stalled.insert(conn, (request, batch));
-        self.wait_here(now, conn);
+        self.waiting.wait_here(now, conn, &mut self.timers);
         NativeTaken::Stall
     }
 
     /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
-    pub(super) fn native_attach(
+    fn native_attach(
         &mut self,
         now: Now,
         conn: ConnId,
@@ -242,8 +243,30 @@ impl Engine {
         } else {
             self.outbox.tell(conn, Heard::Native(subscribe.request, answer));
         }
-        self.wake_channel(key);
+        self.partitions.wake(key);
         Ok(())
+    }
+
+    /// A search has ended for which a request waits.
+    pub(super) fn place_found(&mut self, now: Now, finding: Finding, found: Result<Position, DiskError>) {
+        let Finding { conn, idx, what, .. } = finding;
+        let Some(conn) = conn else { return };
+        let unreadable = |error| Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"));
+        let found = found.map_err(unreadable);
+        match what {
+            FindingFor::Set { .. } => {}
+            FindingFor::Find { request } => {
+                let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
+                self.outbox.tell(conn, Heard::Native(request, answer));
+            }
+            FindingFor::Subscribe { subscribe, options } => {
+                let request = subscribe.request;
+                let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
+                if let Err(failure) = done {
+                    self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
+                }
+            }
+        }
     }
 
     /// Subscriptions whose channel is final now; or never will be.
@@ -278,7 +301,7 @@ impl Engine {
         for key in keys {
             if let Some(c) = self.partitions.channel_mut(key) {
                 c.machine.block(sub, false);
-                self.wake_channel(key);
+                self.partitions.wake(key);
             }
         }
     }

@@ -14,7 +14,8 @@ use super::engine::Engine;
 use super::failures::set_failure;
 use super::outbox::Heard;
 use super::partitions::ChannelKey;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use super::search::{Finding, FindingFor, place_of};
+use crate::base::{ChannelName, ConnId, CoreId, DiskError, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
 use crate::format::cursor::Interval;
 use crate::log::PartitionIdx;
@@ -66,10 +67,14 @@ impl Offsets {
 impl Engine {
     pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
         match self.may_set_offset(now, &set) {
-            Ok(key) => match self.place_of(key.partition_idx(), set.to) {
+            Ok(key) => match place_of(&self.store, &self.partitions, key.partition_idx(), set.to) {
                 Ok(Some(at)) => self.move_channel(now, WantedOffset { key, set, setter, at }),
                 Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
-                Err(by) => self.search_offset(by, key, set, setter),
+                Err(by) => {
+                    let (idx, start) = (key.partition_idx(), set.to);
+                    let finding = Finding { conn: None, idx, start, what: FindingFor::Set { key, set, setter } };
+                    self.searches.begin(by, finding, &mut self.store, self.outbox.io());
+                }
             },
             Err(error) => self.tell_setter(setter, Err(error)),
         }
@@ -117,8 +122,18 @@ impl Engine {
     }
 
     /// A search has found where the batch begins that holds the place, or is the last before it.
-    pub(super) fn offset_found(&mut self, now: Now, key: ChannelKey, set: SetOffset, setter: Setter, at: Position) {
-        self.read_offset(now, WantedOffset { key, set, setter, at });
+    pub(super) fn offset_found(
+        &mut self,
+        now: Now,
+        key: ChannelKey,
+        set: SetOffset,
+        setter: Setter,
+        found: Result<Position, DiskError>,
+    ) {
+        match found {
+            Ok(at) => self.read_offset(now, WantedOffset { key, set, setter, at }),
+            Err(_) => self.tell_setter(setter, Err(SetOffsetError::Unreadable)),
+        }
     }
 
     /// The partition was read.

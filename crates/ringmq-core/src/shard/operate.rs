@@ -1,7 +1,8 @@
-//! What an operator does to a channel, in one partition: creates, pauses and deletes it. (To empty it is to set its offset to the end.)
+//! Changes of a channel in one partition that an operator asks for: it is created, paused, deleted, made ordered or ordinary again. (To
+//! empty it is to set its offset to the end.)
 //!
 //! ```text
-//! ChangeChannel ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled
+//! ChangeChannel, SetOrder ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled
 //! ─> final ─> answered; else taken back
 //! ```
 //! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and leaves alone what is in
@@ -10,21 +11,23 @@
 //! partition collects for the next first one from here on; the record of that stands before the one of the deletion, so there is no
 //! crash after which a new channel gets what the old one was owed.
 //!
+//! *Order.* `SUB_ORDERED` makes a channel ordered, too. What is in flight, waits or is deferred is dropped and comes again. A channel
+//! with clients does not become ordinary: those that came by `SUB_ORDERED` would get what they did not ask for.
+//!
 //! A channel that comes after one of the same name begins with a higher generation: a follower that has seen neither the end of
 //! the old one nor the beginning of this one takes it for news.
 
 use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
 use super::offsets::Offsets;
-use super::order::Orders;
 use super::outbox::Heard;
-use super::partitions::ChannelKey;
+use super::partitions::{ChannelKey, Partitions};
 use super::replication::loss::Acceptances;
 use super::timers::Timer;
 use super::topic_empty::Emptying;
 use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId};
 use crate::log::PartitionIdx;
-use crate::seam::message::{ChangeChannel, ChannelChange};
+use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
 use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::{PublishError, SetOffsetError},
@@ -35,16 +38,16 @@ use crate::seam::{
 pub(super) struct Operators {
     pub changes: Changes,
     pub offsets: Offsets,
-    pub orders: Orders,
     pub emptying: Emptying,
     pub losses: Acceptances,
 }
 
-/// Changes of channels.
+/// Changes of channels, in the order in which they came.
 #[derive(Default)]
 pub(super) struct Changes {
     waiting: Vec<Operator>,
     creators: Vec<Creator>,
+    orders: Vec<Orderer>,
 }
 
 /// One that waits until another change of the channel is final.
@@ -63,6 +66,14 @@ struct Creator {
     is_first: bool,
 }
 
+/// One that waits until another change of the channel's cursor is final, and makes it ordered or ordinary.
+struct Orderer {
+    key: ChannelKey,
+    set: SetOrder,
+    core: CoreId,
+    ticket: Ticket,
+}
+
 /// The collect start before a channel is deleted that is the partition's last one, and with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Collects {
@@ -71,15 +82,22 @@ pub(super) struct Collects {
 }
 
 impl Operators {
+    /// Whether an operator waits for a change of the channel. No copy of its messages begins meanwhile.
+    pub fn is_change_waiting(&self, partitions: &Partitions, key: ChannelKey) -> bool {
+        let p = partitions.get(key.partition_idx());
+        let name = p.channels.get(key.channel as usize).map(|c| &c.name);
+        self.offsets.is_waiting(key) || self.is_waiting(&p.dir, name)
+    }
+
     /// Whether a change of this channel waits, or a pause of the topic, or that it is emptied.
-    pub fn is_waiting(&self, dir: &PartitionDir, channel: Option<&ChannelName>) -> bool {
+    fn is_waiting(&self, dir: &PartitionDir, channel: Option<&ChannelName>) -> bool {
         let is_it =
             |o: &Operator| (o.set.topic.id, o.set.partition) == (dir.topic_id, dir.partition) && Some(&o.set.channel) == channel;
         self.changes.waiting.iter().any(is_it) || self.emptying.is_waiting(dir)
     }
 }
 
-/// Nothing more to say, or it waits.
+/// No answer yet: it was given, or the change waits.
 type Begun = Result<(), SetOffsetError>;
 
 impl Engine {
@@ -126,7 +144,7 @@ impl Engine {
         c.machine.set_paused(paused);
         c.machine.raise_generation();
         self.sync_cursor(now, key, CursorChange::Pause { core, ticket, was });
-        self.wake_channel(key);
+        self.partitions.wake(key);
         Ok(())
     }
 
@@ -145,7 +163,7 @@ impl Engine {
             c.machine.raise_generation();
             self.log_taken_back(now, key);
         }
-        self.wake_channel(key);
+        self.partitions.wake(key);
     }
 
     // ---- deleting
@@ -241,6 +259,42 @@ impl Engine {
     pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
         if self.subs.contains(sub.conn) {
             self.outbox.tell(sub.conn, Heard::ChannelDeleted);
+        }
+    }
+
+    // ---- order
+
+    pub(super) fn set_order(&mut self, now: Now, set: SetOrder, core: CoreId, ticket: Ticket) {
+        let key = match self.may_set_order(now, &set) {
+            Ok(key) => key,
+            Err(error) => return self.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) }),
+        };
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        if c.machine.is_syncing() {
+            return self.operators.changes.orders.push(Orderer { key, set, core, ticket });
+        }
+        let was = c.machine.is_ordered();
+        let mut dropped = vec![];
+        c.machine.set_ordered(set.ordered, &mut |sub, num| dropped.push((sub, num)));
+        let SetOrder { topic, partition, channel, ordered } = set;
+        tracing::info!(topic = %topic.name, %partition, %channel, ordered, "setting the channel's order");
+        self.sync_cursor(now, key, CursorChange::Order { core, ticket, was });
+        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
+        self.partitions.wake(key);
+    }
+
+    fn may_set_order(&mut self, now: Now, set: &SetOrder) -> Result<ChannelKey, SetOffsetError> {
+        let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        let is_change = c.machine.is_ordered() != set.ordered;
+        if is_change && !set.ordered && !c.subs.is_empty() { Err(SetOffsetError::HasClients) } else { Ok(key) }
+    }
+
+    /// A change of this channel's cursor was settled.
+    pub(super) fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
+        let orders = &mut self.operators.changes.orders;
+        for Orderer { set, core, ticket, .. } in orders.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
+            self.set_order(now, set, core, ticket);
         }
     }
 

@@ -3,6 +3,7 @@
 //! The engine fills it. The shard settles it (notices of the store, answers to sessions, connections that try again) until nothing is
 //! left, and then hands the effects to the runtime, disk operations first.
 
+use super::catalog::Catalog;
 use crate::base::{ConnId, CoreId};
 use crate::log::{Io, Notice};
 use crate::metrics::counters::Counters;
@@ -61,7 +62,6 @@ impl<T> Relay<T> {
     }
 }
 
-#[derive(Default)]
 pub(super) struct Outbox {
     /// Disk operations that the store wants.
     io: Io,
@@ -73,9 +73,27 @@ pub(super) struct Outbox {
     pub answers: Relay<(ConnId, Heard)>,
     /// Connections whose stalled command is tried again.
     resuming: Vec<ConnId>,
+    /// Topics and channels that came or went.
+    catalog: Catalog,
 }
 
 impl Outbox {
+    pub fn new(core: CoreId, cores: u16) -> Self {
+        Outbox {
+            io: Io::default(),
+            effects: vec![],
+            notices: Relay::default(),
+            answers: Relay::default(),
+            resuming: vec![],
+            catalog: Catalog::new(core, cores),
+        }
+    }
+
+    /// Topics and channels of this core, for discovery.
+    pub fn catalog(&mut self) -> &mut Catalog {
+        &mut self.catalog
+    }
+
     /// Buffer for the store's operations.
     pub fn io(&mut self) -> &mut Io {
         &mut self.io
@@ -113,6 +131,9 @@ impl Outbox {
 
     /// Hands all effects to the runtime.
     pub fn emit(&mut self, counters: &mut Counters, out: &mut Effects) {
+        if let Some(changes) = self.catalog.take() {
+            self.pass(CoreId::HTTP, MeshMessage::Catalog { changes });
+        }
         out.extend(self.io.drain(..).map(|(op, request)| {
             counters.disk_began(op, &request);
             Effect::Disk { op, request }

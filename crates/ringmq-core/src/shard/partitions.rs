@@ -1,14 +1,20 @@
-//! The partitions of this core: each with its replica, its channels, and who waits for what.
+//! The partitions of this core: each with its replica, its channels, and its waiting publishers; which channels have work at the end
+//! of a turn ([`agenda`]), and the memory of their open messages ([`room`]).
+
+mod agenda;
+mod room;
 
 use super::cursors::CursorRequest;
 use super::replication::{Origin, Seat};
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
-use crate::format::cursor::CursorImage;
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
 use crate::replica::Replica;
 use crate::seam::{message::Ticket, outcome::PublishError};
 use crate::session::ReplySlot;
+use agenda::Agenda;
+use room::OpenMemory;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -46,10 +52,10 @@ pub enum Publisher {
 pub struct ChannelState {
     pub name: ChannelName,
     pub machine: Channel,
-    /// True while the channel is in the list of those that may deliver.
-    pub queued: bool,
-    /// True while the channel is in the list of those whose FINs wait for the journal.
-    pub dirty: bool,
+    /// True while the channel is in the agenda's list of those that may deliver.
+    queued: bool,
+    /// True while the channel is in the agenda's list of those whose FINs wait for the journal.
+    dirty: bool,
     /// The replica was told that the cursor moved, and has not asked for it since.
     pub has_moved: bool,
     /// The last change that SUBs wait for, if it is not final.
@@ -60,16 +66,50 @@ pub struct ChannelState {
     pub owes_image: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
-    /// Bytes of its open messages as counted in `room`.
-    pub open_bytes: usize,
+    /// Bytes of its open messages as [`room`] has counted them.
+    open_bytes: usize,
     /// Earliest time of the next log line about full memory.
-    pub tell_full_at: Ticks,
+    tell_full_at: Ticks,
     /// No copy is tried before: the last one was refused.
     pub copies_at: Ticks,
     pub subs: Vec<SubId>,
 }
 
 impl ChannelState {
+    fn new(name: ChannelName, machine: Channel) -> Self {
+        ChannelState {
+            name,
+            machine,
+            queued: false,
+            dirty: false,
+            has_moved: false,
+            created: CursorRequest::default(),
+            is_uncertain: false,
+            owes_image: false,
+            owed: HashMap::new(),
+            open_bytes: 0,
+            tell_full_at: Ticks::default(),
+            copies_at: Ticks::default(),
+            subs: vec![],
+        }
+    }
+
+    /// Whether a turn of the channel is coming.
+    pub fn is_queued(&self) -> bool {
+        self.queued
+    }
+
+    /// Whether FINs of the channel wait for the journal.
+    pub fn has_fins(&self) -> bool {
+        self.dirty
+    }
+
+    /// Takes the FINs for the journal.
+    pub fn take_fins(&mut self) -> Option<Vec<Interval>> {
+        self.dirty = false;
+        self.machine.take_finished()
+    }
+
     /// Takes at most `credit` of what the client may still get.
     pub fn take_unspent(&mut self, sub: SubId, credit: u32) -> u32 {
         let unspent = self.machine.recall(sub);
@@ -219,16 +259,34 @@ impl Partition {
     }
 }
 
+const KNOWN: &str = "an index that the store knows has a partition";
+
+fn channel_at(slots: &mut [Option<Partition>], key: ChannelKey) -> Option<&mut ChannelState> {
+    slots.get_mut(key.partition as usize)?.as_mut()?.channels.get_mut(key.channel as usize)
+}
+
 /// Partitions by the store's index; both grow together.
-#[derive(Default)]
 pub struct Partitions {
     slots: Vec<Option<Partition>>,
     by_dir: HashMap<Arc<PartitionDir>, PartitionIdx>,
     /// The channel from which an NSQ client gets a partition's messages.
     clients: IdMap<(SubId, PartitionId), ChannelKey>,
+    pub(super) agenda: Agenda,
+    open_memory: OpenMemory,
 }
 
 impl Partitions {
+    /// No partitions yet; the open messages of all channels may take so many bytes.
+    pub fn new(channel_memory: u64) -> Self {
+        Partitions {
+            slots: vec![],
+            by_dir: HashMap::new(),
+            clients: IdMap::default(),
+            agenda: Agenda::default(),
+            open_memory: OpenMemory::new(channel_memory),
+        }
+    }
+
     pub fn insert(&mut self, idx: PartitionIdx, partition: Partition) {
         let i = idx.0 as usize;
         if self.slots.len() <= i {
@@ -264,7 +322,7 @@ impl Partitions {
     }
 
     pub fn get(&self, idx: PartitionIdx) -> &Partition {
-        self.slots[idx.0 as usize].as_ref().expect("an index that the store knows has a partition")
+        self.slots[idx.0 as usize].as_ref().expect(KNOWN)
     }
 
     /// The same, of an index that may be gone.
@@ -273,7 +331,7 @@ impl Partitions {
     }
 
     pub fn get_mut(&mut self, idx: PartitionIdx) -> &mut Partition {
-        self.slots[idx.0 as usize].as_mut().expect("an index that the store knows has a partition")
+        self.slots[idx.0 as usize].as_mut().expect(KNOWN)
     }
 
     /// The channel, if it may be used now.
@@ -292,8 +350,98 @@ impl Partitions {
     }
 
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
-        self.slots.get_mut(key.partition as usize)?.as_mut()?.channels.get_mut(key.channel as usize)
+        channel_at(&mut self.slots, key)
     }
+
+    /// A channel comes to the partition, or the mark of a pause.
+    pub fn add_channel(&mut self, idx: PartitionIdx, name: ChannelName, machine: Channel) -> u32 {
+        let partition = self.get_mut(idx);
+        let is_pause = name.is_topic_pause();
+        partition.low_water_stale = true;
+        let place = partition.channels.insert(ChannelState::new(name, machine)) as u32;
+        if is_pause {
+            partition.pause = Some(place);
+        }
+        place
+    }
+
+    /// Forgets a channel without clients, and everything here that names its slot, which may be reused. Returns its name.
+    pub fn remove_channel(&mut self, key: ChannelKey) -> ChannelName {
+        let partition = self.get_mut(key.partition_idx());
+        let gone = partition.channels.remove(key.channel as usize);
+        partition.low_water_stale = true;
+        if partition.pause == Some(key.channel) {
+            partition.pause = None;
+        }
+        self.open_memory.forget(key, gone.open_bytes);
+        self.agenda.forget(key);
+        gone.name
+    }
+
+    // ---- turns of channels
+
+    /// The channel may have something to deliver.
+    pub fn wake(&mut self, key: ChannelKey) {
+        if let Some(c) = channel_at(&mut self.slots, key) {
+            self.agenda.wake(key, c);
+        }
+    }
+
+    /// The partition's channels may have something to deliver, or to copy.
+    pub fn wake_all(&mut self, idx: PartitionIdx) {
+        let partition = self.slots[idx.0 as usize].as_mut().expect(KNOWN);
+        for (i, channel) in partition.channels.iter_mut() {
+            if !channel.subs.is_empty() || channel.machine.wants_copies() {
+                self.agenda.wake(ChannelKey { partition: idx.0, channel: i as u32 }, channel);
+            }
+        }
+    }
+
+    /// FINs of the channel wait for the journal. True: they are the only ones.
+    pub fn add_fins(&mut self, key: ChannelKey) -> bool {
+        let Some(c) = channel_at(&mut self.slots, key).filter(|c| !c.dirty) else { return false };
+        let is_first = !self.agenda.has_fins();
+        self.agenda.add_fins(key, c);
+        is_first
+    }
+
+    /// The channel whose turn comes, with the room that it has for open messages.
+    pub fn begin_turn(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
+        let c = channel_at(&mut self.slots, key)?;
+        self.open_memory.give_room(c);
+        c.queued = false;
+        Some(c)
+    }
+
+    /// Counts what is open after the channel's turn, and tells the log if that fills its memory.
+    pub fn end_turn(&mut self, now: Now, key: ChannelKey) {
+        self.count_open(key);
+        if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
+            self.open_memory.tell_held(now, partition, key);
+        }
+    }
+
+    /// Counts a channel's open messages.
+    pub fn count_open(&mut self, key: ChannelKey) {
+        if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
+            self.open_memory.count(partition, key);
+        }
+    }
+
+    /// Wakes the channels that hold for memory, once some became free.
+    pub fn wake_holding(&mut self) {
+        for key in self.open_memory.take_holding() {
+            self.wake(key);
+        }
+    }
+
+    /// Bytes of all open messages.
+    #[cfg(test)]
+    pub fn open_bytes(&self) -> usize {
+        self.open_memory.used_bytes()
+    }
+
+    // ----
 
     pub fn channels_mut(&mut self) -> impl Iterator<Item = (PartitionIdx, &mut Slab<ChannelState>)> {
         let slots = self.slots.iter_mut().enumerate();

@@ -3,7 +3,9 @@
 //! With as many cores on both sides a message arrives on the core of its partition. Else it may arrive on another one, and is
 //! passed over the mesh, in order. Connected and Disconnected are each core's own: what is sent from it goes over its own links.
 
+use super::Shard;
 use super::engine::Engine;
+use super::replication::Cluster;
 use crate::base::NodeId;
 use crate::base::topic::core_of;
 use crate::base::{ConnId, CoreId, Now, Peer};
@@ -37,91 +39,79 @@ pub(super) fn links(
     Links::new(LinkOptions { heartbeat, lend_min, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
 }
 
-impl Engine {
-    /// Links with the other nodes. `None`: this node is alone.
-    pub fn links(&self) -> Option<&Links> {
-        self.cluster.as_ref().map(|c| &c.links)
+impl Cluster {
+    /// Core of this node, which has so many, on which the partition lives. `None`: its topic is not known.
+    fn core_of(&self, addressed: &Addressed, cores: u16) -> Option<CoreId> {
+        let route = addressed.route;
+        if let Body::Forwarded(answer) = &addressed.message.body {
+            return (answer.asker.core.0 < cores).then_some(answer.asker.core);
+        }
+        if let Some(topic) = self.topic(route.topic_id) {
+            return Some(topic.core_of(route.partition, cores));
+        }
+        match &addressed.message.body {
+            Body::Inquire(inquire) => Some(core_of(&inquire.topic, route.partition, cores)),
+            _ => None,
+        }
     }
+}
 
-    pub fn links_mut(&mut self) -> Option<&mut Links> {
-        self.cluster.as_mut().map(|c| &mut c.links)
-    }
-
-    pub fn peer_opened(&mut self, now: Now, conn: ConnId, peer: Peer, out: &mut Effects) {
-        match self.links_mut() {
+impl Shard {
+    pub(super) fn peer_opened(&mut self, now: Now, conn: ConnId, peer: Peer, out: &mut Effects) {
+        match self.engine.links_mut() {
             Some(links) => links.opened(now, conn, peer),
             None => out.push(Effect::Close { conn }),
         }
     }
 
-    pub fn peer_dialed(&mut self, now: Now, dial: u64, result: Result<ConnId, DialError>, out: &mut Effects) {
-        match (self.links_mut(), result) {
+    pub(super) fn peer_dialed(&mut self, now: Now, dial: u64, result: Result<ConnId, DialError>, out: &mut Effects) {
+        match (self.engine.links_mut(), result) {
             (Some(links), result) => links.dialed(now, dial, result),
             (None, Ok(conn)) => out.push(Effect::Close { conn }),
             (None, Err(_)) => {}
         }
     }
 
-    pub fn peer_adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried, out: &mut Effects) {
-        match self.links_mut() {
+    pub(super) fn peer_adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried, out: &mut Effects) {
+        match self.engine.links_mut() {
             Some(links) => links.adopted(now, conn, peer, carried),
             None => out.push(Effect::Close { conn }),
         }
     }
 
     /// Gives what the links heard to whom it is for.
-    pub fn hear_links(&mut self, now: Now) {
-        let Some(cluster) = &mut self.cluster else { return };
+    pub(super) fn hear_links(&mut self, now: Now) {
+        let Some(cluster) = &mut self.engine.cluster else { return };
         let mut events = std::mem::take(&mut cluster.spare_events);
         cluster.links.take(&mut events);
         for event in events.drain(..) {
             match event {
-                LinkEvent::Message { from, addressed } => match self.core_of_message(&addressed) {
-                    Some(core) if core != self.core => {
-                        let addressed = Box::new(addressed);
-                        self.pass(core, MeshMessage::Peer { from, addressed });
-                    }
-                    _ => self.on_link_event(now, LinkEvent::Message { from, addressed }),
-                },
-                event => self.on_link_event(now, event),
+                LinkEvent::Connected(node) => self.engine.on_peer(now, node, true),
+                LinkEvent::Disconnected(node) => self.engine.on_peer(now, node, false),
+                LinkEvent::Message { from, addressed } => self.hear_peer(now, from, addressed),
             }
         }
-        self.cluster_mut().spare_events = events;
+        self.engine.cluster_mut().spare_events = events;
     }
 
-    /// Where the partition lives. `None`: its topic is not known; this core answers that.
-    fn core_of_message(&self, addressed: &Addressed) -> Option<CoreId> {
-        let route = addressed.route;
-        if let Body::Forwarded(answer) = &addressed.message.body {
-            return (answer.asker.core.0 < self.cores).then_some(answer.asker.core);
-        }
-        if let Some(topic) = self.cluster_topic(route.topic_id) {
-            return Some(topic.core_of(route.partition, self.cores));
-        }
-        match &addressed.message.body {
-            Body::Inquire(inquire) => Some(core_of(&inquire.topic, route.partition, self.cores)),
-            _ => None,
+    /// A message for a partition of another core goes there. One of a topic that nobody knows is answered here.
+    fn hear_peer(&mut self, now: Now, from: NodeId, addressed: Addressed) {
+        let Engine { core: this, cores, cluster, .. } = &self.engine;
+        match cluster.as_ref().and_then(|c| c.core_of(&addressed, *cores)).filter(|core| core != this) {
+            Some(core) => self.engine.pass(core, MeshMessage::Peer { from, addressed: Box::new(addressed) }),
+            None => self.engine.on_peer_message(now, from, addressed),
         }
     }
 
-    /// Takes an event of a link to another node.
-    pub fn on_link_event(&mut self, now: Now, event: LinkEvent) {
-        match event {
-            LinkEvent::Connected(node) => self.on_peer(now, node, true),
-            LinkEvent::Disconnected(node) => self.on_peer(now, node, false),
-            LinkEvent::Message { from, addressed } => self.on_peer_message(now, from, addressed),
-        }
-    }
-
-    pub fn end_links_turn(&mut self, now: Now, out: &mut Effects) {
-        if let Some(links) = self.links_mut() {
+    pub(super) fn end_links_turn(&mut self, now: Now, out: &mut Effects) {
+        if let Some(links) = self.engine.links_mut() {
             links.turn_end(now, out);
         }
     }
 
     /// Tells the other nodes that this one goes.
-    pub fn stop_links(&mut self, now: Now, out: &mut Effects) {
-        if let Some(links) = self.links_mut() {
+    pub(super) fn stop_links(&mut self, now: Now, out: &mut Effects) {
+        if let Some(links) = self.engine.links_mut() {
             links.stop(now);
         }
         self.end_links_turn(now, out);

@@ -1,18 +1,21 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core.
 
-use super::copies::Outcome;
+use super::copies::{self, Outcome, Wanted};
 use super::engine::{Attempt, Engine};
 use super::failures::failure_of;
 use super::outbox::Heard;
-use super::partitions::Publisher;
+use super::partitions::{ChannelKey, Publisher};
 use super::questions::Question;
 use super::replication::may_be_stored_later;
+use super::timers::Timer;
 use super::topics::{Waiters, WaitingCore};
+use super::waiting::Parked;
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicName, TopicRef};
+use crate::channel::Copy;
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::Route;
-use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
+use crate::format::batch::{BATCH_BODY_MAX, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
 use crate::seam::{
     message::{MeshMessage, OwnedBodies, Ticket},
@@ -86,12 +89,6 @@ impl Engine {
     pub fn count_topics(&mut self, change: i64) {
         let topics = self.topics.count(self.core, change);
         self.tell_others(|| MeshMessage::TopicCount { topics });
-    }
-
-    pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
-        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
-            self.outbox.pass(core, message());
-        }
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
@@ -299,7 +296,7 @@ impl Engine {
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
         if matches!(attempt, Attempt::Wait) {
-            self.wait_here(now, conn);
+            self.waiting.wait_here(now, conn, &mut self.timers);
         }
         attempt
     }
@@ -325,7 +322,7 @@ impl Engine {
         let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
         let waiting = self.elsewhere_bytes();
         if waiting > 0 && waiting + bytes > self.settings.max_pub_waiting_size {
-            self.wait_elsewhere(now, conn);
+            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
             return Attempt::Wait;
         }
         // An OK to this publish implies the FINs before it.
@@ -342,6 +339,100 @@ impl Engine {
         self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
     }
+
+    // ---- copies of deferred messages
+
+    /// Appends the copies that a channel wants.
+    pub(super) fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: Wanted) {
+        let mut is_refused = false;
+        for (number, copy) in wanted.copies {
+            is_refused = is_refused || !self.append_copy(now, key, number, &copy);
+            if is_refused {
+                self.copies.refuse(key, copy.log_id, number);
+            }
+        }
+        if is_refused {
+            let at = now.ticks + copies::RETRY;
+            if let Some(c) = self.partitions.channel_mut(key) {
+                c.copies_at = at;
+            }
+            self.timers.at_most(Timer::Channel(key), Some(at));
+        } else if wanted.has_more {
+            self.partitions.wake(key);
+        }
+    }
+
+    /// False: refused for now.
+    fn append_copy(&mut self, now: Now, key: ChannelKey, number: u64, copy: &Copy) -> bool {
+        let idx = key.partition_idx();
+        let Some(c) = self.partitions.channel_mut(key) else { return true };
+        let name = c.name.clone();
+        let publisher = Publisher::Copy(key, copy.log_id, number);
+        let &Copy { first_id: log_id, unix_ns, attempts, due_unix_ns, ref body, .. } = copy;
+        let attempt = self.append_as(now, idx, publisher, body.len(), |e| {
+            let copy_of = CopyOf { log_id, unix_ns, attempts, channel: name.as_str() };
+            e.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.outbox.io())
+        });
+        let is_accepted = matches!(attempt, Attempt::Accepted);
+        if is_accepted {
+            self.copies.begin(key);
+        }
+        is_accepted
+    }
+
+    // ---- publishes that wait
+
+    /// A publish of another core or node waits for space on this core.
+    pub(super) fn park(&mut self, now: Now, publisher: Publisher, partition: PartitionIdx, bodies: OwnedBodies) {
+        self.waiting.park(Parked { since: now.ticks, publisher, partition, bodies }, &mut self.timers);
+    }
+
+    /// There is space again: whoever waits for it tries again, the oldest first.
+    pub fn retry_waiting(&mut self, now: Now) {
+        while let Some(p) = self.waiting.take_parked() {
+            let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
+            let attempt = match self.follows_refusal(p.publisher) {
+                true => Attempt::Refused(PublishError::NotLeader),
+                false => self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms),
+            };
+            match attempt {
+                Attempt::Accepted => {}
+                Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
+                Attempt::Wait => {
+                    self.waiting.put_back(p);
+                    break;
+                }
+            }
+        }
+        self.outbox.resume(self.waiting.resume_here());
+        if self.life.is_stopping() {
+            self.outbox.resume(self.waiting.resume_elsewhere());
+        }
+    }
+
+    /// Another core or node has answered a publish.
+    pub fn retry_waiting_elsewhere(&mut self) {
+        // Not at each answer: all who wait try again, and most would only wait again.
+        if self.elsewhere_bytes() <= self.settings.max_pub_waiting_size / 2 {
+            self.outbox.resume(self.waiting.resume_elsewhere());
+        }
+    }
+
+    /// The refusal of a publish that waited too long for space on this core.
+    pub(super) fn why_late(&self) -> PublishError {
+        if self.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
+    }
+
+    /// Publishes of other cores that waited too long.
+    pub(super) fn expire_parked(&mut self, now: Now) {
+        let error = self.why_late();
+        while let Some(p) = self.waiting.take_late(now) {
+            self.tell_publisher(p.publisher, Err(error));
+        }
+        self.timers.at_most(Timer::Stalls, self.waiting.deadline());
+    }
+
+    // ----
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
         // Of another node's client that node counts it, once it is told.

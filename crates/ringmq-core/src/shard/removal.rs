@@ -464,7 +464,7 @@ impl Engine {
     /// Who waited for the topic asks for one of its name again.
     fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
         let Waiters { conns, asked_by } = self.topics.remove(topic);
-        self.catalog.unlist_topic(topic);
+        self.outbox.catalog().unlist_topic(topic);
         self.outbox.resume(conns);
         for WaitingCore { from, ticket, partitions } in asked_by {
             self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions });

@@ -1,16 +1,13 @@
 //! Searches of commit logs, and who waits for their answers: a native client that finds a place or subscribes at one, and
 //! whoever sets an offset.
 
-use super::engine::Engine;
 use super::offsets::Setter;
-use super::outbox::Heard;
-use super::partitions::ChannelKey;
-use crate::base::{ConnId, IdMap, LogId, Now, Position};
-use crate::codec::native::{Code, Retry, Start};
-use crate::log::{PartitionIdx, SearchBy};
+use super::partitions::{ChannelKey, Partitions};
+use crate::base::{ConnId, DiskError, IdMap, LogId, Position};
+use crate::codec::native::Start;
+use crate::log::{Io, PartitionIdx, SearchBy, Store};
 use crate::seam::message::{SetOffset, SubOptions};
-use crate::seam::outcome::SetOffsetError;
-use crate::session::native::{Failure, NativeAnswer, NativeSubscribe};
+use crate::session::native::NativeSubscribe;
 
 /// A search whose answer somebody waits for.
 #[derive(Debug)]
@@ -37,14 +34,40 @@ pub(super) struct Searches {
 }
 
 impl Searches {
-    fn begin(&mut self, finding: Finding) -> u64 {
+    /// Starts the search for a place that the commit logs know.
+    pub fn begin(&mut self, by: SearchBy, finding: Finding, store: &mut Store, io: &mut Io) {
         self.last += 1;
+        store.search(finding.idx, by, self.last, io);
         self.open.insert(self.last, finding);
-        self.last
     }
 
-    fn end(&mut self, token: u64) -> Option<Finding> {
-        self.open.remove(&token)
+    /// The store has found the start of a batch at or before the place, or nothing by time. `None`: nobody waits, or the search goes
+    /// on. A channel that is to stand at the place gets the batch, which is read for the border of its message.
+    pub fn end(
+        &mut self,
+        token: u64,
+        result: Result<Option<Position>, DiskError>,
+        partitions: &Partitions,
+        store: &mut Store,
+        io: &mut Io,
+    ) -> Option<(Finding, Result<Position, DiskError>)> {
+        let finding = self.open.remove(&token)?;
+        let (idx, end) = (finding.idx, partitions.get(finding.idx).committed());
+        // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
+        if let (Start::Timestamp(_), Ok(batch)) = (finding.start, &result) {
+            let before = batch.map_or(end, |b| b).offset - 1;
+            if before >= store.start(idx).offset {
+                let start = Start::Offset(before);
+                self.begin(SearchBy::Offset(before), Finding { start, ..finding }, store, io);
+                return None;
+            }
+        }
+        let found = result.map(|batch| match (batch, &finding.what) {
+            (None, _) => end,
+            (Some(batch), FindingFor::Set { .. }) => batch,
+            (Some(batch), FindingFor::Find { .. } | FindingFor::Subscribe { .. }) => inside(batch, finding.start, end),
+        });
+        Some((finding, found))
     }
 
     /// Whether a search is under way in the partition.
@@ -84,83 +107,30 @@ impl Finding {
     }
 }
 
-impl Engine {
-    /// Starts the search for a place that the commit logs know.
-    pub(super) fn search(&mut self, by: SearchBy, finding: Finding) {
-        let idx = finding.idx;
-        let token = self.searches.begin(finding);
-        self.store.search(idx, by, token, self.outbox.io());
-    }
-
-    /// The answer of a search: the start of a batch at or before the place, or nothing by time.
-    pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
-        let Some(Finding { conn, idx, start, what }) = self.searches.end(token) else { return };
-        let end = self.partitions.get(idx).committed();
-        // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
-        if let (Start::Timestamp(_), Ok(batch)) = (start, &result) {
-            let before = batch.map_or(end, |b| b).offset - 1;
-            if before >= self.store.start(idx).offset {
-                let finding = Finding { conn, idx, start: Start::Offset(before), what };
-                return self.search(SearchBy::Offset(before), finding);
-            }
-        }
-        let what = match what {
-            FindingFor::Set { key, set, setter } => {
-                return match result {
-                    Ok(batch) => self.offset_found(now, key, set, setter, batch.unwrap_or(end)),
-                    Err(_) => self.tell_setter(setter, Err(SetOffsetError::Unreadable)),
-                };
-            }
-            what => what,
-        };
-        let found = match result {
-            Ok(Some(batch)) => Ok(inside(batch, start, end)),
-            Ok(None) => Ok(end),
-            Err(error) => Err(Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"))),
-        };
-        let Some(conn) = conn else { return };
-        match what {
-            FindingFor::Set { .. } => {}
-            FindingFor::Find { request } => {
-                let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
-                self.outbox.tell(conn, Heard::Native(request, answer));
-            }
-            FindingFor::Subscribe { subscribe, options } => {
-                let request = subscribe.request;
-                let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
-                if let Err(failure) = done {
-                    self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
-                }
-            }
-        }
-    }
-
-    /// The same, for a channel that is to stand there.
-    pub(super) fn search_offset(&mut self, by: SearchBy, key: ChannelKey, set: SetOffset, setter: Setter) {
-        let start = set.to;
-        self.search(by, Finding { conn: None, idx: key.partition_idx(), start, what: FindingFor::Set { key, set, setter } });
-    }
-
-    /// Position of a `start` that needs no search.
-    pub(super) fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
-        let committed = self.partitions.get(idx).committed();
-        let oldest = self.store.start(idx);
-        Ok(match start {
-            Start::Default => None,
-            Start::Oldest => Some(oldest),
-            Start::Newest => Some(committed),
-            Start::Offset(offset) if offset >= committed.offset => Some(committed),
-            Start::Offset(offset) if offset <= oldest.offset => Some(oldest),
-            Start::Offset(offset) => return Err(SearchBy::Offset(offset)),
-            Start::Count(count) if count >= committed.count => Some(committed),
-            Start::Count(count) if count <= oldest.count => Some(oldest),
-            Start::Count(count) => return Err(SearchBy::Count(count)),
-            Start::LogId(id) if id >= committed.log_id => Some(committed),
-            Start::LogId(id) if id <= oldest.log_id => Some(oldest),
-            Start::LogId(id) => return Err(SearchBy::LogId(id)),
-            Start::Timestamp(unix_ns) => return Err(SearchBy::UnixNs(unix_ns)),
-        })
-    }
+/// Position of a `start` that needs no search.
+pub(super) fn place_of(
+    store: &Store,
+    partitions: &Partitions,
+    idx: PartitionIdx,
+    start: Start,
+) -> Result<Option<Position>, SearchBy> {
+    let committed = partitions.get(idx).committed();
+    let oldest = store.start(idx);
+    Ok(match start {
+        Start::Default => None,
+        Start::Oldest => Some(oldest),
+        Start::Newest => Some(committed),
+        Start::Offset(offset) if offset >= committed.offset => Some(committed),
+        Start::Offset(offset) if offset <= oldest.offset => Some(oldest),
+        Start::Offset(offset) => return Err(SearchBy::Offset(offset)),
+        Start::Count(count) if count >= committed.count => Some(committed),
+        Start::Count(count) if count <= oldest.count => Some(oldest),
+        Start::Count(count) => return Err(SearchBy::Count(count)),
+        Start::LogId(id) if id >= committed.log_id => Some(committed),
+        Start::LogId(id) if id <= oldest.log_id => Some(oldest),
+        Start::LogId(id) => return Err(SearchBy::LogId(id)),
+        Start::Timestamp(unix_ns) => return Err(SearchBy::UnixNs(unix_ns)),
+    })
 }
 
 /// The place inside a batch that begins at `batch`; ids and counts of a batch are dense.

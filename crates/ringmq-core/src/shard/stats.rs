@@ -24,7 +24,7 @@ impl Shard {
             connections: self.conns.len() as u64,
             healthy: sick.is_empty(),
             health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.0, sick.join(", ")) },
-            links: e.link_stats(),
+            links: e.cluster.as_ref().map_or_else(Vec::new, |c| c.link_stats()),
             scrubs: e.store.scrubs(),
             deleting_bytes: e.store.deleting_bytes(),
             waiting_bytes: e.store.waiting_bytes(),
@@ -58,7 +58,7 @@ impl Shard {
                 stored_bytes: u64::try_from(end.offset - e.store.start(idx).offset).unwrap_or(0),
                 unreadable: e.store.held(idx),
                 channels_lost: e.channels_lost(idx),
-                replication: e.replication_stats(idx),
+                replication: e.cluster.as_ref().and_then(|c| c.replication_stats(&e.store, idx, p)),
                 channels,
             });
         }

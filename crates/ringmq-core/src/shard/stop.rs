@@ -111,7 +111,7 @@ impl Shard {
                 c.closing = true;
                 out.push(Effect::Close { conn: *conn });
             }
-            self.engine.stop_links(now, out);
+            self.stop_links(now, out);
         }
         if let Stop::Closing { until } = self.engine.life.stop
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))

@@ -51,7 +51,7 @@ impl Node {
         let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
         let shard = |core| {
             let mut shard = memory::first_start(core, cores, &settings, core as u64);
-            shard.engine.lending.set_min(256);
+            shard.lending.set_min(256);
             shard
         };
         Node {
@@ -611,7 +611,7 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
     };
     finish(&mut n, MESSAGES - 1);
     let engine = &n.shards[0].engine;
-    assert!(!engine.store.takes_facts() && engine.agenda.num_fins() == 1 && !engine.store.is_read_only());
+    assert!(!engine.store.takes_facts() && engine.partitions.agenda.num_fins() == 1 && !engine.store.is_read_only());
     for (core, op, request) in n.held.take().expect("set above") {
         n.pending.push_back((core, op, request));
     }
@@ -621,7 +621,7 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
     n.pass_time(Duration::from_millis(101));
     assert!(most < 4096, "{most} bytes of facts waited");
     let engine = &n.shards[0].engine;
-    assert!(engine.agenda.num_fins() == 0 && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
+    assert!(engine.partitions.agenda.num_fins() == 0 && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
     let p = n.connect(0);
     n.publish(p, "t", "x");
     assert_eq!(n.take(p), ["OK"]);

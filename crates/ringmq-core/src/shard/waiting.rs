@@ -1,31 +1,29 @@
-//! Publishes that wait: for space on this core, or until other cores have answered earlier ones. Nobody waits longer than
+//! Publishes that wait: for space on this core, or until other cores have answered earlier ones. None waits longer than
 //! `pub-waiting-timeout`.
 
 use super::Shard;
-use super::engine::{Attempt, Engine};
 use super::outbox::Heard;
 use super::partitions::Publisher;
-use super::timers::Timer;
+use super::timers::{Timer, Timers};
 use crate::base::{ConnId, Now, Ticks};
+use crate::config::Settings;
 use crate::log::PartitionIdx;
-use crate::seam::{
-    message::{MeshMessage, OwnedBodies},
-    outcome::PublishError,
-};
+use crate::seam::{message::OwnedBodies, outcome::PublishError};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Publish of another core or node.
-struct Parked {
-    since: Ticks,
-    publisher: Publisher,
-    partition: PartitionIdx,
-    bodies: OwnedBodies,
+pub(super) struct Parked {
+    pub since: Ticks,
+    pub publisher: Publisher,
+    pub partition: PartitionIdx,
+    pub bodies: OwnedBodies,
 }
 
 /// Each list has the oldest first.
-#[derive(Default)]
 pub(super) struct Waiting {
+    /// Time after which whoever waits is refused.
+    limit: Duration,
     /// Connections whose publish waits for space on this core.
     here: VecDeque<ConnId>,
     /// Connections whose publish waits for answers of other cores or nodes.
@@ -37,6 +35,34 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    pub fn new(settings: &Settings) -> Self {
+        let limit = Duration::from_millis(settings.pub_waiting_timeout_ms);
+        Waiting { limit, here: VecDeque::new(), elsewhere: VecDeque::new(), parked: VecDeque::new(), told_full: false }
+    }
+
+    /// Takes the state of this core's disk. True: the other cores have to be told.
+    pub fn note_full(&mut self, full: bool) -> bool {
+        std::mem::replace(&mut self.told_full, full) != full
+    }
+
+    /// The connection's publish waits for space on this core.
+    pub fn wait_here(&mut self, now: Now, conn: ConnId, timers: &mut Timers) {
+        self.here.push_back(conn);
+        timers.at_most(Timer::Stalls, Some(now.ticks + self.limit));
+    }
+
+    /// The connection's publish waits for answers of other cores or nodes.
+    pub fn wait_elsewhere(&mut self, now: Now, conn: ConnId, timers: &mut Timers) {
+        self.elsewhere.push_back(conn);
+        timers.at_most(Timer::Stalls, Some(now.ticks + self.limit));
+    }
+
+    /// A publish of another core or node waits for space on this core.
+    pub fn park(&mut self, parked: Parked, timers: &mut Timers) {
+        timers.at_most(Timer::Stalls, Some(parked.since + self.limit));
+        self.parked.push_back(parked);
+    }
+
     /// Whether anybody waits for space on this core.
     pub fn is_any_here(&self) -> bool {
         !self.here.is_empty() || self.has_parked()
@@ -49,86 +75,34 @@ impl Waiting {
     pub fn has_parked_for(&self, partition: PartitionIdx) -> bool {
         self.parked.iter().any(|p| p.partition == partition)
     }
-}
 
-impl Engine {
-    /// The connection's publish waits for space on this core.
-    pub fn wait_here(&mut self, now: Now, conn: ConnId) {
-        self.waiting.here.push_back(conn);
-        self.expect_stalls(now);
+    /// The oldest parked publish, which is tried again; [`Self::put_back`] returns it to its place.
+    pub fn take_parked(&mut self) -> Option<Parked> {
+        self.parked.pop_front()
     }
 
-    /// The connection's publish waits for answers of other cores.
-    pub fn wait_elsewhere(&mut self, now: Now, conn: ConnId) {
-        self.waiting.elsewhere.push_back(conn);
-        self.expect_stalls(now);
+    pub fn put_back(&mut self, parked: Parked) {
+        self.parked.push_front(parked);
     }
 
-    /// A publish of another core waits for space on this core.
-    pub fn park(&mut self, now: Now, publisher: Publisher, partition: PartitionIdx, bodies: OwnedBodies) {
-        self.waiting.parked.push_back(Parked { since: now.ticks, publisher, partition, bodies });
-        self.expect_stalls(now);
+    /// The oldest parked publish, if it has waited too long.
+    pub fn take_late(&mut self, now: Now) -> Option<Parked> {
+        self.parked.pop_front_if(|p| now.ticks.since(p.since) >= self.limit)
     }
 
-    fn expect_stalls(&mut self, now: Now) {
-        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-        self.timers.at_most(Timer::Stalls, Some(now.ticks + limit));
+    /// Time at which the oldest parked publish has waited too long.
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.parked.front().map(|p| p.since + self.limit)
     }
 
-    /// There is space again: whoever waits for it tries again, the oldest first.
-    pub fn retry_waiting(&mut self, now: Now) {
-        while let Some(p) = self.waiting.parked.pop_front() {
-            let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            let attempt = match self.follows_refusal(p.publisher) {
-                true => Attempt::Refused(PublishError::NotLeader),
-                false => self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms),
-            };
-            match attempt {
-                Attempt::Accepted => {}
-                Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
-                Attempt::Wait => {
-                    self.waiting.parked.push_front(p);
-                    break;
-                }
-            }
-        }
-        self.outbox.resume(self.waiting.here.drain(..));
-        if self.life.is_stopping() {
-            self.outbox.resume(self.waiting.elsewhere.drain(..));
-        }
+    /// Takes the connections that wait for space on this core: they try again.
+    pub fn resume_here(&mut self) -> impl Iterator<Item = ConnId> {
+        self.here.drain(..)
     }
 
-    /// Another core or node has answered a publish.
-    pub fn retry_waiting_elsewhere(&mut self) {
-        // Not at each answer: all who wait try again, and most would only wait again.
-        if self.elsewhere_bytes() <= self.settings.max_pub_waiting_size / 2 {
-            self.outbox.resume(self.waiting.elsewhere.drain(..));
-        }
-    }
-
-    /// What a publish hears that waited too long for space on this core.
-    fn why_late(&self) -> PublishError {
-        if self.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
-    }
-
-    /// Publishes of other cores that waited too long.
-    fn expire_parked(&mut self, now: Now) {
-        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-        let error = self.why_late();
-        while let Some(p) = self.waiting.parked.pop_front_if(|p| now.ticks.since(p.since) >= limit) {
-            self.tell_publisher(p.publisher, Err(error));
-        }
-        if let Some(p) = self.waiting.parked.front() {
-            self.timers.at_most(Timer::Stalls, Some(p.since + limit));
-        }
-    }
-
-    /// Tells the others when this core's disk has become full, or is no longer.
-    pub fn tell_full(&mut self) {
-        let full = self.store.is_disk_full();
-        if std::mem::replace(&mut self.waiting.told_full, full) != full {
-            self.tell_others(|| MeshMessage::DiskFull { full });
-        }
+    /// Takes the connections that wait for answers: they try again.
+    pub fn resume_elsewhere(&mut self) -> impl Iterator<Item = ConnId> {
+        self.elsewhere.drain(..)
     }
 }
 
@@ -137,7 +111,7 @@ impl Shard {
     pub(super) fn expire_stalls(&mut self, now: Now) {
         self.engine.expire_parked(now);
         let e = &mut self.engine;
-        let limit = Duration::from_millis(e.settings.pub_waiting_timeout_ms);
+        let limit = e.waiting.limit;
         let here = e.why_late();
         // What another core lacks is not known here.
         for (waiters, error) in [(&mut e.waiting.here, here), (&mut e.waiting.elsewhere, PublishError::TooMuchWaiting)] {

@@ -27,6 +27,11 @@ fn stored() -> (Net, ConnId, Vec<String>) {
 }
 
 impl Net {
+    fn replication_stats(&self, node: usize) -> Option<crate::metrics::stats::ReplicationStats> {
+        let stats = self.nodes[node].shards[0].stats(None, None, false);
+        stats.partitions.into_iter().find_map(|p| p.replication)
+    }
+
     fn segment(&self, node: usize, index: usize) -> String {
         let mut paths: Vec<String> =
             self.nodes[node].disk.paths().filter(|p| p.ends_with(".segment")).map(String::from).collect();
@@ -99,7 +104,7 @@ fn nothing_is_passed_while_nobody_has_it() {
     got.extend(net.take(c));
     assert!(!got.is_empty() && got.len() < 40, "it holds at the damage: {}", got.len());
     assert!(net.damage(0));
-    let stats = net.nodes[0].shards[0].engine.replication_stats(net.index(0)).expect("a replica");
+    let stats = net.replication_stats(0).expect("a replica");
     assert!(stats.alarm.as_ref().is_some_and(|a| a.contains("are damaged")), "{:?}", stats.alarm);
     net.publish(p, "more");
     assert_eq!(net.take(p), ["OK"], "it leads, and takes publishes");
@@ -107,7 +112,7 @@ fn nothing_is_passed_while_nobody_has_it() {
     net.pass_time(RECONNECT);
     got.extend(net.take(c));
     assert_eq!(bodies(&got)[..120], wanted.iter().map(String::as_str).collect::<Vec<_>>()[..]);
-    let stats = net.nodes[0].shards[0].engine.replication_stats(net.index(0)).expect("a replica");
+    let stats = net.replication_stats(0).expect("a replica");
     assert_eq!(stats.alarm, None);
 }
 

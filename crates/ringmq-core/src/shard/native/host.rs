@@ -1,7 +1,7 @@
 //! The requests of native sessions, one method each.
 
 use super::*;
-use crate::shard::search::{Finding, FindingFor};
+use crate::shard::search::place_of;
 
 /// Subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 4096;
@@ -57,10 +57,11 @@ impl NativeHost for Engine {
             placed: false,
         };
         let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
-        let begin = match self.place_of(idx, subscribe.start) {
+        let begin = match place_of(&self.store, &self.partitions, idx, subscribe.start) {
             Err(by) if is_new => {
                 let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
-                self.search(by, Finding { conn: Some(conn), idx, start: subscribe.start, what });
+                let finding = Finding { conn: Some(conn), idx, start: subscribe.start, what };
+                self.searches.begin(by, finding, &mut self.store, self.outbox.io());
                 return NativeTaken::Accepted;
             }
             place => place.unwrap_or_default(),
@@ -100,7 +101,7 @@ impl NativeHost for Engine {
         if has_bytes && !had_bytes {
             c.machine.block(sub, false);
         }
-        self.wake_channel(key);
+        self.partitions.wake(key);
         true
     }
 
@@ -170,7 +171,7 @@ impl NativeHost for Engine {
     }
 
     fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
-        self.nodes_elsewhere().map(|(id, address)| (id.0, address.clone())).collect()
+        self.cluster.iter().flat_map(|c| c.nodes_elsewhere()).map(|(id, address)| (id.0, address.clone())).collect()
     }
 
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
@@ -230,12 +231,15 @@ impl NativeHost for Engine {
         if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
             return NativeTaken::Refused(failure_of(error));
         }
-        match self.place_of(idx, start) {
+        match place_of(&self.store, &self.partitions, idx, start) {
             Ok(place) => {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
                 self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Found { at }));
             }
-            Err(by) => self.search(by, Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } }),
+            Err(by) => {
+                let finding = Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } };
+                self.searches.begin(by, finding, &mut self.store, self.outbox.io());
+            }
         }
         NativeTaken::Accepted
     }
@@ -266,8 +270,8 @@ impl NativeHost for Engine {
 impl Engine {
     fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
         let place = |p: u16| {
-            self.place_elsewhere(topic, PartitionId(p))
-                .unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.cores).0 })
+            let elsewhere = self.cluster.as_ref().and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
+            elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.cores).0 })
         };
         TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
     }

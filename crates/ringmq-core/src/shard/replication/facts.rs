@@ -47,6 +47,11 @@ impl Cluster {
         self.recorded.get(&topic.name).is_some_and(|known| known.id == topic.id)
     }
 
+    /// A topic of the metadata.
+    pub(in crate::shard) fn topic(&self, id: TopicId) -> Option<&TopicRef> {
+        self.topics.get(&id)
+    }
+
     pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
         self.places.insert(route, idx);
     }
@@ -95,7 +100,7 @@ impl Engine {
         for idx in self.members() {
             self.tell_member(now, idx, Event::Lease { until });
             if before <= now.ticks {
-                self.wake_channels(idx);
+                self.partitions.wake_all(idx);
             }
         }
     }
@@ -104,11 +109,6 @@ impl Engine {
         let cluster = self.cluster_mut();
         cluster.links.set_nodes(now, &nodes);
         cluster.nodes = nodes;
-    }
-
-    /// A topic of the metadata.
-    pub(in crate::shard) fn cluster_topic(&self, id: TopicId) -> Option<&TopicRef> {
-        self.cluster.as_ref()?.topics.get(&id)
     }
 
     /// The logs and channels of the topic follow these from now on.

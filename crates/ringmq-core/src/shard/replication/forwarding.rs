@@ -44,7 +44,7 @@ impl Engine {
         if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
             if self.waiting.has_parked_for(idx) {
                 // One of the same connection may be among them.
-                self.wait_here(now, conn);
+                self.waiting.wait_here(now, conn, &mut self.timers);
                 return Attempt::Wait;
             }
             match self.publish_here(now, conn, idx, bodies, slot) {
@@ -60,7 +60,7 @@ impl Engine {
         }
         let waiting = self.elsewhere_bytes();
         if waiting > 0 && waiting + bodies.bytes() as u64 > self.settings.max_pub_waiting_size {
-            self.wait_elsewhere(now, conn);
+            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
             return Attempt::Wait;
         }
         self.moves.published_here(conn);
@@ -70,7 +70,7 @@ impl Engine {
 
     /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
     pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
-        if self.cluster_topic(route.topic_id).is_none() {
+        if self.cluster_mut().topic(route.topic_id).is_none() {
             return self.tell_publisher(publisher, Err(PublishError::TopicNotExist));
         }
         if is_too_big(bodies.ends.len(), bodies.bytes.len()) {

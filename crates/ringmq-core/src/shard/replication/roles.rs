@@ -156,7 +156,7 @@ impl Engine {
         }
         if was_used && !is_ephemeral {
             c.machine = Channel::new(options, partition, c.machine.image());
-            self.open_memory.count(&mut self.partitions, key);
+            self.partitions.count_open(key);
         }
         self.timers.remove(Timer::Channel(key));
         self.end_subscriptions(key, partition, subs, false);

@@ -4,7 +4,7 @@
 //! little go on while it holds. A channel that holds reads its log no further, and still delivers what it has: what is finished
 //! makes room.
 
-use super::partitions::{ChannelKey, ChannelState, Partitions};
+use super::{ChannelKey, ChannelState, Partition};
 use crate::base::Now;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SHARE: usize = 8;
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub struct OpenMemory {
+pub(super) struct OpenMemory {
     /// Bytes that all channels may take together.
     bytes_max: usize,
     /// Bytes that they take: the sum of [`ChannelState::open_bytes`].
@@ -42,9 +42,9 @@ impl OpenMemory {
     }
 
     /// Counts a channel's open messages, after its turn or after they were dropped.
-    pub fn count(&mut self, partitions: &mut Partitions, key: ChannelKey) {
-        let end = partitions.get(key.partition_idx()).flows_to();
-        let Some(c) = partitions.channel_mut(key) else { return };
+    pub fn count(&mut self, partition: &mut Partition, key: ChannelKey) {
+        let end = partition.flows_to();
+        let Some(c) = partition.channels.get_mut(key.channel as usize) else { return };
         let own = c.machine.open_bytes();
         self.used = self.used - c.open_bytes + own;
         c.open_bytes = own;
@@ -58,16 +58,15 @@ impl OpenMemory {
     }
 
     /// The log's line about a channel that holds, at most once in [`TOLD_EVERY`].
-    pub fn tell_held(&self, now: Now, partitions: &mut Partitions, key: ChannelKey) {
-        let end = partitions.get(key.partition_idx()).flows_to();
-        let Some(c) = partitions.channel_mut(key).filter(|c| c.machine.is_full(end)) else { return };
+    pub fn tell_held(&self, now: Now, partition: &mut Partition, key: ChannelKey) {
+        let end = partition.flows_to();
+        let Partition { topic, dir, channels, .. } = partition;
+        let Some(c) = channels.get_mut(key.channel as usize).filter(|c| c.machine.is_full(end)) else { return };
         if c.tell_full_at <= now.ticks {
             c.tell_full_at = now.ticks + TOLD_EVERY;
-            let own = c.open_bytes;
-            let p = partitions.get(key.partition_idx());
             tracing::warn!(
-                topic = %p.topic.name, partition = %p.dir.partition, channel = %p.channels[key.channel as usize].name,
-                open_bytes = own, channel_memory = self.bytes_max,
+                topic = %topic.name, partition = %dir.partition, channel = %c.name, open_bytes = c.open_bytes,
+                channel_memory = self.bytes_max,
                 "unfinished messages take all memory that the channel may have: it reads no further until some are finished; \
                  finish them, or raise channel-memory"
             );

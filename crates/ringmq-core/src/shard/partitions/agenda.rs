@@ -1,23 +1,20 @@
 //! Channels that have something to do at the end of a turn. Each stands in a list at most once: the flags of its
 //! [`ChannelState`] say whether it does.
 
-use super::partitions::{ChannelKey, ChannelState};
-use crate::base::SubId;
+use super::{ChannelKey, ChannelState};
 use std::collections::VecDeque;
 
 #[derive(Default)]
-pub(super) struct Agenda {
+pub struct Agenda {
     /// Channels that may have something to deliver, in turn: those that are `queued`.
     ready: VecDeque<ChannelKey>,
     /// Channels with FINs that no journal record holds yet: those that are `dirty`.
     fins: Vec<ChannelKey>,
-    /// Emptied list of clients that could take more than their partition was lent.
-    spare_hungry: Vec<SubId>,
 }
 
 impl Agenda {
     /// The channel may have something to deliver.
-    pub fn wake(&mut self, key: ChannelKey, channel: &mut ChannelState) {
+    pub(super) fn wake(&mut self, key: ChannelKey, channel: &mut ChannelState) {
         if !std::mem::replace(&mut channel.queued, true) {
             self.ready.push_back(key);
         }
@@ -27,7 +24,7 @@ impl Agenda {
         self.ready.len()
     }
 
-    /// The channel whose turn it is. Whoever takes it clears its `queued`.
+    /// The channel whose turn it is; [`Partitions::begin_turn`](super::Partitions::begin_turn) takes it off the list.
     pub fn next_ready(&mut self) -> Option<ChannelKey> {
         self.ready.pop_front()
     }
@@ -38,7 +35,7 @@ impl Agenda {
     }
 
     /// The channel has FINs for the journal.
-    pub fn add_fins(&mut self, key: ChannelKey, channel: &mut ChannelState) {
+    pub(super) fn add_fins(&mut self, key: ChannelKey, channel: &mut ChannelState) {
         if !std::mem::replace(&mut channel.dirty, true) {
             self.fins.push(key);
         }
@@ -48,7 +45,8 @@ impl Agenda {
         !self.fins.is_empty()
     }
 
-    /// The channels that have FINs. Whoever takes them clears `dirty` of those that the journal took, and puts back the others.
+    /// The channels that have FINs. The caller puts back those that the journal did not take
+    /// ([`ChannelState::take_fins`] is not called for them).
     pub fn take_fins(&mut self) -> Vec<ChannelKey> {
         std::mem::take(&mut self.fins)
     }
@@ -57,17 +55,8 @@ impl Agenda {
         self.fins = fins;
     }
 
-    /// An empty list; whoever takes it gives it back.
-    pub fn take_hungry(&mut self) -> Vec<SubId> {
-        std::mem::take(&mut self.spare_hungry)
-    }
-
-    pub fn give_back_hungry(&mut self, emptied: Vec<SubId>) {
-        self.spare_hungry = emptied;
-    }
-
     /// The channel is gone.
-    pub fn forget(&mut self, key: ChannelKey) {
+    pub(super) fn forget(&mut self, key: ChannelKey) {
         self.ready.retain(|k| *k != key);
         self.fins.retain(|k| *k != key);
     }
