@@ -15,14 +15,16 @@
 //! batch begins in them, and whoever wants it asks again.
 
 use super::chain::{Chain, Stop, Walk};
-use super::notice::{Io, PartitionIdx};
-use super::reader::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
+use super::notice::PartitionIdx;
+use super::partition::PartitionLog;
+use super::reader::{PARTITION_READS_MAX, Purpose, READS_MAX, Read, Reader};
 use super::recovery::scan::segment_at;
-use super::store::Store;
-use crate::base::{BLOCK, Now, block_down, block_up, read_memory};
+use super::store::Shared;
+use crate::base::{BLOCK, PartitionDir, block_down, block_up, read_memory};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::format::files::Bad;
 use bytes::Bytes;
+use slab::Slab;
 
 /// Runs behind the one that is handed out; one, when more reads of the core are under way than few.
 const RUNS_AHEAD: usize = 3;
@@ -37,62 +39,62 @@ pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
     }
 }
 
-impl Store {
+impl Reader {
     /// Reads what follows a run before somebody asks: the next run, and while there is little to read those after it, so
     /// that the disk has something to do while others are handed out. `from` is of a batch that is cached. False: there may be more
     /// to do when a batch is asked for again.
-    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, io: &mut Io) -> bool {
+    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut Shared<'_>) -> bool {
         let (mut offset, mut tail) = (from, Bytes::new());
         for ahead in 0..=RUNS_AHEAD {
-            if let Some(run) = self.reader.cache.run(p, offset) {
+            if let Some(run) = self.cache.run(p, offset) {
                 (offset, tail) = run;
                 continue;
             }
             let ahead = ahead - 1;
-            if let Some(key) = self.reader.under_way(p, offset) {
-                return self.read_behind(key, ahead + 1, io);
+            if let Some(key) = self.under_way(p, offset) {
+                return self.read_behind(key, ahead + 1, shared);
             }
-            let Some(limit) = self.readable_limit(p, offset).filter(|_| !self.is_settled(p, offset)) else { return true };
+            let log = shared.log(p);
+            let Some(limit) = log.readable_limit(offset).filter(|_| !self.is_settled(log, p, offset)) else { return true };
             if self.is_crowded(p, ahead) {
                 return false;
             }
-            self.start_behind(p, offset, limit, &tail, io);
-            return self.reader.under_way(p, offset).is_none_or(|key| self.read_behind(key, ahead + 1, io));
+            self.start_behind(p, (offset, limit), &tail, shared);
+            return self.under_way(p, offset).is_none_or(|key| self.read_behind(key, ahead + 1, shared));
         }
         true
     }
 
     /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
-    fn start_behind(&mut self, p: PartitionIdx, offset: i64, limit: i64, tail: &[u8], io: &mut Io) {
-        let part = self.part(p);
-        let base = part.segments.holding(offset).1.base();
+    fn start_behind(&mut self, p: PartitionIdx, (offset, limit): (i64, i64), tail: &[u8], shared: &mut Shared<'_>) {
+        let log = shared.log(p);
+        let base = log.segments.holding(offset).1.base();
         let first_at = segment_at(base, offset);
         let at = first_at + tail.len() as u64;
         let end = block_up(segment_at(base, limit));
-        let head = self.head(p, tail);
+        let head = self.head(&log.dir, tail);
         let rest = head.capacity().saturating_sub(tail.len()) as u64;
-        let ahead = self.reader.cache.ahead() as u64;
-        if head.is_empty() || part.reading.is_careful(offset) || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
-            self.start_read(p, offset, limit, Purpose::Fetch, io);
+        let ahead = self.cache.ahead() as u64;
+        if head.is_empty() || log.reading.is_careful(offset) || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
+            self.start_read(p, offset, limit, Purpose::Fetch, shared);
             return;
         }
-        let until = end.min(at + whole_batches(ahead, rest, part.reading.batch_len() as u64));
-        self.reader.make_room(read_memory((until - at) as usize) + head.capacity());
+        let until = end.min(at + whole_batches(ahead, rest, log.reading.batch_len() as u64));
+        self.make_room(read_memory((until - at) as usize) + head.capacity());
         let read = Read { first_at, head, ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
-        let key = self.reader.reads.insert(read) as u32;
-        self.part_mut(p).reading.begin(offset);
-        self.ask(key, io);
+        let key = self.reads.insert(read) as u32;
+        shared.log_mut(p).reading.begin(offset);
+        self.ask(key, shared);
     }
 
     /// A copy of the start of a batch, with room for the rest; none where there is no use in it.
-    fn head(&self, p: PartitionIdx, start: &[u8]) -> Vec<u8> {
-        let dir = &self.part(p).dir;
+    fn head(&self, dir: &PartitionDir, start: &[u8]) -> Vec<u8> {
         let len = match BatchHeader::parse(start, dir.topic_id, dir.partition) {
             Ok(header) => header.len(),
             Err(Bad::Short) => start.len(),
             Err(_) => 0,
         };
-        if start.is_empty() || len < start.len() || !self.reader.has_room_for(len) {
+        if start.is_empty() || len < start.len() || !self.has_room_for(len) {
             return vec![];
         }
         let mut head = Vec::with_capacity(len);
@@ -101,35 +103,34 @@ impl Store {
     }
 
     /// There is no use in another read of what stands there.
-    pub(super) fn is_settled(&self, p: PartitionIdx, offset: i64) -> bool {
-        let part = self.part(p);
-        offset < part.start().offset
-            || part.reading.is_under_way(offset)
-            || part.recent_at(offset).is_some()
-            || part.damage.lost_at(offset).is_some()
-            || self.reader.cache.contains(p, offset)
-            || self.reader.holds.is_held(p, offset)
+    fn is_settled(&self, log: &PartitionLog, p: PartitionIdx, offset: i64) -> bool {
+        offset < log.start().offset
+            || log.reading.is_under_way(offset)
+            || log.recent_at(offset).is_some()
+            || log.damage.lost_at(offset).is_some()
+            || self.cache.contains(p, offset)
+            || self.holds.is_held(p, offset)
     }
 
     /// Reads what follows what is being read; so many runs are ahead already.
-    fn read_behind(&mut self, mut key: u32, ahead: usize, io: &mut Io) -> bool {
+    fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut Shared<'_>) -> bool {
         for ahead in ahead..RUNS_AHEAD {
-            let read = &self.reader.reads[key as usize];
+            let read = &self.reads[key as usize];
             let p = read.p;
             if let Some(next) = read.followed_by {
                 key = next;
                 continue;
             }
             let is_end = read.until >= block_up(segment_at(read.base, read.limit));
-            let part = self.part(p);
-            let is_long = part.reading.batch_len() as usize > self.reader.cache.ahead();
-            if is_end || is_long || read.is_parked || part.reading.is_careful(read.offset) {
+            let log = shared.log(p);
+            let is_long = log.reading.batch_len() as usize > self.cache.ahead();
+            if is_end || is_long || read.is_parked || log.reading.is_careful(read.offset) {
                 return true;
             }
             if self.is_crowded(p, ahead) {
                 return false;
             }
-            key = self.start_next(key, io);
+            key = self.start_next(key, shared);
         }
         true
     }
@@ -137,38 +138,38 @@ impl Store {
     /// There is something more urgent than to read on, `ahead` runs from where somebody reads.
     fn is_crowded(&self, p: PartitionIdx, ahead: usize) -> bool {
         let reads_max = if ahead > 0 { READS_FEW } else { READS_MAX / 2 };
-        let of_partition = self.reader.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
-        self.reader.is_waited_for()
+        let of_partition = self.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
+        self.is_waited_for()
             || of_partition >= PARTITION_READS_MAX
-            || self.reader.reads.len() >= reads_max
-            || self.reader.taken(1) > self.reader.cache.bytes_max() / 2
+            || self.reads.len() >= reads_max
+            || self.taken(1) > self.cache.bytes_max() / 2
     }
 
     /// Begins to read behind a read that is under way. Where its run will end is not known, but where it does when batches are as long as
     /// those before: from that block on nothing needs to be copied, even if that block is read twice.
-    fn start_next(&mut self, before: u32, io: &mut Io) -> u32 {
-        let read = &self.reader.reads[before as usize];
+    fn start_next(&mut self, before: u32, shared: &mut Shared<'_>) -> u32 {
+        let read = &self.reads[before as usize];
         let (p, base, limit, offset) = (read.p, read.base, read.limit, read.offset);
-        let batch = self.part(p).reading.batch_len() as u64;
+        let batch = shared.log(p).reading.batch_len() as u64;
         let first_at = match (read.until - read.first_at).checked_div(batch) {
             Some(count) => (read.first_at + count * batch).max(read.until - BLOCK as u64),
             None => read.until,
         };
         let at = block_down(first_at);
         let end = block_up(segment_at(base, limit));
-        let until = end.min(at + whole_batches(self.reader.cache.ahead() as u64, first_at - at, batch));
-        self.reader.make_room(read_memory((until - at) as usize));
+        let until = end.min(at + whole_batches(self.cache.ahead() as u64, first_at - at, batch));
+        self.make_room(read_memory((until - at) as usize));
         let read = Read { first_at, follows: Some(before), ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
-        let key = self.reader.reads.insert(read) as u32;
-        self.reader.reads[before as usize].followed_by = Some(key);
-        self.ask(key, io);
+        let key = self.reads.insert(read) as u32;
+        self.reads[before as usize].followed_by = Some(key);
+        self.ask(key, shared);
         key
     }
 
     /// The first batch of a read, which begins in the one before: in memory of its own.
-    pub(super) fn join(&mut self, key: u32, mut head: Vec<u8>) -> Result<Batch, Stop> {
-        let read = &self.reader.reads[key as usize];
-        let walk = Walk::new(&self.part(read.p).dir, read.offset, read.limit, Chain::default());
+    pub(super) fn join(&self, key: u32, mut head: Vec<u8>, logs: &Slab<PartitionLog>) -> Result<Batch, Stop> {
+        let read = &self.reads[key as usize];
+        let walk = Walk::new(&logs[read.p.0 as usize].dir, read.offset, read.limit, Chain::default());
         let mut rest = &read.found[..];
         let mut take = |head: &mut Vec<u8>, len: usize| {
             let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Stop::More(len))?;
@@ -179,7 +180,7 @@ impl Store {
         let len = head.len();
         take(&mut head, BATCH_HEADER_LEN)?;
         let header = walk.header(&head)?;
-        if header.is_lost() || header.len() <= len || !self.reader.has_room_for(header.len()) {
+        if header.is_lost() || header.len() <= len || !self.has_room_for(header.len()) {
             return Err(Stop::More(header.len()));
         }
         head.reserve_exact(header.len() - head.len());
@@ -189,46 +190,42 @@ impl Store {
 
     /// What is read behind a read that brings no run is of no use.
     pub(super) fn drop_followers(&mut self, key: u32) {
-        let next = self.reader.reads[key as usize].followed_by.take();
+        let next = self.reads[key as usize].followed_by.take();
         self.drop_reads(next);
     }
 
     /// Nobody can use this read, nor those that follow it.
     fn drop_reads(&mut self, mut next: Option<u32>) {
         while let Some(key) = next {
-            let read = &mut self.reader.reads[key as usize];
+            let read = &mut self.reads[key as usize];
             next = read.followed_by.take();
             (read.is_useless, read.follows) = (true, None);
             if read.is_there() {
-                self.reader.reads.remove(key as usize);
+                self.reads.remove(key as usize);
             }
         }
     }
 
-    /// The run that `before` found ends at this offset: there the one behind it begins.
-    pub(super) fn go_on_behind(&mut self, now: Now, before: &Read, key: u32, end: i64, io: &mut Io) {
+    /// The run that `before` found ends at this offset: there the read behind it begins. True: all of it is there, to be judged.
+    pub(super) fn go_on_behind(&mut self, before: &Read, key: u32, end: i64, logs: &mut Slab<PartitionLog>) -> bool {
         let first_at = segment_at(before.base, end);
-        let limit = self.readable_limit(before.p, end).filter(|_| !self.is_settled(before.p, end));
-        let read = &self.reader.reads[key as usize];
+        let log = &mut logs[before.p.0 as usize];
+        let limit = log.readable_limit(end).filter(|_| !self.is_settled(log, before.p, end));
+        let read = &self.reads[key as usize];
         // behind a lost batch it may begin anywhere, and a file that is too short has no head
         let is_of_use = limit.is_some_and(|limit| limit >= read.limit) && end < read.limit && first_at < read.until;
-        let head = before.found.get((first_at - before.at) as usize..(read.at.max(first_at) - before.at) as usize);
-        let Some(head) = head.filter(|_| is_of_use) else {
-            return self.drop_reads(Some(key));
+        let start = before.found.get((first_at - before.at) as usize..(read.at.max(first_at) - before.at) as usize);
+        let head = start.filter(|_| is_of_use).map(|start| self.head(&log.dir, start));
+        let Some(head) = head.filter(|head| !head.is_empty() || start.is_some_and(<[u8]>::is_empty)) else {
+            self.drop_reads(Some(key));
+            return false;
         };
-        let has_head = !head.is_empty();
-        let head = self.head(before.p, head);
-        if has_head && head.is_empty() {
-            return self.drop_reads(Some(key));
-        }
-        let read = &mut self.reader.reads[key as usize];
+        let read = &mut self.reads[key as usize];
         read.head = head;
         (read.offset, read.first_at, read.follows) = (end, first_at, None);
         let is_there = read.is_there();
-        self.part_mut(before.p).reading.begin(end);
-        self.reader.make_room(0);
-        if is_there {
-            self.judge_read(now, key, io);
-        }
+        log.reading.begin(end);
+        self.make_room(0);
+        is_there
     }
 }

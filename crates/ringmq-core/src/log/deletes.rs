@@ -6,9 +6,10 @@
 //! where the log begins anew, and at a stop. Nothing of it is remembered: it lies below the durable start, so a start after
 //! a crash deletes it ([`super::retention`]).
 
-use super::notice::{Io, PartitionIdx};
-use super::store::{Op, Store};
-use crate::base::{DiskOp, FileId, Now, Ticks};
+use super::notice::PartitionIdx;
+use super::partition::PartitionLog;
+use super::store::{Op, Ops, Shared};
+use crate::base::{DiskOp, FileId, Ticks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -60,8 +61,27 @@ impl Deletes {
         self.next_at = Ticks(0);
     }
 
-    fn deadline(&self) -> Option<Ticks> {
-        self.waiting.front().map(|_| self.next_at)
+    pub(super) fn deadline(&self, ops: &Ops) -> Option<Ticks> {
+        self.waiting.front().map(|_| self.next_at).filter(|_| !is_deleting(ops))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Deletes what is due, at so many bytes per second; 0: as fast as it goes. Not beside another: who frees much at once keeps the
+    /// disk for long. Where space `is_short`, no file is kept for another segment.
+    pub(super) fn delete_due(&mut self, now: Ticks, rate: u64, is_short: bool, shared: &mut Shared<'_>) {
+        while (rate == 0 || !is_deleting(shared.ops))
+            && let Some(old) = self.next(now, rate)
+        {
+            if is_short {
+                delete(old, shared);
+            } else {
+                let (segment, commit) = files_of(old, shared.log(old.p));
+                shared.issue(DiskOp::Retire { segment, commit }, Op::Remove(old.p));
+            }
+        }
     }
 
     /// Takes out what waits of a partition.
@@ -74,45 +94,19 @@ impl Deletes {
     }
 }
 
-impl Store {
-    /// Deletes what is due. Not beside another: who frees much at once keeps the disk for long.
-    pub(super) fn delete_next(&mut self, now: Now, io: &mut Io) {
-        if self.retention.deletes.waiting.is_empty() {
-            return;
-        }
-        let is_hurried = self.is_stopping() || self.is_short_of_space();
-        let rate = if is_hurried { 0 } else { self.options.delete_bytes_per_second };
-        while (rate == 0 || !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
-            && let Some(old) = self.retention.deletes.next(now.ticks, rate)
-        {
-            if self.is_short_of_space() {
-                self.delete(old, io);
-            } else {
-                let (segment, commit) = self.files_of(old);
-                self.ops.issue(io, DiskOp::Retire { segment, commit }, Op::Remove(old.p));
-            }
-        }
-    }
+fn is_deleting(ops: &Ops) -> bool {
+    ops.is_any(|op| matches!(op, Op::Remove(_)))
+}
 
-    pub(super) fn delete(&mut self, old: Old, io: &mut Io) {
-        let (segment, commit) = self.files_of(old);
-        self.ops.issue(io, DiskOp::Remove { files: vec![segment, commit] }, Op::Remove(old.p));
-    }
+/// Deletes the files of a segment at once.
+pub(super) fn delete(old: Old, shared: &mut Shared<'_>) {
+    let (segment, commit) = files_of(old, shared.log(old.p));
+    shared.issue(DiskOp::Remove { files: vec![segment, commit] }, Op::Remove(old.p));
+}
 
-    fn files_of(&self, old: Old) -> (FileId, FileId) {
-        let part = self.part(old.p);
-        assert!(part.segments.iter().all(|s| s.base() != old.base), "a segment of the log is not deleted");
-        (FileId::Segment(part.dir.clone(), old.base), FileId::Commit(part.dir.clone(), old.base))
-    }
-
-    pub(super) fn delete_deadline(&self) -> Option<Ticks> {
-        self.retention.deletes.deadline().filter(|_| !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
-    }
-
-    /// Bytes of segments that wait to be deleted.
-    pub fn deleting_bytes(&self) -> u64 {
-        self.retention.deletes.bytes()
-    }
+fn files_of(old: Old, log: &PartitionLog) -> (FileId, FileId) {
+    assert!(log.segments.iter().all(|s| s.base() != old.base), "a segment of the log is not deleted");
+    (FileId::Segment(log.dir.clone(), old.base), FileId::Commit(log.dir.clone(), old.base))
 }
 
 #[cfg(test)]
@@ -132,17 +126,17 @@ mod tests {
     #[test]
     fn what_is_deleted_is_paid_for_before_the_next() {
         let mut deletes = Deletes::default();
-        assert!(deletes.next(at(0), 10 * MIB).is_none() && deletes.deadline().is_none());
+        assert!(deletes.next(at(0), 10 * MIB).is_none() && deletes.deadline(&Ops::default()).is_none());
         for base in 0..3 {
             deletes.push(old(0, base, 5 * MIB));
         }
         assert_eq!(deletes.bytes(), 15 * MIB);
         assert_eq!(deletes.next(at(0), 10 * MIB), Some(old(0, 0, 5 * MIB)), "the first one at once");
-        assert_eq!((deletes.next(at(499), 10 * MIB), deletes.deadline()), (None, Some(at(500))));
+        assert_eq!((deletes.next(at(499), 10 * MIB), deletes.deadline(&Ops::default())), (None, Some(at(500))));
         assert_eq!(deletes.next(at(700), 10 * MIB), Some(old(0, 1, 5 * MIB)));
-        assert_eq!(deletes.deadline(), Some(at(1200)), "no time is made up for");
+        assert_eq!(deletes.deadline(&Ops::default()), Some(at(1200)), "no time is made up for");
         assert_eq!(deletes.next(at(701), 0), Some(old(0, 2, 5 * MIB)), "in a hurry");
-        assert_eq!((deletes.bytes(), deletes.deadline()), (0, None));
+        assert_eq!((deletes.bytes(), deletes.deadline(&Ops::default())), (0, None));
     }
 
     #[test]
@@ -153,7 +147,7 @@ mod tests {
         }
         let mut now = at(0);
         while deletes.next(now, MIB).is_some() {
-            now = deletes.deadline().unwrap_or(now);
+            now = deletes.deadline(&Ops::default()).unwrap_or(now);
         }
         // down to what a minute takes at the rate it falls by a 60th each second, then there is a minute more
         let seconds = now.since(at(0)).as_secs();

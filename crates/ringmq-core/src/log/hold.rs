@@ -3,10 +3,11 @@
 //! found to be damaged, or retention has removed it; also when nobody asks any more. Never more than one such try for
 //! each place is under way, and never one that takes the room of other reads.
 
-use super::fetch::Fetch;
-use super::notice::{Io, Notice, PartitionIdx};
-use super::reader::Purpose;
-use super::store::Store;
+use super::notice::{Notice, PartitionIdx};
+use super::partition::PartitionLog;
+use super::reader::{Purpose, Reader};
+use super::search::Searches;
+use super::store::Shared;
 use crate::base::{BLOCK, Now, Ticks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,6 +46,20 @@ impl Holds {
         !self.places.is_empty() && self.places.contains_key(&(p, offset))
     }
 
+    /// Time at which a place is tried again.
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.due.first().map(|d| d.0)
+    }
+
+    /// First place of the partition that cannot be read, in words, for /stats.
+    pub fn describe(&self, p: PartitionIdx) -> Option<String> {
+        let mut said = self.said(p);
+        let (offset, hold) = said.next()?;
+        let more = said.count();
+        let more = if more > 0 { format!(", and at {more} more") } else { String::new() };
+        Some(format!("at offset {offset} (tried {} times: {}){more}", hold.tries, hold.error))
+    }
+
     fn said(&self, p: PartitionIdx) -> impl Iterator<Item = (i64, &Hold)> {
         self.places.range((p, i64::MIN)..=(p, i64::MAX)).filter(|(_, h)| h.is_said()).map(|(&(_, o), h)| (o, h))
     }
@@ -76,83 +91,69 @@ fn pause(tries: u32) -> Duration {
     PAUSE_MIN.saturating_mul(1 << (tries.max(1) - 1).min(16)).min(PAUSE_MAX)
 }
 
-impl Store {
+impl Reader {
     /// The batch at `offset` could not be read.
-    pub(super) fn hold(&mut self, now: Now, p: PartitionIdx, offset: i64, error: String) {
-        if self.part(p).is_leaving() {
+    pub(super) fn hold(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        offset: i64,
+        error: String,
+        log: &PartitionLog,
+        notices: &mut Vec<Notice>,
+    ) {
+        if log.is_leaving() {
             return; // Nobody wants to read it.
         }
-        let was_said = self.reader.holds.said(p).next().is_some();
+        let was_said = self.holds.said(p).next().is_some();
         let new = Hold { tries: 0, since: now.ticks, next_at: None, error: String::new() };
-        let hold = self.reader.holds.places.entry((p, offset)).or_insert(new);
+        let hold = self.holds.places.entry((p, offset)).or_insert(new);
         hold.tries = hold.tries.saturating_add(1);
         hold.error = error;
         let (tries, is_said) = (hold.tries, hold.is_said());
-        self.reader.holds.schedule(p, offset, now.ticks + pause(tries));
+        self.holds.schedule(p, offset, now.ticks + pause(tries));
         if is_said && !was_said {
-            let (dir, error) = (&self.part(p).dir, &self.reader.holds.places[&(p, offset)].error);
+            let (dir, error) = (&log.dir, &self.holds.places[&(p, offset)].error);
             tracing::error!(topic = %dir.topic, partition = %dir.partition, offset, error,
                 "a read keeps failing: channels of this partition hold there and skip nothing; the read is tried again; check the device");
         }
-        self.notices.push(Notice::Readable { p });
+        notices.push(Notice::Readable { p });
     }
 
     /// The place was read, was judged, or is gone. Nothing happens when it is not held.
-    pub(super) fn release(&mut self, now: Now, p: PartitionIdx, offset: i64) {
-        let Some(hold) = self.reader.holds.remove(p, offset) else { return };
-        if hold.is_said() && self.reader.holds.said(p).next().is_none() {
-            let dir = &self.part(p).dir;
+    pub(super) fn release(&mut self, now: Now, p: PartitionIdx, offset: i64, log: &PartitionLog, notices: &mut Vec<Notice>) {
+        let Some(hold) = self.holds.remove(p, offset) else { return };
+        if hold.is_said() && self.holds.said(p).next().is_none() {
+            let dir = &log.dir;
             let (tries, seconds) = (hold.tries, now.ticks.since(hold.since).as_secs());
             tracing::info!(topic = %dir.topic, partition = %dir.partition, offset, tries, seconds,
                 "reads of this partition succeed again: its channels go on");
         }
-        self.notices.push(Notice::Readable { p });
+        notices.push(Notice::Readable { p });
     }
 
-    /// Tries again what is due.
-    pub(super) fn retry_holds(&mut self, now: Now, io: &mut Io) {
-        while let Some(&(at, p, offset)) = self.reader.holds.due.first() {
-            if at > now.ticks || self.is_stopping() {
+    /// Tries again what is due, unless a search is under way for the end of the batch there.
+    pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut Shared<'_>) {
+        while let Some(&(at, p, offset)) = self.holds.due.first() {
+            if at > now.ticks {
                 return;
             }
-            let limit = self.readable_limit(p, offset);
-            let part = self.part(p);
+            let log = shared.log(p);
             let is_settled =
-                part.start().offset > offset || part.damage.lost_at(offset).is_some() || part.recent_at(offset).is_some();
-            let Some(limit) = limit.filter(|_| !is_settled) else {
-                self.release(now, p, offset);
+                log.start().offset > offset || log.damage.lost_at(offset).is_some() || log.recent_at(offset).is_some();
+            let Some(limit) = log.readable_limit(offset).filter(|_| !is_settled) else {
+                self.release(now, p, offset, &shared.logs[p.0 as usize], shared.notices);
                 continue;
             };
-            let is_busy = part.reading.is_under_way(offset) || self.searches_extent_of(p, offset);
-            if is_busy || self.reader.probes() >= PROBES_MAX || !self.reader.has_probe_room() {
-                self.reader.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
+            let is_busy = log.reading.is_under_way(offset) || searches.is_for_extent_of(p, offset);
+            if is_busy || self.probes() >= PROBES_MAX || !self.has_probe_room() {
+                self.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
                 continue;
             }
-            self.reader.holds.due.pop_first();
-            self.reader.holds.places.get_mut(&(p, offset)).expect("what is due is held").next_at = None;
-            self.start_read(p, offset, limit, Purpose::Probe, io);
+            self.holds.due.pop_first();
+            self.holds.places.get_mut(&(p, offset)).expect("what is due is held").next_at = None;
+            self.start_read(p, offset, limit, Purpose::Probe, shared);
         }
-    }
-
-    pub(super) fn hold_deadline(&self) -> Option<Ticks> {
-        self.reader.holds.due.first().map(|d| d.0).filter(|_| !self.is_stopping())
-    }
-
-    /// Place where the partition cannot be read, if there is one, for /stats.
-    pub fn held(&self, p: PartitionIdx) -> Option<String> {
-        if let Some((from, to)) = self.log_view(p).awaited() {
-            let (from, to) = (from.offset, to.offset);
-            return Some(format!("from offset {from} to {to} (damaged: another replica is asked for it)"));
-        }
-        let mut said = self.reader.holds.said(p);
-        let (offset, hold) = said.next()?;
-        let more = said.count();
-        let more = if more > 0 { format!(", and at {more} more") } else { String::new() };
-        Some(format!("at offset {offset} (tried {} times: {}){more}", hold.tries, hold.error))
-    }
-
-    pub(super) fn held_answer(&self, p: PartitionIdx, offset: i64) -> Option<Fetch> {
-        self.reader.holds.is_held(p, offset).then_some(Fetch::Held)
     }
 }
 

@@ -205,6 +205,17 @@ impl PartitionLog {
         self.batches.get(number).filter(|_| number < self.progress.durable().number)
     }
 
+    /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
+    pub fn readable_limit(&self, offset: i64) -> Option<i64> {
+        if self.is_truncating() {
+            return None;
+        }
+        let (index, _) = self.segments.holding(offset);
+        let border = self.segments.border(index);
+        let limit = border.min(self.progress.written().at.offset).min(self.progress.durable().at.offset);
+        (offset < limit).then_some(limit)
+    }
+
     /// The durable batch in memory that begins at `offset`.
     pub fn recent_at(&self, offset: i64) -> Option<&Recent> {
         let (number, found) = self.batches.starting_at(offset)?;

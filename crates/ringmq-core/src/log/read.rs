@@ -15,7 +15,6 @@
 //!    hands out a message at least, or passes what is lost. Then the credit goes on to whoever is hungry: not before,
 //!    and at the latest with that message's end.
 
-use super::ahead::whole_batches;
 use super::cache::Cached;
 use super::chain::{Chain, Stop, Walk};
 use super::fetch::Fetch;
@@ -24,14 +23,12 @@ use super::notice::{Io, Notice, PartitionIdx};
 use super::reader::{PARTITION_READS_MAX, Purpose, Read};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
-use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, Position, READ_BYTES_MAX, block_down, block_up, read_memory};
+use super::store::Store;
+use super::verbatim::{Damaged, Next};
+use crate::base::{BLOCK, DiskDone, DiskError, Now, Position, block_up, read_memory};
 use crate::format::batch::Batch;
 use crate::format::files::{Bad, FILE_HEADER_LEN};
 use bytes::Bytes;
-
-/// Length of one read of the scrubber.
-const SCRUB_LEN: u64 = 256 * 1024;
 
 /// Outcome of the bytes that were read.
 enum Parsed {
@@ -53,6 +50,15 @@ impl Store {
         self.reader.cache.lender().clone()
     }
 
+    /// Place where the partition cannot be read, if there is one, for /stats.
+    pub fn held(&self, p: PartitionIdx) -> Option<String> {
+        if let Some((from, to)) = self.log_view(p).awaited() {
+            let (from, to) = (from.offset, to.offset);
+            return Some(format!("from offset {from} to {to} (damaged: another replica is asked for it)"));
+        }
+        self.reader.holds.describe(p)
+    }
+
     /// The batch that begins at `offset`, if it is durable. [`Notice::Readable`] follows a [`Fetch::Pending`].
     pub fn fetch(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) -> Fetch {
         let part = self.part(p);
@@ -72,18 +78,21 @@ impl Store {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.reader.cache.get(p, offset) {
-            if hit.is_unfollowed && self.read_on(p, offset, io) {
-                self.reader.cache.set_followed(p, offset);
+            if hit.is_unfollowed {
+                let (reader, mut shared) = self.with_reader(io);
+                if reader.read_on(p, offset, &mut shared) {
+                    reader.cache.set_followed(p, offset);
+                }
             }
             return Fetch::Batch(hit.batch);
         }
-        if let Some(held) = self.held_answer(p, offset) {
-            return held;
+        if self.reader.holds.is_held(p, offset) {
+            return Fetch::Held;
         }
-        if self.part(p).reading.is_under_way(offset) || self.searches_extent_of(p, offset) {
+        if self.part(p).reading.is_under_way(offset) || self.searches.is_for_extent_of(p, offset) {
             return Fetch::Pending;
         }
-        let Some(limit) = self.readable_limit(p, offset) else {
+        let Some(limit) = self.part(p).readable_limit(offset) else {
             // No batch begins here: it lies inside one that is in memory. Nobody wrote such a cursor.
             let from = Position { offset, ..self.part(p).progress.durable().at };
             let to = self.next_in_memory(p, offset);
@@ -99,8 +108,43 @@ impl Store {
             }
             return Fetch::Pending;
         }
-        self.start_read(p, offset, limit, Purpose::Fetch, io);
+        let (reader, mut shared) = self.with_reader(io);
+        reader.start_read(p, offset, limit, Purpose::Fetch, &mut shared);
         Fetch::Pending
+    }
+
+    /// Reads batches verbatim from `from` on, at most `bytes_max` or one, nothing beyond the durable end, not over a segment's border.
+    /// [`Notice::Verbatim`] answers, perhaps not before the next completion or tick; with nothing where the log ends.
+    pub fn read_verbatim(&mut self, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
+        let (verbatim, mut shared) = self.with_verbatim(io);
+        let next = verbatim.read(p, token, from, bytes_max, &mut shared);
+        self.go_on_verbatim(next, io);
+    }
+
+    pub(super) fn verbatim_done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let (verbatim, mut shared) = self.with_verbatim(io);
+        let next = verbatim.done(key, at, outcome, &mut shared);
+        self.go_on_verbatim(next, io);
+    }
+
+    /// Begins the verbatim reads that wait, as far as there is room, and looks for the ends of damaged batches.
+    fn go_on_verbatim(&mut self, mut next: Next, io: &mut Io) {
+        loop {
+            match next {
+                Next::Done => return,
+                Next::Pump => {}
+                Next::Search(Damaged { p, offset, what, pumps }) => {
+                    if !self.searches.is_for_extent_of(p, offset) && self.part(p).damage.lost_at(offset).is_none() {
+                        self.find_extent(p, offset, Purpose::Fetch, Finding::Damaged(what), io);
+                    }
+                    if !pumps {
+                        return;
+                    }
+                }
+            }
+            let (verbatim, mut shared) = self.with_verbatim(io);
+            next = verbatim.pump(&mut shared);
+        }
     }
 
     /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on, and readers that
@@ -110,8 +154,9 @@ impl Store {
         if self.is_stopping() {
             return;
         }
-        while let Some(key) = self.reader.unpark() {
-            self.ask(key, io);
+        let (reader, mut shared) = self.with_reader(io);
+        while let Some(key) = reader.unpark() {
+            reader.ask(key, &mut shared);
         }
         while let Some(p) = self.reader.call() {
             self.part_mut(p).reading.leave_line();
@@ -119,67 +164,11 @@ impl Store {
         }
     }
 
-    /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
-    pub(super) fn readable_limit(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
-        let part = self.part(p);
-        if part.is_truncating() {
-            return None;
-        }
-        let (index, _) = part.segments.holding(offset);
-        let border = part.segments.border(index);
-        let limit = border.min(part.progress.written().at.offset).min(part.progress.durable().at.offset);
-        (offset < limit).then_some(limit)
-    }
-
     /// The first position after `offset` that memory knows.
     pub(super) fn next_in_memory(&self, p: PartitionIdx, offset: i64) -> Position {
         let part = self.part(p);
         let found = part.batches.get(part.batches.number_at(offset + 1)).map(|r| r.header().start());
         found.filter(|f| f.offset < part.progress.durable().at.offset).unwrap_or(part.progress.durable().at)
-    }
-
-    pub(super) fn start_read(&mut self, p: PartitionIdx, offset: i64, limit: i64, purpose: Purpose, io: &mut Io) -> u64 {
-        let part = self.part(p);
-        let base = part.segments.holding(offset).1.base();
-        let at = block_down(segment_at(base, offset));
-        let end = block_up(segment_at(base, limit));
-        let len = match purpose {
-            // One block, then the rest of its batch: a bad block takes no neighbour with it.
-            Purpose::Probe => BLOCK as u64,
-            _ if part.reading.is_careful(offset) => BLOCK as u64,
-            Purpose::Fetch => {
-                let before = segment_at(base, offset) - at;
-                whole_batches(self.reader.cache.ahead() as u64, before, part.reading.batch_len() as u64)
-            }
-            Purpose::Scrub => SCRUB_LEN,
-        };
-        let until = end.min(at + len);
-        self.reader.make_room(read_memory((until - at) as usize));
-        let read = Read::new(p, purpose, offset, (base, limit), at..until);
-        let key = self.reader.reads.insert(read) as u32;
-        if purpose != Purpose::Scrub {
-            self.part_mut(p).reading.begin(offset);
-        }
-        self.ask(key, io);
-        until - at
-    }
-
-    /// Issues the next part of a read.
-    pub(super) fn ask(&mut self, key: u32, io: &mut Io) {
-        let read = &mut self.reader.reads[key as usize];
-        read.is_parked = false;
-        if !read.found.is_empty() {
-            read.joined.reserve_exact((read.until - read.at) as usize);
-            read.joined.extend_from_slice(&std::mem::take(&mut read.found));
-        }
-        let at = read.at + read.len() as u64;
-        let len = (read.until - at).min(READ_BYTES_MAX as u64) as usize;
-        read.asked = len;
-        let (p, base) = (read.p, read.base);
-        assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
-        self.reader.make_room(0);
-        let file = FileId::Segment(self.part(p).dir.clone(), base);
-        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Read(key));
     }
 
     pub(super) fn read_done(&mut self, now: Now, key: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
@@ -201,7 +190,8 @@ impl Store {
         }
         let there = read.at + read.len() as u64;
         if there < read.until && !is_short {
-            return self.ask(key, io);
+            let (reader, mut shared) = self.with_reader(io);
+            return reader.ask(key, &mut shared);
         }
         if !read.joined.is_empty() {
             read.found = std::mem::take(&mut read.joined).into();
@@ -219,7 +209,7 @@ impl Store {
         let head = std::mem::take(&mut read.head);
         let first = match head.is_empty() {
             true => None,
-            false => match self.join(key, head) {
+            false => match self.reader.join(key, head, &self.partitions) {
                 Ok(batch) => Some(batch),
                 // Whoever wants it asks again, and all of it is read by one.
                 Err(_) => return drop(self.end_read(key)),
@@ -230,11 +220,11 @@ impl Store {
             Parsed::Run(batches) => self.read_ended(now, key, batches, joined, io),
             Parsed::More(_) if is_short => self.read_damaged(key, "the segment is shorter than its log".into(), io),
             Parsed::More(end) => {
-                self.drop_followers(key);
-                let read = &mut self.reader.reads[key as usize];
-                read.until = block_up(end).max(there + BLOCK as u64);
-                if self.reader.park(key) {
-                    self.ask(key, io);
+                let (reader, mut shared) = self.with_reader(io);
+                reader.drop_followers(key);
+                reader.reads[key as usize].until = block_up(end).max(there + BLOCK as u64);
+                if reader.park(key) {
+                    reader.ask(key, &mut shared);
                 }
             }
             // Another program can read it: nothing is lost.
@@ -281,7 +271,7 @@ impl Store {
 
     /// Takes a read out of the books.
     pub(super) fn end_read(&mut self, key: u32) -> Read {
-        self.drop_followers(key);
+        self.reader.drop_followers(key);
         let read = self.reader.reads.remove(key as usize);
         if read.is_useless || read.follows.is_some() {
             return read;
@@ -306,9 +296,11 @@ impl Store {
                 let bytes = read_memory((read.until - read.at) as usize) + joined;
                 self.reader.make_room(bytes);
                 self.reader.cache.insert(read.p, batches, tail_of(&read, end), bytes);
-                self.release(now, read.p, read.offset);
-                if let Some(next) = next {
-                    self.go_on_behind(now, &read, next, end, io);
+                self.reader.release(now, read.p, read.offset, &self.partitions[read.p.0 as usize], &mut self.notices);
+                if let Some(next) = next
+                    && self.reader.go_on_behind(&read, next, end, &mut self.partitions)
+                {
+                    self.judge_read(now, next, io);
                 }
             }
             Purpose::Scrub => {
@@ -331,7 +323,7 @@ impl Store {
             // Retention removed it meanwhile.
             match read.purpose {
                 Purpose::Scrub => self.scrubbed(p, self.part(p).start().offset),
-                _ => self.release(now, p, offset),
+                _ => self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices),
             }
             return;
         }
@@ -340,11 +332,14 @@ impl Store {
             self.read_carefully(&read, &error);
         }
         match read.purpose {
-            Purpose::Scrub if is_long => drop(self.start_read(p, offset, limit, Purpose::Scrub, io)),
+            Purpose::Scrub if is_long => {
+                let (reader, mut shared) = self.with_reader(io);
+                reader.start_read(p, offset, limit, Purpose::Scrub, &mut shared);
+            }
             Purpose::Scrub => self.find_extent(p, offset, Purpose::Scrub, Finding::Unreadable(error), io),
             // Whoever wants it asks again.
             _ if is_long => {}
-            _ => self.hold(now, p, offset, error),
+            _ => self.reader.hold(now, p, offset, error, &self.partitions[p.0 as usize], &mut self.notices),
         }
     }
 

@@ -6,11 +6,13 @@
 //! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
 //! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
 
+use super::ahead::whole_batches;
 use super::cache::ReadCache;
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::PartitionIdx;
 use super::recovery::scan::segment_at;
-use crate::base::{BLOCK, READ_BYTES_MAX, read_memory};
+use super::store::{Op, Shared};
+use crate::base::{BLOCK, DiskOp, FileId, READ_BYTES_MAX, block_down, block_up, read_memory};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;
@@ -18,6 +20,8 @@ use std::ops::Range;
 
 /// Reads of a core in flight.
 pub(super) const READS_MAX: usize = 32;
+/// Length of one read of the scrubber.
+const SCRUB_LEN: u64 = 256 * 1024;
 /// Reads of a partition in flight: channels at different places.
 pub(super) const PARTITION_READS_MAX: usize = 4;
 
@@ -157,6 +161,59 @@ impl Reader {
 
     pub fn has_called(&self) -> bool {
         !self.called.is_empty()
+    }
+
+    // ---- reads
+
+    /// Begins to read from the batch at `offset` on, within what is written of its segment. Returns the bytes that it reads.
+    pub(super) fn start_read(
+        &mut self,
+        p: PartitionIdx,
+        offset: i64,
+        limit: i64,
+        purpose: Purpose,
+        shared: &mut Shared<'_>,
+    ) -> u64 {
+        let log = shared.log(p);
+        let base = log.segments.holding(offset).1.base();
+        let at = block_down(segment_at(base, offset));
+        let end = block_up(segment_at(base, limit));
+        let len = match purpose {
+            // One block, then the rest of its batch: a bad block takes no neighbour with it.
+            Purpose::Probe => BLOCK as u64,
+            _ if log.reading.is_careful(offset) => BLOCK as u64,
+            Purpose::Fetch => {
+                let before = segment_at(base, offset) - at;
+                whole_batches(self.cache.ahead() as u64, before, log.reading.batch_len() as u64)
+            }
+            Purpose::Scrub => SCRUB_LEN,
+        };
+        let until = end.min(at + len);
+        self.make_room(read_memory((until - at) as usize));
+        let key = self.reads.insert(Read::new(p, purpose, offset, (base, limit), at..until)) as u32;
+        if purpose != Purpose::Scrub {
+            shared.log_mut(p).reading.begin(offset);
+        }
+        self.ask(key, shared);
+        until - at
+    }
+
+    /// Issues the next part of a read.
+    pub(super) fn ask(&mut self, key: u32, shared: &mut Shared<'_>) {
+        let read = &mut self.reads[key as usize];
+        read.is_parked = false;
+        if !read.found.is_empty() {
+            read.joined.reserve_exact((read.until - read.at) as usize);
+            read.joined.extend_from_slice(&std::mem::take(&mut read.found));
+        }
+        let at = read.at + read.len() as u64;
+        let len = (read.until - at).min(READ_BYTES_MAX as u64) as usize;
+        read.asked = len;
+        let (p, base) = (read.p, read.base);
+        assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
+        self.make_room(0);
+        let file = FileId::Segment(shared.log(p).dir.clone(), base);
+        shared.issue(DiskOp::Read { file, at, len }, Op::Read(key));
     }
 
     // ---- memory

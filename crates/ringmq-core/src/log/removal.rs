@@ -159,7 +159,7 @@ impl Store {
         self.ops.is_any(is_of_it)
             || self.reader.reads(p)
             || self.verbatim.reads(p)
-            || self.searches_in(p)
+            || self.searches.is_any_in(p)
             || self.scrub.repairs(p)
             || self.part(p).is_mending()
     }

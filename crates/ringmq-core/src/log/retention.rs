@@ -7,10 +7,10 @@
 //! topics that each end within their first segment do not hold all space for ever (rule 10). They are unlinked one after the other, not
 //! all at once ([`super::deletes`]). A file that is not unlinked yet, or could not be, is left for recovery to find below the start.
 
-use super::deletes::{Deletes, Old};
+use super::deletes::{Deletes, Old, delete};
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::recovery::scan::segment_at;
-use super::store::Store;
+use super::store::{Shared, Store};
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
 use crate::config::TopicSettings;
 use crate::format::journal::RecordKind;
@@ -138,7 +138,7 @@ impl Store {
             self.notices.push(Notice::Removable { p, at });
         }
         if let Some((closed, next)) = unknown
-            && !self.searches_age_of(p, closed)
+            && !self.searches.is_for_age_of(p, closed)
         {
             self.find_age(p, closed, next, io);
         }
@@ -188,13 +188,30 @@ impl Store {
         self.retention.due = self.partitions.iter().map(|(i, _)| PartitionIdx(i as u32)).collect();
     }
 
+    /// Deletes the files of old segments that are due.
+    pub(super) fn delete_old(&mut self, now: Now, io: &mut Io) {
+        if self.retention.deletes.is_empty() {
+            return;
+        }
+        let is_short = self.is_short_of_space();
+        let is_hurried = self.is_stopping() || is_short;
+        let rate = if is_hurried { 0 } else { self.options.delete_bytes_per_second };
+        let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+        self.retention.deletes.delete_due(now.ticks, rate, is_short, &mut shared);
+    }
+
+    /// Bytes of segments that wait to be deleted.
+    pub fn deleting_bytes(&self) -> u64 {
+        self.retention.deletes.bytes()
+    }
+
     /// Records up to here are durable: what they let go may be unlinked.
     pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
             let Some((_, p, old)) = self.retention.removals.pop_front() else { return };
             if self.part(p).is_restarting() {
                 // it may begin where one of them did
-                old.into_iter().for_each(|old| self.delete(old, io));
+                old.into_iter().for_each(|old| delete(old, &mut self.shared(io)));
             } else {
                 old.into_iter().for_each(|old| self.retention.deletes.push(old));
             }

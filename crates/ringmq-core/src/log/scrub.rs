@@ -132,8 +132,9 @@ impl Store {
             while let Some((_, to)) = part.damage.lost_at(offset) {
                 offset = to.offset;
             }
-            let Some(limit) = self.readable_limit(p, offset) else { continue };
-            let bytes = self.start_read(p, offset, limit, Purpose::Scrub, io);
+            let Some(limit) = part.readable_limit(offset) else { continue };
+            let (reader, mut shared) = self.with_reader(io);
+            let bytes = reader.start_read(p, offset, limit, Purpose::Scrub, &mut shared);
             self.scrub.is_reading = true;
             self.scrub.next_at = now.ticks + Duration::from_nanos((bytes as u128 * 1_000_000_000 / rate as u128) as u64);
             return;

@@ -18,6 +18,7 @@ use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position, block_down, block_up};
 use crate::format::batch::{BATCH_MAGIC, BatchHeader};
 use crate::format::files::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
+use slab::Slab;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -82,7 +83,7 @@ impl Key {
     }
 }
 
-pub struct Search {
+struct Search {
     p: PartitionIdx,
     goal: Goal,
     key: Key,
@@ -144,6 +145,27 @@ impl Block {
     }
 }
 
+/// Searches of a core that are under way.
+#[derive(Default)]
+pub(super) struct Searches(Slab<Search>);
+
+impl Searches {
+    /// Whether one is under way in the partition.
+    pub fn is_any_in(&self, p: PartitionIdx) -> bool {
+        self.0.iter().any(|(_, s)| s.p == p)
+    }
+
+    /// Whether one looks for the end of the damaged batch at `offset`.
+    pub fn is_for_extent_of(&self, p: PartitionIdx, offset: i64) -> bool {
+        self.0.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Extent { offset: o, .. } if o == offset))
+    }
+
+    /// Whether one looks for the time at which the segment ended that begins at `base`.
+    pub fn is_for_age_of(&self, p: PartitionIdx, base: i64) -> bool {
+        self.0.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Age { closed } if closed == base))
+    }
+}
+
 impl Store {
     /// Finds the batch that begins at or before the place asked for; by time the first batch at or after it.
     /// Clamped to what is stored. [`Notice::Found`] answers, perhaps not before the next completion or tick.
@@ -190,22 +212,9 @@ impl Store {
         self.begin_search(p, Goal::Extent { offset, purpose, finding }, Key::Offset, offset, vec![base], io);
     }
 
-    /// Somebody looks for the end of the damaged batch at `offset` already.
-    pub(super) fn searches_in(&self, p: PartitionIdx) -> bool {
-        self.searches.iter().any(|(_, s)| s.p == p)
-    }
-
-    pub(super) fn searches_extent_of(&self, p: PartitionIdx, offset: i64) -> bool {
-        self.searches.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Extent { offset: o, .. } if o == offset))
-    }
-
     /// The time of the first batch in `next` tells when the segment `closed` before it ended.
     pub(super) fn find_age(&mut self, p: PartitionIdx, closed: i64, next: i64, io: &mut Io) {
         self.begin_search(p, Goal::Age { closed }, Key::Offset, next, vec![next], io);
-    }
-
-    pub(super) fn searches_age_of(&self, p: PartitionIdx, base: i64) -> bool {
-        self.searches.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Age { closed } if closed == base))
     }
 
     fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
@@ -214,7 +223,7 @@ impl Store {
         let (floor, before, forward) = (None, None, Forward::default());
         let (lo, hi, probe, tries) = (0, 0, 0, 0);
         let search = Search { p, goal, key, target, stage, segments, base, lo, hi, probe, floor, before, tries, forward };
-        let id = self.searches.insert(search) as u32;
+        let id = self.searches.0.insert(search) as u32;
         if stage == Stage::Halving {
             self.enter_segment(id, base);
         }
@@ -222,12 +231,12 @@ impl Store {
     }
 
     fn enter_segment(&mut self, id: u32, base: i64) {
-        let part = self.part(self.searches[id as usize].p);
+        let part = self.part(self.searches.0[id as usize].p);
         let next = part.segments.behind(base).map_or(part.progress.durable().at, |s| s.meta.base);
         let first = part.segments.at_base(base).map_or(part.start(), |(_, s)| s.meta.base);
         // A batch takes at least its header.
         let records = ((next.offset - first.offset).max(0) as u64 / crate::format::batch::BATCH_HEADER_LEN as u64).max(1);
-        let s = &mut self.searches[id as usize];
+        let s = &mut self.searches.0[id as usize];
         s.base = base;
         (s.lo, s.hi) = (0, records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64));
         s.stage = Stage::Halving;
@@ -235,7 +244,7 @@ impl Store {
 
     /// Issues the read that the search needs next.
     fn read_next(&mut self, id: u32, io: &mut Io) {
-        let s = &mut self.searches[id as usize];
+        let s = &mut self.searches.0[id as usize];
         if s.stage == Stage::Halving && s.hi - s.lo <= 1 {
             s.stage = Stage::Floor;
         }
@@ -260,10 +269,10 @@ impl Store {
     }
 
     pub(super) fn search_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        if self.searches[id as usize].stage == Stage::Forward {
+        if self.searches.0[id as usize].stage == Stage::Forward {
             return self.forward_read(now, id, outcome, io);
         }
-        let s = &mut self.searches[id as usize];
+        let s = &mut self.searches.0[id as usize];
         let block = match outcome {
             Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
             Ok(_) => Block { records: vec![], is_behind: true },
@@ -326,12 +335,12 @@ impl Store {
 
     /// The commit log has told what it knows: of a damaged batch without a record the segment may know more.
     fn conclude(&mut self, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) {
-        let s = &self.searches[id as usize];
+        let s = &self.searches.0[id as usize];
         let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next)) };
         let is_known = s.floor.is_some_and(|r| r.offset.get() == offset);
-        let limit = self.readable_limit(s.p, offset).filter(|_| !is_known && self.part(s.p).start().offset <= offset);
+        let limit = self.part(s.p).readable_limit(offset).filter(|_| !is_known && self.part(s.p).start().offset <= offset);
         let Some(limit) = limit else { return self.end_search(now, id, Ok(next)) };
-        let s = &mut self.searches[id as usize];
+        let s = &mut self.searches.0[id as usize];
         let limit = next.map_or(limit, |r| r.offset.get().min(limit));
         s.forward = Forward { next, limit, at: block_down(segment_at(s.base, offset)), ..Forward::default() };
         s.stage = Stage::Forward;
@@ -340,7 +349,7 @@ impl Store {
 
     /// Looks through a part of the segment for a batch in its place.
     fn forward_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let s = &mut self.searches[id as usize];
+        let s = &mut self.searches.0[id as usize];
         let dir = &self.partitions[s.p.0 as usize].dir;
         let next = s.forward.next;
         match outcome {
@@ -377,8 +386,8 @@ impl Store {
             // What was not read is not judged: whoever wants to go on behind the damage holds.
             Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {
                 let (p, offset) = (s.p, s.target);
-                self.searches.remove(id as usize);
-                return self.hold(now, p, offset, error.to_string());
+                self.searches.0.remove(id as usize);
+                return self.reader.hold(now, p, offset, error.to_string(), &self.partitions[p.0 as usize], &mut self.notices);
             }
             Err(_) => {
                 s.forward.failures += 1;
@@ -393,7 +402,7 @@ impl Store {
     }
 
     fn end_search(&mut self, now: Now, id: u32, found: Result<Option<CommitRecord>, DiskError>) {
-        let s = self.searches.remove(id as usize);
+        let s = self.searches.0.remove(id as usize);
         let p = s.p;
         let part = self.part(p);
         // Where the log goes on behind this segment, or behind what is written of it.
@@ -429,7 +438,7 @@ impl Store {
                 match finding {
                     Finding::Damaged(what) if s.forward.failures == 0 => {
                         self.damaged(p, from, to, s.before, what);
-                        self.release(now, p, offset);
+                        self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices);
                     }
                     // The scrubber's: whoever wants it finds out for himself.
                     Finding::Damaged(what) | Finding::Unreadable(what) => self.scrub_passes_over(p, offset, &what),

@@ -19,19 +19,24 @@ use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTick
 use super::partition::PartitionLog;
 use super::reader::Reader;
 use super::rounds::Rounds;
+use super::search::Searches;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
 use super::topic_files::TopicFiles;
 use super::turn::Turn;
+use super::verbatim::Verbatim;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
 use crate::format::batch::BATCH_HEADER_LEN;
 use crate::format::files::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
-use crate::format::journal::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
-use crate::journal::ring::{Record, Ring};
+use crate::format::journal::{RECORD_HEADER_LEN, RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::format::meta::TopicMeta;
+use crate::journal::ring::{NO_SLOT, Record, Ring};
+use bytes::Bytes;
 use slab::Slab;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Bytes that the ring needs for a batch beside its own: record header, two directory entries, a share of a write's head.
 const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
@@ -83,6 +88,28 @@ impl Ops {
     }
 }
 
+/// Parts of the store that its machines work with.
+pub(super) struct Shared<'a> {
+    pub logs: &'a mut Slab<PartitionLog>,
+    pub ops: &'a mut Ops,
+    pub notices: &'a mut Vec<Notice>,
+    pub io: &'a mut Io,
+}
+
+impl Shared<'_> {
+    pub fn log(&self, p: PartitionIdx) -> &PartitionLog {
+        &self.logs[p.0 as usize]
+    }
+
+    pub fn log_mut(&mut self, p: PartitionIdx) -> &mut PartitionLog {
+        &mut self.logs[p.0 as usize]
+    }
+
+    pub fn issue(&mut self, request: DiskOp, op: Op) {
+        self.ops.issue(self.io, request, op);
+    }
+}
+
 /// Purpose of a journal record, which comes back with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
@@ -128,8 +155,8 @@ pub struct Store {
     pub(super) removal: super::removal::Removal,
     pub(super) batch_memory: BatchMemory,
     pub(super) reader: Reader,
-    pub(super) verbatim: super::verbatim::Verbatim,
-    pub(super) searches: Slab<super::search::Search>,
+    pub(super) verbatim: Verbatim,
+    pub(super) searches: Searches,
     pub(super) retention: super::retention::Retention,
     pub(super) scrub: super::scrub::Scrub,
 }
@@ -156,7 +183,7 @@ impl Store {
             batch_memory: BatchMemory::default(),
             reader: Reader::new(ReadCache::new(options.read_cache_bytes as usize)),
             verbatim: Default::default(),
-            searches: Slab::new(),
+            searches: Searches::default(),
             retention: Default::default(),
             scrub: Default::default(),
             options,
@@ -189,6 +216,20 @@ impl Store {
     /// Length from which on a batch goes straight to its segment.
     pub(super) fn direct_len(&self) -> usize {
         (self.options.direct_bytes as usize).clamp(BATCH_HEADER_LEN, self.ring.payload_max())
+    }
+
+    pub(super) fn shared<'a>(&'a mut self, io: &'a mut Io) -> Shared<'a> {
+        Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io }
+    }
+
+    /// The reader, and what it works with.
+    pub(super) fn with_reader<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Reader, Shared<'a>) {
+        (&mut self.reader, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
+    }
+
+    /// The reads of whole batches, and what they work with.
+    pub(super) fn with_verbatim<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Verbatim, Shared<'a>) {
+        (&mut self.verbatim, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
     pub(super) fn part(&self, p: PartitionIdx) -> &PartitionLog {
@@ -422,7 +463,12 @@ impl Store {
             },
             Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome, io),
             Op::Flush(p, index) => self.flushed(now, (p, index), outcome, cursors, io),
-            Op::Topic(key) => self.topic_written(now, key, outcome, io),
+            Op::Topic(key) => {
+                if let Some(topic) = self.topics.written(now, key, outcome, &mut self.ops, io) {
+                    self.finish_checkpoint(io);
+                    self.topics.go_on_behind(topic, &mut self.ops, io);
+                }
+            }
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Verbatim(key, at) => self.verbatim_done(key, at, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
@@ -493,8 +539,11 @@ impl Store {
     pub fn tick(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io, notices: &mut Vec<Notice>) {
         self.retry_full_disk(now, io);
         self.retry_snapshots(now, cursors, io);
-        self.retry_topics(now, io);
-        self.retry_holds(now, io);
+        self.topics.retry(now, &mut self.ops, io);
+        if !self.is_stopping() {
+            let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+            self.reader.retry_holds(now, &self.searches, &mut shared);
+        }
         self.scrub_next(now, io);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
@@ -503,7 +552,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        self.delete_next(now, io);
+        self.delete_old(now, io);
         self.try_removals(io);
         self.drive_truncations(now, io);
         self.drive_mends(io);
@@ -520,8 +569,14 @@ impl Store {
         if !self.notices.is_empty() || self.reader.has_called() {
             return Some(Ticks(0));
         }
-        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline(), self.delete_deadline(), self.truncation_deadline()];
+        let holds = self.reader.holds.deadline().filter(|_| !self.is_stopping());
+        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topics.deadline(), holds];
+        let background = [
+            self.scrub_deadline(),
+            self.retention_deadline(),
+            self.retention.deletes.deadline(&self.ops),
+            self.truncation_deadline(),
+        ];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -529,6 +584,7 @@ impl Store {
     pub fn stop(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Asked;
+            self.verbatim.stop();
             self.stop_truncations();
         }
         self.turn_end(now, cursors, io);
@@ -564,7 +620,14 @@ impl Store {
 
     /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.
     pub fn log_topic_create(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
-        self.create_topic(info, created_unix_ns, io)
+        let (key, ticket, Epoch(epoch)) = (self.topics.next_key(), self.turn.next_record(), self.options.epoch);
+        let meta = TopicMeta { info: info.clone(), created_unix_ns };
+        let payload = Bytes::copy_from_slice(meta.header().as_bytes());
+        let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
+        let note = Note::Topic(key, ticket);
+        self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
+        self.topics.create(key, &meta, &mut self.ops, io);
+        ticket
     }
 }
 

@@ -6,18 +6,15 @@
 //!                     no space: again after a pause               any other error: failed, the journal keeps the record
 //! ```
 
-use super::notice::{Io, RecordTicket};
-use super::store::{Note, Op, Store};
+use super::notice::Io;
+use super::store::{Op, Ops};
 use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IdMap, Now, PartitionDir, PartitionId, Position, Ticks,
-    TopicId, TopicInfo, TopicName,
+    BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IdMap, Now, PartitionDir, PartitionId, Ticks, TopicId, TopicInfo,
+    TopicName,
 };
-use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::format::meta::TopicMeta;
-use crate::journal::ring::{NO_SLOT, Record};
 use bytes::Bytes;
 use std::sync::Arc;
-use zerocopy::IntoBytes;
 
 /// The `topic.meta` of one topic on its way to the disk.
 struct TopicFile {
@@ -111,22 +108,16 @@ impl TopicFiles {
         keys
     }
 
-    fn deadline(&self) -> Option<Ticks> {
+    pub fn deadline(&self) -> Option<Ticks> {
         self.files.values().filter_map(|file| file.retry_at).min()
     }
-}
 
-impl Store {
-    pub(super) fn create_topic(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
-        let meta = TopicMeta { info: info.clone(), created_unix_ns };
-        let payload = Bytes::copy_from_slice(meta.header().as_bytes());
-        let (key, ticket, Epoch(epoch)) = (self.topics.next_key(), self.turn.next_record(), self.options.epoch);
-        let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
-        let note = Note::Topic(key, ticket);
-        self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
-        let is_behind = self.topics.files.values().any(|file| file.dir.topic_id == info.id && !file.is_failed);
+    /// Begins the files of a topic whose record was queued under this key.
+    pub fn create(&mut self, key: u64, meta: &TopicMeta, ops: &mut Ops, io: &mut Io) {
+        let TopicInfo { name, id, .. } = &meta.info;
+        let is_behind = self.files.values().any(|file| file.dir.topic_id == *id && !file.is_failed);
         let file = TopicFile {
-            dir: Arc::new(PartitionDir { topic: info.name.clone(), topic_id: info.id, partition: PartitionId(0) }),
+            dir: Arc::new(PartitionDir { topic: name.clone(), topic_id: *id, partition: PartitionId(0) }),
             block: meta.encode().into(),
             copy: 0,
             is_allocated: false,
@@ -136,16 +127,15 @@ impl Store {
             is_behind,
             lacks_space: false,
         };
-        self.topics.files.insert(key, file);
+        self.files.insert(key, file);
         if !is_behind {
-            self.write_topic(key, io);
+            self.write(key, ops, io);
         }
-        ticket
     }
 
     /// Allocates the file of one copy, then writes it.
-    fn write_topic(&mut self, key: u64, io: &mut Io) {
-        let Some(topic) = self.topics.files.get_mut(&key) else { return };
+    fn write(&mut self, key: u64, ops: &mut Ops, io: &mut Io) {
+        let Some(topic) = self.files.get_mut(&key) else { return };
         topic.retry_at = None;
         let file = FileId::Topic(topic.dir.clone(), topic.copy);
         let op = if topic.is_allocated {
@@ -153,26 +143,29 @@ impl Store {
         } else {
             DiskOp::Allocate { file, len: BLOCK as u64 }
         };
-        self.ops.issue(io, op, Op::Topic(key));
+        ops.issue(io, op, Op::Topic(key));
     }
 
-    pub(super) fn topic_written(&mut self, now: Now, key: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let topic = self.topics.files.get_mut(&key).expect("a topic file stays until it is written");
+    /// An operation on a topic's file has finished. Returns the topic if both files are durable: a checkpoint may pass its record, and
+    /// [`Self::go_on_behind`] begins the files that wait for these.
+    pub fn written(
+        &mut self,
+        now: Now,
+        key: u64,
+        outcome: Result<DiskDone, DiskError>,
+        ops: &mut Ops,
+        io: &mut Io,
+    ) -> Option<TopicId> {
+        let topic = self.files.get_mut(&key).expect("a topic file stays until it is written");
         match outcome {
             Ok(_) if topic.is_allocated && topic.copy == 0 => {
                 (topic.copy, topic.is_allocated) = (1, false);
-                self.write_topic(key, io);
+                self.write(key, ops, io);
             }
-            Ok(_) if topic.is_allocated => {
-                let written = self.topics.files.remove(&key);
-                self.finish_checkpoint(io);
-                if let Some(next) = written.and_then(|file| self.topics.behind(file.dir.topic_id)) {
-                    self.write_topic(next, io);
-                }
-            }
+            Ok(_) if topic.is_allocated => return self.files.remove(&key).map(|file| file.dir.topic_id),
             Ok(_) => {
                 (topic.is_allocated, topic.lacks_space) = (true, false);
-                self.write_topic(key, io);
+                self.write(key, ops, io);
             }
             Err(error) if error.is_no_space() && !topic.is_allocated => {
                 (topic.retry_at, topic.lacks_space) = (Some(now.ticks + super::space::RETRY), true);
@@ -180,16 +173,21 @@ impl Store {
             Err(error) => {
                 tracing::error!(%error, topic = %topic.dir.topic, "topic.meta was not written: the journal keeps its record");
                 let id = topic.dir.topic_id;
-                self.topics.files.values_mut().filter(|file| file.dir.topic_id == id).for_each(|file| file.is_failed = true);
+                self.files.values_mut().filter(|file| file.dir.topic_id == id).for_each(|file| file.is_failed = true);
             }
+        }
+        None
+    }
+
+    /// Begins the next files of the topic, which waited for others of the same topic.
+    pub fn go_on_behind(&mut self, id: TopicId, ops: &mut Ops, io: &mut Io) {
+        if let Some(next) = self.behind(id) {
+            self.write(next, ops, io);
         }
     }
 
-    pub(super) fn retry_topics(&mut self, now: Now, io: &mut Io) {
-        self.topics.due(now.ticks).into_iter().for_each(|key| self.write_topic(key, io));
-    }
-
-    pub(super) fn topic_deadline(&self) -> Option<Ticks> {
-        self.topics.deadline()
+    /// Tries again what lacked space.
+    pub fn retry(&mut self, now: Now, ops: &mut Ops, io: &mut Io) {
+        self.due(now.ticks).into_iter().for_each(|key| self.write(key, ops, io));
     }
 }

@@ -18,6 +18,7 @@
 
 use super::admission::Lack;
 use super::chain::{Chain, Stop, Walk};
+use super::deletes::delete;
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::PartitionLog;
@@ -160,7 +161,7 @@ impl Store {
         self.verbatim.drop_ahead(p);
         if is_restart {
             // the log may begin anew where one of them did
-            self.retention.deletes.take(p).into_iter().for_each(|old| self.delete(old, io));
+            self.retention.deletes.take(p).into_iter().for_each(|old| delete(old, &mut self.shared(io)));
         }
         let direct_len = self.direct_len();
         let part = &mut self.partitions[p.0 as usize];
@@ -248,7 +249,7 @@ impl Store {
                     let is_used = part.space.is_growing()
                         || self.reader.reads(p)
                         || self.verbatim.reads(p)
-                        || self.searches_in(p)
+                        || self.searches.is_any_in(p)
                         || self.scrub.repairs(p)
                         || self.part(p).is_mending()
                         // the name of a file that is deleted is taken until it is

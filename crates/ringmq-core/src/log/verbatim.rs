@@ -16,14 +16,14 @@
 //! Nothing is copied but a batch that stands in two pieces ([`super::pieces`]).
 
 use super::chain::{Chain, Stop, Walk};
-use super::notice::{Io, Notice, PartitionIdx};
+use super::notice::{Notice, PartitionIdx};
+use super::partition::PartitionLog;
 use super::pieces::{End, Parts, Pieces};
 use super::read::newer;
-use super::reader::Purpose;
 use super::recovery::scan::segment_at;
-use super::search::Finding;
-use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Position, block_down, block_up};
+use super::store::{Op, Shared};
+use super::view::View;
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, PartitionDir, Position, block_down, block_up};
 use crate::format::batch::BATCH_HEADER_LEN;
 use crate::format::files::Bad;
 use bytes::Bytes;
@@ -105,13 +105,56 @@ impl Read {
     }
 }
 
+/// Outcome of the bytes that were read.
+enum Parsed {
+    Run(Run),
+    /// The first batch goes on up to this file position.
+    More(u64),
+    Gone,
+    Damaged(Bad),
+}
+
 #[derive(Default)]
 pub struct Verbatim {
     waiting: VecDeque<Want>,
     reads: Slab<Read>,
+    /// The store stops: no read begins.
+    is_stopping: bool,
+}
+
+/// A batch that was read and does not hold.
+pub(super) struct Damaged {
+    pub p: PartitionIdx,
+    pub offset: i64,
+    pub what: String,
+    /// Reads that wait are looked at next.
+    pub pumps: bool,
+}
+
+/// What the store does next.
+pub(super) enum Next {
+    Done,
+    /// Reads that wait may begin: [`Verbatim::pump`].
+    Pump,
+    /// The end of the damaged batch is to be found.
+    Search(Damaged),
+}
+
+impl Next {
+    fn and_pump(self) -> Next {
+        match self {
+            Next::Done | Next::Pump => Next::Pump,
+            Next::Search(damaged) => Next::Search(Damaged { pumps: true, ..damaged }),
+        }
+    }
 }
 
 impl Verbatim {
+    /// No further read begins.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
     /// Somebody waits for a read of the partition, or an operation is under way.
     pub fn reads(&self, p: PartitionIdx) -> bool {
         self.reads.iter().any(|(_, r)| r.p == p && !r.is_idle())
@@ -152,102 +195,77 @@ impl Verbatim {
         }
         true
     }
-}
 
-/// Outcome of the bytes that were read.
-enum Parsed {
-    Run(Run),
-    /// The first batch goes on up to this file position.
-    More(u64),
-    Gone,
-    Damaged(Bad),
-}
+    // ---- reads
 
-impl Store {
-    /// Reads batches verbatim from `from` on, at most `bytes_max` or one, nothing beyond the durable end, not over a segment's border.
-    /// [`Notice::Verbatim`] answers, perhaps not before the next completion or tick; with nothing where the log ends.
-    pub fn read_verbatim(&mut self, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
+    /// Reads batches verbatim, for whoever waits with this token. [`Notice::Verbatim`] answers.
+    pub(super) fn read(
+        &mut self,
+        p: PartitionIdx,
+        token: u64,
+        from: Position,
+        bytes_max: usize,
+        shared: &mut Shared<'_>,
+    ) -> Next {
         let want = Want { p, token, from, bytes_max: bytes_max.clamp(1, SHARE) };
-        let part = self.part(p);
-        let durable = self.log_view(p).durable().at;
-        if from == durable {
-            return self.answer_verbatim(want, Ok((vec![], from)));
+        let log = shared.log(p);
+        let durable = View::new(log).durable().at;
+        let answer = if from == durable {
+            Some(Ok((vec![], from)))
+        } else if !(log.start().offset..durable.offset).contains(&from.offset) {
+            Some(Err(Unreadable::Gone(from.offset)))
+        } else if log.damage.lost_at(from.offset).is_some() {
+            Some(Err(Unreadable::Damaged(from.offset)))
+        } else {
+            run_in_memory(log, want, durable).map(Ok)
+        };
+        if let Some(answer) = answer {
+            answer_to(want, answer, shared.notices);
+            return Next::Done;
         }
-        if !(part.start().offset..durable.offset).contains(&from.offset) {
-            return self.answer_verbatim(want, Err(Unreadable::Gone(from.offset)));
+        let ahead = self.ahead_of(&want);
+        if let Some(key) = ahead.filter(|key| self.reads[*key as usize].missing(&want) == 0) {
+            return self.take_on(key, want, shared);
         }
-        if part.damage.lost_at(from.offset).is_some() {
-            return self.answer_verbatim(want, Err(Unreadable::Damaged(from.offset)));
-        }
-        if let Some(run) = self.run_in_memory(want, durable) {
-            return self.answer_verbatim(want, Ok(run));
-        }
-        let ahead = self.verbatim.ahead_of(&want);
-        if let Some(key) = ahead.filter(|key| self.verbatim.reads[*key as usize].missing(&want) == 0) {
-            return self.take_on_verbatim(key, want, io);
-        }
-        self.verbatim.waiting.push_back(want);
-        self.pump_verbatim(io);
+        self.waiting.push_back(want);
+        Next::Pump
     }
 
-    fn take_on_verbatim(&mut self, key: u32, want: Want, io: &mut Io) {
-        let read = &mut self.verbatim.reads[key as usize];
+    fn take_on(&mut self, key: u32, want: Want, shared: &mut Shared<'_>) -> Next {
+        let read = &mut self.reads[key as usize];
         (read.want, read.is_sequential) = (Some(want), true);
-        self.go_on_verbatim(key, io);
+        self.go_on(key, shared)
     }
 
-    fn answer_verbatim(&mut self, want: Want, result: Result<Run, Unreadable>) {
-        self.notices.push(Notice::Verbatim { p: want.p, token: want.token, result });
-    }
-
-    fn run_in_memory(&self, want: Want, durable: Position) -> Option<Run> {
-        let (number, first) = self.log_view(want.p).batch_at(want.from.offset)?;
-        if first.header().start() != want.from {
-            return None;
+    /// Begins the next read that there is room for. [`Next::Done`]: there is none.
+    pub(super) fn pump(&mut self, shared: &mut Shared<'_>) -> Next {
+        let Some(&want) = self.waiting.front() else { return Next::Done };
+        let ahead = self.ahead_of(&want);
+        let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.reads[key as usize].missing(&want));
+        if self.is_stopping || !self.makes_room(missing, ahead) {
+            return Next::Done;
         }
-        let (mut parts, mut end, mut len) = (vec![], want.from, 0);
-        for r in self.part(want.p).batches.from(number) {
-            len += r.bytes.len();
-            let is_beyond = r.header().end().offset > durable.offset;
-            if is_beyond || !parts.is_empty() && len > want.bytes_max {
-                break;
-            }
-            parts.push(r.bytes.clone());
-            end = r.header().end();
+        self.waiting.pop_front();
+        if let Some(key) = ahead {
+            return self.take_on(key, want, shared).and_pump();
         }
-        Some((parts, end))
-    }
-
-    /// Begins the reads that there is room for.
-    pub(super) fn pump_verbatim(&mut self, io: &mut Io) {
-        while let Some(&want) = self.verbatim.waiting.front() {
-            let ahead = self.verbatim.ahead_of(&want);
-            let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.verbatim.reads[key as usize].missing(&want));
-            if self.is_stopping() || !self.verbatim.makes_room(missing, ahead) {
-                return;
-            }
-            self.verbatim.waiting.pop_front();
-            if let Some(key) = ahead {
-                self.take_on_verbatim(key, want, io);
-                continue;
-            }
-            let offset = want.from.offset;
-            let Some(limit) = self.readable_limit(want.p, offset) else {
-                // It left the memory, or a truncation is under way.
-                self.answer_verbatim(want, Err(Unreadable::Gone(offset)));
-                continue;
-            };
-            let base = self.part(want.p).segments.holding(offset).1.base();
-            let (p, next, pieces) = (want.p, want.from, Pieces::default());
-            let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
-            let key = self.verbatim.reads.insert(read) as u32;
-            self.go_on_verbatim(key, io);
-        }
+        let (p, next, offset) = (want.p, want.from, want.from.offset);
+        let log = shared.log(p);
+        let Some(limit) = log.readable_limit(offset) else {
+            // It left the memory, or a truncation is under way.
+            answer_to(want, Err(Unreadable::Gone(offset)), shared.notices);
+            return Next::Pump;
+        };
+        let base = log.segments.holding(offset).1.base();
+        let pieces = Pieces::default();
+        let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
+        let key = self.reads.insert(read) as u32;
+        self.go_on(key, shared).and_pump()
     }
 
     /// Asks for the file up to `until`, or its written part's end.
-    fn ask_verbatim(&mut self, key: u32, until: u64, io: &mut Io) {
-        let read = &mut self.verbatim.reads[key as usize];
+    fn ask(&mut self, key: u32, until: u64, shared: &mut Shared<'_>) {
+        let read = &mut self.reads[key as usize];
         let until = until.min(block_up(segment_at(read.base, read.limit)));
         loop {
             let at = read.asked_until();
@@ -256,48 +274,48 @@ impl Store {
             }
             let len = (until - at).min(IO_BYTES_MAX as u64) as usize;
             read.pieces.ask(at, len);
-            let file = FileId::Segment(self.partitions[read.p.0 as usize].dir.clone(), read.base);
-            self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Verbatim(key, at));
+            let file = FileId::Segment(shared.log(read.p).dir.clone(), read.base);
+            shared.issue(DiskOp::Read { file, at, len }, Op::Verbatim(key, at));
         }
     }
 
-    pub(super) fn verbatim_done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        self.verbatim.reads[key as usize].pieces.answer(at, outcome);
-        self.go_on_verbatim(key, io);
-        self.pump_verbatim(io);
+    /// An operation has ended.
+    pub(super) fn done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, shared: &mut Shared<'_>) -> Next {
+        self.reads[key as usize].pieces.answer(at, outcome);
+        self.go_on(key, shared).and_pump()
     }
 
     /// Asks for what is wanted and not there, answers who waits when it is.
-    fn go_on_verbatim(&mut self, key: u32, io: &mut Io) {
-        let read = &mut self.verbatim.reads[key as usize];
+    fn go_on(&mut self, key: u32, shared: &mut Shared<'_>) -> Next {
+        let read = &mut self.reads[key as usize];
         let Some(want) = read.want else {
             if read.is_over && !read.pieces.is_under_way() {
-                self.verbatim.reads.remove(key as usize);
+                self.reads.remove(key as usize);
             }
-            return;
+            return Next::Done;
         };
         let wanted = read.wanted(&want);
-        self.ask_verbatim(key, wanted, io);
-        self.read_ahead(key, wanted, io);
-        let read = &self.verbatim.reads[key as usize];
+        self.ask(key, wanted, shared);
+        self.read_ahead(key, wanted, shared);
+        let read = &self.reads[key as usize];
         let (known, end) = read.pieces.known_until();
         if end.is_none() && known < wanted.min(block_up(segment_at(read.base, read.limit))) {
-            return;
+            return Next::Done;
         }
-        let parsed = self.parse_verbatim(read, want);
+        let parsed = parse(read, want, &shared.log(read.p).dir);
         if let Parsed::More(until) = parsed
             && end.is_none()
         {
-            self.ask_verbatim(key, block_up(until), io);
-            if self.verbatim.reads[key as usize].pieces.is_under_way() {
-                return;
+            self.ask(key, block_up(until), shared);
+            if self.reads[key as usize].pieces.is_under_way() {
+                return Next::Done;
             }
         }
         let (p, offset) = (want.p, want.from.offset);
-        let part = self.part(p);
-        let is_steady = part.truncation.is_none() && !part.is_mending();
-        let is_stored = part.start().offset <= offset && part.truncation.is_none();
-        let read = &mut self.verbatim.reads[key as usize];
+        let log = shared.log(p);
+        let is_steady = log.truncation.is_none() && !log.is_mending();
+        let is_stored = log.start().offset <= offset && log.truncation.is_none();
+        let read = &mut self.reads[key as usize];
         // The file may have changed behind one that is over: what it found says nothing of what stands there now.
         let is_there = is_stored && !read.is_over;
         read.want = None;
@@ -323,57 +341,75 @@ impl Store {
             (Parsed::Damaged(_) | Parsed::More(_) | Parsed::Gone, _) => Err(Unreadable::Gone(offset)),
         };
         if read.is_over && !read.pieces.is_under_way() {
-            self.verbatim.reads.remove(key as usize);
+            self.reads.remove(key as usize);
         }
-        self.answer_verbatim(want, answer);
-        if let Some(what) = damage
-            && !self.searches_extent_of(p, offset)
-            && self.part(p).damage.lost_at(offset).is_none()
-        {
-            self.find_extent(p, offset, Purpose::Fetch, Finding::Damaged(what), io);
-        }
+        answer_to(want, answer, shared.notices);
+        damage.map_or(Next::Done, |what| Next::Search(Damaged { p, offset, what, pumps: false }))
     }
 
     /// While the run is on its way, and after it, the disk goes on.
-    fn read_ahead(&mut self, key: u32, wanted: u64, io: &mut Io) {
-        let read = &self.verbatim.reads[key as usize];
+    fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut Shared<'_>) {
+        let read = &self.reads[key as usize];
         // whole operations only, as long as there can be one
         let more = (wanted + AHEAD).saturating_sub(read.asked_until()) / IO_BYTES_MAX as u64 * IO_BYTES_MAX as u64;
-        let has_room = self.verbatim.waiting.is_empty() && self.verbatim.bytes() + more as usize <= SHARE;
-        if read.is_sequential && has_room && !self.is_stopping() {
+        let has_room = self.waiting.is_empty() && self.bytes() + more as usize <= SHARE;
+        if read.is_sequential && has_room && !self.is_stopping {
             let until = read.asked_until() + more;
-            self.ask_verbatim(key, until, io);
+            self.ask(key, until, shared);
         }
     }
+}
 
-    /// Verifies what was read, batch by batch.
-    fn parse_verbatim(&self, read: &Read, want: Want) -> Parsed {
-        let (mut parts, mut end) = (Parts::default(), want.from);
-        let chain = Chain { at: Some(want.from), ..Chain::default() };
-        let mut walk = Walk::new(&self.part(read.p).dir, end.offset, read.limit, chain);
-        while !walk.is_over() {
-            let in_file = segment_at(read.base, end.offset);
-            let header = walk.header(&read.pieces.bytes_at(in_file, BATCH_HEADER_LEN).0);
-            if !parts.is_empty() && header.is_ok_and(|h| parts.len() + h.len() > want.bytes_max) {
-                break;
-            }
-            let taken = header.and_then(|h| {
-                let (bytes, slice) = read.pieces.bytes_at(in_file, h.stored_len());
-                Ok((walk.batch(&bytes)?.verify().map_err(Stop::Bad)?, slice))
-            });
-            match taken {
-                Ok((batch, slice)) => {
-                    end = batch.header.end();
-                    walk.pass(&batch.header);
-                    parts.push(&read.pieces, batch.bytes, slice);
-                }
-                // Found again, as the first one, by whoever gets there.
-                Err(_) if !parts.is_empty() => break,
-                Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
-                Err(Stop::Breaks(Bad::Chain)) => return Parsed::Gone,
-                Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
-            }
-        }
-        Parsed::Run((parts.finish(&read.pieces), end))
+fn answer_to(want: Want, result: Result<Run, Unreadable>, notices: &mut Vec<Notice>) {
+    notices.push(Notice::Verbatim { p: want.p, token: want.token, result });
+}
+
+/// Batches from the wanted one on, if it is in memory.
+fn run_in_memory(log: &PartitionLog, want: Want, durable: Position) -> Option<Run> {
+    let (number, first) = View::new(log).batch_at(want.from.offset)?;
+    if first.header().start() != want.from {
+        return None;
     }
+    let (mut parts, mut end, mut len) = (vec![], want.from, 0);
+    for r in log.batches.from(number) {
+        len += r.bytes.len();
+        let is_beyond = r.header().end().offset > durable.offset;
+        if is_beyond || !parts.is_empty() && len > want.bytes_max {
+            break;
+        }
+        parts.push(r.bytes.clone());
+        end = r.header().end();
+    }
+    Some((parts, end))
+}
+
+/// Verifies what was read, batch by batch.
+fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
+    let (mut parts, mut end) = (Parts::default(), want.from);
+    let chain = Chain { at: Some(want.from), ..Chain::default() };
+    let mut walk = Walk::new(dir, end.offset, read.limit, chain);
+    while !walk.is_over() {
+        let in_file = segment_at(read.base, end.offset);
+        let header = walk.header(&read.pieces.bytes_at(in_file, BATCH_HEADER_LEN).0);
+        if !parts.is_empty() && header.is_ok_and(|h| parts.len() + h.len() > want.bytes_max) {
+            break;
+        }
+        let taken = header.and_then(|h| {
+            let (bytes, slice) = read.pieces.bytes_at(in_file, h.stored_len());
+            Ok((walk.batch(&bytes)?.verify().map_err(Stop::Bad)?, slice))
+        });
+        match taken {
+            Ok((batch, slice)) => {
+                end = batch.header.end();
+                walk.pass(&batch.header);
+                parts.push(&read.pieces, batch.bytes, slice);
+            }
+            // Found again, as the first one, by whoever gets there.
+            Err(_) if !parts.is_empty() => break,
+            Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
+            Err(Stop::Breaks(Bad::Chain)) => return Parsed::Gone,
+            Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
+        }
+    }
+    Parsed::Run((parts.finish(&read.pieces), end))
 }

@@ -422,14 +422,14 @@ fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
             continue_after_probes(&mut rig);
             continue;
         }
-        let pause = rig.store.hold_deadline().unwrap().since(rig.now.ticks).as_millis() as u64;
+        let pause = rig.store.reader.holds.deadline().unwrap().since(rig.now.ticks).as_millis() as u64;
         pauses.push(pause);
         rig.tick(pause);
     }
     assert_eq!(pauses, [100, 200, 400, 800, 3200, 6400, 10_000, 10_000, 10_000]);
     assert!(!has_damage(&rig));
     assert!(matches!(rig.fetch(p, offset), Fetch::Batch(_)));
-    assert!(rig.store.held(p).is_none() && rig.store.hold_deadline().is_none() && !has_damage(&rig));
+    assert!(rig.store.held(p).is_none() && rig.store.reader.holds.deadline().is_none() && !has_damage(&rig));
 }
 
 /// Time passes until the place that is held is tried again.
@@ -466,7 +466,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
         matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == (5 * 3140, 6 * 3140, 6)),
         "{found:?}"
     );
-    assert!(rig.store.hold_deadline().is_none());
+    assert!(rig.store.reader.holds.deadline().is_none());
 }
 
 /// A start does not read it when it lies far back; whoever comes to it must neither skip it nor call it damaged.
