@@ -87,17 +87,7 @@ fn empty() -> Channel {
 
 /// A channel at the start of the log, with one client.
 fn channel_of(ranged: bool) -> Channel {
-    let cursor = CursorImage {
-        name: ChannelName::new("bench").expect("a valid name"),
-        paused: false,
-        ordered: false,
-        first: false,
-        epoch: Epoch(1),
-        generation: 0,
-        confirmed: Position::START,
-        intervals: vec![],
-        handed: vec![],
-    };
+    let cursor = CursorImage::new(ChannelName::new("bench").expect("a valid name"), Epoch(1), 0, Position::START);
     let options = ChannelOptions {
         max_msg_timeout: Duration::from_secs(900),
         max_req_timeout: Duration::from_secs(3600),

@@ -192,21 +192,11 @@ fn compare(
 mod tests {
     use super::*;
     use crate::base::TopicName;
+    use crate::metadata::fixture::{TOPIC, n, put};
     use crate::metadata::keys::{Key, Layout};
     use crate::metadata::record::*;
-    use crate::metadata::request::{Change, KeyValue};
+    use crate::metadata::request::Change;
     use serde_json::json;
-
-    const TOPIC: TopicId = TopicId([9; 16]);
-
-    fn n(b: u8) -> NodeId {
-        NodeId([b; 16])
-    }
-
-    fn put(view: &mut View, revision: u64, key: Key, value: bytes::Bytes) {
-        let key = view.layout().key(&key);
-        view.learn(Change::Put(KeyValue { key, value, create_revision: revision, mod_revision: revision, lease: None }));
-    }
 
     /// Two nodes, and a partition that the first one leads in epoch 5.
     fn view() -> View {

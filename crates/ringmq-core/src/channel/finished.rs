@@ -58,28 +58,9 @@ pub fn merge(intervals: &mut Vec<Interval>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{LogId, Position};
+    use crate::log::confirmed::ids::{interval, runs};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-
-    fn at(id: u64) -> Position {
-        Position { offset: id as i64 * 10, count: id as i64 - 1, log_id: LogId(id) }
-    }
-
-    fn interval(start: u64, end: u64) -> Interval {
-        Interval { start: LogId(start), end: at(end) }
-    }
-
-    fn runs(ids: &BTreeSet<u64>) -> Vec<Interval> {
-        let mut runs: Vec<Interval> = vec![];
-        for &id in ids {
-            match runs.last_mut() {
-                Some(run) if run.end.log_id.0 == id => run.end = at(id + 1),
-                _ => runs.push(interval(id, id + 1)),
-            }
-        }
-        runs
-    }
 
     #[test]
     fn in_order_it_is_one_growing_run() {

@@ -372,17 +372,7 @@ struct Life {
 
 impl Life {
     fn new(room: usize) -> Self {
-        let stored = CursorImage {
-            name: ChannelName::new("ch").expect("a valid name"),
-            paused: false,
-            ordered: false,
-            first: false,
-            epoch: Epoch(1),
-            generation: 7,
-            confirmed: Position::START,
-            intervals: vec![],
-            handed: vec![],
-        };
+        let stored = CursorImage::new(ChannelName::new("ch").expect("a valid name"), Epoch(1), 7, Position::START);
         let model = Model {
             items: vec![],
             end: Position::START,

@@ -128,17 +128,7 @@ impl Sink for Got {
 }
 
 pub(super) fn cursor(name: &str) -> CursorImage {
-    CursorImage {
-        name: ChannelName::new(name).unwrap(),
-        paused: false,
-        ordered: false,
-        first: false,
-        epoch: Epoch(1),
-        generation: 0,
-        confirmed: Position::START,
-        intervals: vec![],
-        handed: vec![],
-    }
+    CursorImage::new(ChannelName::new(name).unwrap(), Epoch(1), 0, Position::START)
 }
 
 pub(super) fn channel_at(cursor: CursorImage) -> Channel {

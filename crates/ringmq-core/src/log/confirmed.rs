@@ -74,21 +74,22 @@ impl Confirmed {
     }
 }
 
+/// Intervals of ids for tests, here and of channels: the message with id `n` stands at offset `10 n`.
 #[cfg(test)]
-mod tests {
+pub(crate) mod ids {
     use super::*;
-    use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn at(id: u64) -> Position {
+    pub fn at(id: u64) -> Position {
         Position { offset: id as i64 * 10, count: id as i64 - 1, log_id: LogId(id) }
     }
 
-    fn interval(start: u64, end: u64) -> Interval {
+    pub fn interval(start: u64, end: u64) -> Interval {
         Interval { start: LogId(start), end: at(end) }
     }
 
-    fn runs(ids: &BTreeSet<u64>) -> Vec<Interval> {
+    /// The runs of ids that follow each other.
+    pub fn runs(ids: &BTreeSet<u64>) -> Vec<Interval> {
         let mut runs: Vec<Interval> = vec![];
         for &id in ids {
             match runs.last_mut() {
@@ -98,6 +99,14 @@ mod tests {
         }
         runs
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ids::{at, interval, runs};
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn in_order_no_interval_is_left() {

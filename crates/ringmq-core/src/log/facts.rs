@@ -108,17 +108,7 @@ impl Store {
     }
 
     fn bare_cursor(&self, channel: &ChannelName) -> CursorImage {
-        CursorImage {
-            name: channel.clone(),
-            paused: false,
-            ordered: false,
-            first: false,
-            epoch: self.options.epoch,
-            generation: 0,
-            confirmed: Position { offset: 0, count: 0, log_id: Default::default() },
-            intervals: vec![],
-            handed: vec![],
-        }
+        CursorImage::new(channel.clone(), self.options.epoch, 0, Position { offset: 0, count: 0, log_id: Default::default() })
     }
 
     /// Bytes of intervals in one record: it takes at most a quarter of a write.

@@ -223,21 +223,11 @@ pub fn lookups(view: &View) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{TopicId, TopicName};
+    use crate::base::TopicName;
+    use crate::metadata::fixture::{TOPIC, n, put};
     use crate::metadata::keys::{Key, Layout};
     use crate::metadata::record::*;
-    use crate::metadata::request::{Change, KeyValue};
-
-    const TOPIC: TopicId = TopicId([9; 16]);
-
-    fn n(b: u8) -> NodeId {
-        NodeId([b; 16])
-    }
-
-    fn put(view: &mut View, revision: u64, key: Key, value: bytes::Bytes) {
-        let key = view.layout().key(&key);
-        view.learn(Change::Put(KeyValue { key, value, create_revision: revision, mod_revision: revision, lease: None }));
-    }
+    use crate::metadata::request::Change;
 
     fn partition(view: &mut View, revision: u64, number: u16, leader: Leader, isr: &[u8]) {
         let record = PartitionRecord {

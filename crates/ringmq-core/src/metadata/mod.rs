@@ -25,6 +25,8 @@
 //! - A store that was wiped, or went back, is not believed ([`view::ViewError`]).
 
 pub mod facts;
+#[cfg(any(test, feature = "sim"))]
+pub mod fixture;
 pub mod keys;
 pub mod lookup;
 pub mod record;

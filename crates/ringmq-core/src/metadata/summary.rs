@@ -70,29 +70,21 @@ pub fn stats(view: &View) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{NodeId, TopicId, TopicName};
+    use crate::base::{NodeId, TopicName};
+    use crate::metadata::fixture::{TOPIC, n, put};
     use crate::metadata::keys::{Key, Layout};
     use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, Tag, TopicRecord, encode};
-    use crate::metadata::request::{Change, KeyValue};
-
-    fn put(view: &mut View, revision: u64, key: Key, value: bytes::Bytes) {
-        let key = view.layout().key(&key);
-        let kv = KeyValue { key, value, create_revision: revision, mod_revision: revision, lease: Some(1) };
-        view.learn(Change::Put(kv));
-    }
 
     #[test]
     fn what_is_not_well_is_counted() {
         let mut view = View::new(Layout::new("c").unwrap(), 0);
-        let n = |b: u8| NodeId([b; 16]);
         for b in 1..=3 {
             let member = MemberRecord { name: format!("n{b}"), peer_address: "h:1".into(), ..Default::default() };
             put(&mut view, b.into(), Key::Member(n(b)), encode(&member));
         }
         let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         put(&mut view, 4, Key::Node(n(1)), encode(&node));
-        let id = TopicId([9; 16]);
-        let topic = TopicRecord::new(id, 2, 3, 2, Default::default());
+        let topic = TopicRecord::new(TOPIC, 2, 3, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         let record = |leader: Leader, isr: Vec<NodeId>| PartitionRecord {
             epoch: 1,
@@ -105,8 +97,8 @@ mod tests {
             leaving: None,
             tag: Tag::default(),
         };
-        put(&mut view, 6, Key::Partition(id, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));
-        put(&mut view, 7, Key::Partition(id, 1), encode(&record(Leader { node: n(2), session: 2 }, vec![n(2), n(3)])));
+        put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));
+        put(&mut view, 7, Key::Partition(TOPIC, 1), encode(&record(Leader { node: n(2), session: 2 }, vec![n(2), n(3)])));
         let sum = Summary::of(&view);
         assert_eq!((sum.nodes, sum.nodes_away, sum.partitions), (3, 2, 2));
         assert_eq!((sum.without_leader, sum.below_min_isr, sum.too_few_in_sync, sum.is_stable()), (1, 1, 2, false));

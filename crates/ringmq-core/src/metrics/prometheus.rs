@@ -62,19 +62,7 @@ fn sums(shards: &[ShardStats]) -> BTreeMap<&str, TopicSum> {
             sum.stored += p.stored_bytes;
             sum.unreadable += u64::from(p.unreadable.is_some());
             for c in &p.channels {
-                let all = sum.channels.entry(c.channel.clone()).or_default();
-                all.depth += c.depth;
-                all.in_flight_count += c.in_flight_count;
-                all.deferred_count += c.deferred_count;
-                all.message_count += c.message_count;
-                all.requeue_count += c.requeue_count;
-                all.timeout_count += c.timeout_count;
-                all.paused |= c.paused;
-                if let Some(bytes) = c.full_bytes {
-                    *all.full_bytes.get_or_insert(0) += bytes;
-                }
-                // A client consumes every partition of the topic.
-                all.client_count = all.client_count.max(c.client_count);
+                sum.channels.entry(c.channel.clone()).or_default().add_counts(c);
             }
         }
     }

@@ -138,6 +138,23 @@ pub struct ChannelStats {
     pub clients: Vec<ClientStats>,
 }
 
+impl ChannelStats {
+    /// Adds the counts of the channel in another partition. A client consumes every partition of the topic.
+    pub fn add_counts(&mut self, part: &ChannelStats) {
+        self.depth += part.depth;
+        self.in_flight_count += part.in_flight_count;
+        self.deferred_count += part.deferred_count;
+        self.message_count += part.message_count;
+        self.requeue_count += part.requeue_count;
+        self.timeout_count += part.timeout_count;
+        self.paused |= part.paused;
+        if let Some(bytes) = part.full_bytes {
+            *self.full_bytes.get_or_insert(0) += bytes;
+        }
+        self.client_count = self.client_count.max(part.client_count);
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
     pub info: ClientInfo,

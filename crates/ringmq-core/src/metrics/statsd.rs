@@ -41,15 +41,9 @@ impl Pushed {
                 sum.messages += p.message_count;
                 sum.bytes += p.message_bytes;
                 sum.depth += p.depth;
-                for c in p.channels.into_iter().filter(|c| is_wanted(&c.channel)) {
-                    let all = sum.channels.entry(c.channel).or_default();
-                    all.depth += c.depth;
-                    all.in_flight_count += c.in_flight_count;
-                    all.deferred_count += c.deferred_count;
-                    all.message_count += c.message_count;
-                    all.requeue_count += c.requeue_count;
-                    all.timeout_count += c.timeout_count;
-                    all.client_count = all.client_count.max(c.client_count);
+                for mut c in p.channels.into_iter().filter(|c| is_wanted(&c.channel)) {
+                    let all = sum.channels.entry(std::mem::take(&mut c.channel)).or_default();
+                    all.add_counts(&c);
                     if let Some(sample) = &c.end_to_end {
                         all.end_to_end.get_or_insert_default().add(sample);
                     }

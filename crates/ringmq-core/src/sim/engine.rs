@@ -452,17 +452,7 @@ impl Engine {
             None => {
                 let epoch = Epoch(self.generation);
                 let confirmed = self.parts[p].start;
-                let image = CursorImage {
-                    name,
-                    paused: false,
-                    ordered: false,
-                    first: false,
-                    epoch,
-                    generation: 1,
-                    confirmed,
-                    intervals: vec![],
-                    handed: vec![],
-                };
+                let image = CursorImage::new(name, epoch, 1, confirmed);
                 facts.push(self.cursor_fact(p, RecordKind::Cursor, &image));
                 self.parts[p].channels.push(image);
                 self.parts[p].channels.len() - 1

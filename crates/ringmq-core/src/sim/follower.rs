@@ -14,13 +14,14 @@
 
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
+use super::start::recover_store;
 use crate::base::*;
 use crate::format::batch::{Batch, BatchBuilder, Stamp};
 use crate::format::cursor::CursorImage;
 use crate::format::tail::EpochEnd;
 use crate::format::tail::Tail;
 use crate::log::Unreadable;
-use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
+use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered};
 use crate::log::state::RecoveredPartition;
 use crate::log::{CursorSource, Fetch, Io, Notice, PartitionIdx, ProducerLimits, RecordTicket, Store, StoreOptions};
 use bytes::Bytes;
@@ -188,31 +189,17 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
 }
 
 fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, outcome: &mut Outcome) -> Recovered {
-    for round in 0.. {
-        disk.faults.crash_after = (round < 3 && rng.chance(0.4)).then(|| rng.below(120));
-        let options = RecoverOptions {
-            cores: 1,
-            journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
-            segment_bytes: 64 * 1024,
-            now_unix_ns: 7,
-            producers: ProducerLimits::default(),
-            seed: rng.next_u64(),
-            accept_lost_journal: 0,
-            is_clustered: true,
-        };
-        match recover(disk, &options) {
-            Ok(recovered) => {
-                disk.faults.crash_after = None;
-                return recovered;
-            }
-            Err(e) => {
-                assert!(disk.is_crashed(), "recovery gave up: {e}");
-                outcome.recovery_crashes += 1;
-                if rng.chance(0.5) { disk.crash() } else { disk.kill() }
-            }
-        }
-    }
-    unreachable!("the last rounds do not crash")
+    let options = RecoverOptions {
+        cores: 1,
+        journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
+        segment_bytes: 64 * 1024,
+        now_unix_ns: 7,
+        producers: ProducerLimits::default(),
+        seed: 0,
+        accept_lost_journal: 0,
+        is_clustered: true,
+    };
+    recover_store(disk, rng, 120, &options, &mut outcome.recovery_crashes)
 }
 
 fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut Outcome) {

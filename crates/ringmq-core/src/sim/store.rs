@@ -7,10 +7,11 @@
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
 use super::producer::{self, IdempotentProducer, PRODUCERS};
+use super::start::recover_store;
 use crate::base::*;
 use crate::format::cursor::{CursorImage, Interval};
 use crate::log::recovery::channels::{confirm, is_confirmed};
-use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
+use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered};
 use crate::log::{
     AppendTicket, Appended, BatchRefusal, CursorSource, Fetch, Io, NotAppended, Notice, PartitionIdx, ProducerLimits,
     RecordTicket, Store, StoreOptions,
@@ -181,31 +182,17 @@ fn limits(plan: &Plan) -> ProducerLimits {
 
 /// Recovers, losing power on the way now and then.
 fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, outcome: &mut Outcome) -> Recovered {
-    for round in 0.. {
-        disk.faults.crash_after = (round < 3 && rng.chance(0.4)).then(|| rng.below(150));
-        let options = RecoverOptions {
-            cores,
-            journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
-            segment_bytes: 64 * 1024,
-            now_unix_ns: 7,
-            producers: limits(plan),
-            seed: rng.next_u64(),
-            accept_lost_journal: 0,
-            is_clustered: false,
-        };
-        match recover(disk, &options) {
-            Ok(recovered) => {
-                disk.faults.crash_after = None;
-                return recovered;
-            }
-            Err(e) => {
-                assert!(disk.is_crashed(), "recovery gave up: {e}");
-                outcome.recovery_crashes += 1;
-                if rng.chance(0.5) { disk.crash() } else { disk.kill() }
-            }
-        }
-    }
-    unreachable!("the last rounds do not crash")
+    let options = RecoverOptions {
+        cores,
+        journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
+        segment_bytes: 64 * 1024,
+        now_unix_ns: 7,
+        producers: limits(plan),
+        seed: 0,
+        accept_lost_journal: 0,
+        is_clustered: false,
+    };
+    recover_store(disk, rng, 150, &options, &mut outcome.recovery_crashes)
 }
 
 fn check(
@@ -499,17 +486,7 @@ impl Node<'_> {
         let is_new = !images.iter().any(|c| c.name == name);
         if is_new {
             let (epoch, confirmed) = (Epoch(1), start);
-            images.push(CursorImage {
-                name: name.clone(),
-                paused: false,
-                ordered: false,
-                first: false,
-                epoch,
-                generation: 1,
-                confirmed,
-                intervals: vec![],
-                handed: vec![],
-            });
+            images.push(CursorImage::new(name.clone(), epoch, 1, confirmed));
         }
         let image = images.iter_mut().find(|c| c.name == name).expect("it was just made");
         let intervals = if end.log_id > start.log_id {

@@ -75,6 +75,12 @@ pub struct CursorImage {
 }
 
 impl CursorImage {
+    /// An ordinary channel that stands here and has confirmed nothing beyond.
+    pub fn new(name: ChannelName, epoch: Epoch, generation: u64, confirmed: Position) -> Self {
+        let (paused, ordered, first) = (false, false, false);
+        CursorImage { name, paused, ordered, first, epoch, generation, confirmed, intervals: vec![], handed: vec![] }
+    }
+
     pub fn encoded_len(&self) -> usize {
         let handed = self.handed.len() * size_of::<RawHanded>();
         (size_of::<RawCursor>() + self.name.len() + intervals::len(self.confirmed, &self.intervals) + handed)

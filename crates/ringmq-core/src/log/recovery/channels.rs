@@ -167,17 +167,7 @@ mod tests {
     fn intervals_add_up_in_any_order() {
         let mut rng = Rng::new(1);
         for _ in 0..500 {
-            let mut cursor = CursorImage {
-                name: ChannelName::new("c").unwrap(),
-                paused: false,
-                ordered: false,
-                first: false,
-                epoch: Epoch(0),
-                generation: 0,
-                confirmed: at(1),
-                intervals: vec![],
-                handed: vec![],
-            };
+            let mut cursor = CursorImage::new(ChannelName::new("c").unwrap(), Epoch(0), 0, at(1));
             let mut model = [false; 40];
             for _ in 0..rng.below(30) {
                 let start = 1 + rng.below(30);

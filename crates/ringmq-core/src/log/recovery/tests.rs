@@ -403,17 +403,7 @@ fn all_snapshot_files_are_there_after_the_first_snapshot() {
     let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
     let info = TopicInfo { name: TopicName::new("t").unwrap(), id: TopicId([4; 16]), partitions: 1 };
     engine.create_topic(info).expect("no fault was asked for");
-    let cursor = CursorImage {
-        name: ChannelName::new("c").unwrap(),
-        paused: false,
-        ordered: false,
-        first: false,
-        epoch: Epoch(1),
-        generation: 0,
-        confirmed: Position::START,
-        intervals: vec![],
-        handed: vec![],
-    };
+    let cursor = CursorImage::new(ChannelName::new("c").unwrap(), Epoch(1), 0, Position::START);
     let fact = engine.cursor_fact(0, RecordKind::Cursor, &cursor);
     engine.write(0, &[fact]).expect("no fault was asked for");
     let mut disk = engine.disk;

@@ -228,17 +228,8 @@ fn small_facts_are_durable_in_order_and_large_ones_are_cut() {
     let channel = ChannelName::new("ch").unwrap();
     let at = |n: u64| Position { offset: 0, count: n as i64, log_id: LogId(n) };
     let intervals: Vec<_> = (1..4000).map(|n| Interval { start: LogId(2 * n), end: at(2 * n + 1) }).collect();
-    let image = CursorImage {
-        name: channel.clone(),
-        paused: true,
-        ordered: false,
-        first: false,
-        epoch: Epoch(4),
-        generation: 3,
-        confirmed: Position::START,
-        intervals: intervals.clone(),
-        handed: vec![],
-    };
+    let bare = CursorImage::new(channel.clone(), Epoch(4), 3, Position::START);
+    let image = CursorImage { paused: true, intervals: intervals.clone(), ..bare };
     let info = TopicInfo { name: TopicName::new("t").unwrap(), id: dir("t").topic_id, partitions: 1 };
     let topic = rig.store.log_topic_create(&info, 77, &mut rig.io);
     let first = rig.store.log_cursor(p, &image);

@@ -390,17 +390,7 @@ impl World {
             let start = crate::base::LogId(at.log_id.0 + 1);
             intervals.push(Interval { start, end: committed });
         }
-        let image = CursorImage {
-            name: name.clone(),
-            paused: false,
-            ordered: sync,
-            first: false,
-            epoch,
-            generation,
-            confirmed: at,
-            intervals,
-            handed: vec![],
-        };
+        let image = CursorImage { ordered: sync, intervals, ..CursorImage::new(name.clone(), epoch, generation, at) };
         self.check.on_made(&image);
         let node = &mut self.nodes[i];
         node.log.channels.insert(name.clone(), image.clone());

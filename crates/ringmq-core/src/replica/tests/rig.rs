@@ -223,15 +223,5 @@ pub fn log_of(epochs: &[u64]) -> ModelLog {
 
 pub fn cursor(name: &str, epoch: u64, generation: u64, confirmed: Position) -> CursorImage {
     let name = ChannelName::new(name).unwrap();
-    CursorImage {
-        name,
-        paused: false,
-        ordered: false,
-        first: false,
-        epoch: Epoch(epoch),
-        generation,
-        confirmed,
-        intervals: vec![],
-        handed: vec![],
-    }
+    CursorImage::new(name, Epoch(epoch), generation, confirmed)
 }

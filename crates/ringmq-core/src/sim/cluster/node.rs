@@ -6,16 +6,17 @@ use super::events::Happening;
 use super::plan::Coordination;
 use super::world::{MS, Phase, SECOND, World};
 use crate::base::NodeId;
-use crate::base::{CoreId, Epoch, FileId, Now, OpId, Ticks};
+use crate::base::{FileId, Now, OpId, Ticks};
 use crate::config::Settings;
 use crate::format::snapshot::Doubt;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::seam::cluster::{ClusterOptions, Fact};
 use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, MovedSession};
-use crate::shard::{Shard, ShardOptions};
+use crate::shard::Shard;
 use crate::sim::disk::{Faults, SimDisk};
 use crate::sim::node::world::{FORWARD_AFTER_MS, MSG_TIMEOUT_MS, SEGMENT_BYTES};
+use crate::sim::start::{NodeOptions, shards};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -282,30 +283,10 @@ impl World {
 
     fn make_shards(&mut self, n: usize, recovered: Recovered) -> Vec<Shard> {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
-        let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
-        let cores = journals.len() as u16;
+        let generation = recovered.generation;
         let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation, creates_topics: false });
-        let mut shards = vec![];
-        for (core, &journal) in journals.iter().enumerate() {
-            let core = CoreId(core as u16);
-            let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
-            shards.push(Shard::new(ShardOptions {
-                core,
-                cores,
-                settings: settings.clone(),
-                epoch: Epoch(generation),
-                journal,
-                topics: known.clone(),
-                partitions: own,
-                seed: self.rng.next_u64(),
-                connections_max: 0,
-                node_id: self.nodes[n].id.0,
-                cluster: cluster.clone(),
-                lent_min: self.plan.lent_min,
-                tls: None,
-            }));
-        }
-        shards
+        let node = NodeOptions { settings, node_id: self.nodes[n].id.0, cluster, lent_min: self.plan.lent_min };
+        shards(recovered, &mut self.rng, &node)
     }
 
     /// Power goes, or the process is killed. What was sent may still arrive.

@@ -11,15 +11,16 @@ use super::client::{Client, Role};
 use super::reach::Reach;
 use super::reader::{Kind, Place};
 use super::{Outcome, Plan};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Lent, Now, OpId, Peer, Rng, Ticks, TopicRef};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Lent, Now, OpId, Peer, Rng, Ticks, TopicRef};
 use crate::config::Settings;
 use crate::format::journal::RING_START;
 use crate::log::recovery::Recovered;
 use crate::metrics::stats::ShardStats;
 use crate::seam::event::{Effect, Effects, Event};
 use crate::seam::message::{MeshMessage, MovedSession, Ticket};
-use crate::shard::{Shard, ShardOptions};
+use crate::shard::Shard;
 use crate::sim::disk::{Faults, SimDisk};
+use crate::sim::start::{NodeOptions, shards};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -138,27 +139,8 @@ impl<'a> World<'a> {
         };
         settings.receive_in_place_bytes = if settings.tail_cache_bytes == 0 { 100 } else { 64 * 1024 };
         let settings = Arc::new(settings);
-        let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
-        let mut shards = vec![];
-        for (core, &journal) in journals.iter().enumerate() {
-            let core = CoreId(core as u16);
-            let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
-            shards.push(Shard::new(ShardOptions {
-                core,
-                cores,
-                settings: settings.clone(),
-                epoch: Epoch(generation),
-                journal,
-                topics: known.clone(),
-                partitions: own,
-                seed: rng.next_u64(),
-                connections_max: 0,
-                node_id: [7; 16],
-                cluster: None,
-                lent_min: plan.lent_min,
-                tls: None,
-            }));
-        }
+        let node = NodeOptions { settings, node_id: [7; 16], cluster: None, lent_min: plan.lent_min };
+        let shards = shards(recovered, rng, &node);
         book.wall_ms = wall_ms(now);
         disk.faults = plan.faults;
         disk.faults.capacity = if plan.space == 0 { 0 } else { disk.used_bytes() + plan.space };

@@ -432,17 +432,7 @@ fn numbers_out_of_bounds_are_malformed() {
     assert_eq!(outcome(inquire(4)), Ok(()));
     assert_eq!(outcome(inquire(3)), field("Inquire", "partitions"), "partition 3 of 3");
     assert_eq!(outcome(inquire(PartitionId::COUNT_MAX + 1)), field("Inquire", "partitions"));
-    let image = |intervals| CursorImage {
-        name: ChannelName::new("c").unwrap(),
-        paused: false,
-        ordered: false,
-        first: false,
-        epoch: Epoch(1),
-        generation: 1,
-        confirmed: AT,
-        intervals,
-        handed: vec![],
-    };
+    let image = |intervals| CursorImage { intervals, ..CursorImage::new(ChannelName::new("c").unwrap(), Epoch(1), 1, AT) };
     let interval = |start, end| Interval { start: LogId(start), end: Position { log_id: LogId(end), ..AT } };
     let cursors = |intervals| {
         let cursors = vec![image(intervals)];
