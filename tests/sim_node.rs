@@ -279,6 +279,7 @@ fn kept_seeds() {
             7014,
             ORDER_FAILING_DISK,
         ),
+        ("a REQ puts off what was deferred, before its publisher reads its answer", "FULL_DISK", 770_000_189, FULL_DISK),
         ("FINs of a channel that was deleted behind them are no damage", "REMOVALS_FULL_DISK", 20_054, REMOVALS_FULL_DISK),
     ];
     for (what, name, seed, plan) in kept {

@@ -122,6 +122,11 @@ impl Book {
         }
     }
 
+    /// Whether the channel has had the message.
+    pub(super) fn has_come(&self, channel: &ChannelKey, n: usize) -> bool {
+        self.place(n).is_some_and(|id| self.order.came.contains_key(&(channel.clone(), id)))
+    }
+
     /// An id that names no message, where others do: [`Order::names_a_message`] holds it against what comes later.
     fn is_copy(&self, topic: usize, at: MessagePlace) -> bool {
         self.has_copies() && (!self.is_named(topic, at) || self.order.aliases.contains(&(topic, at)))
