@@ -1,10 +1,10 @@
 //! Reading ahead of whoever reads on: up to [`RUNS_AHEAD`] runs are cached or being read behind the one that is handed out, and the
 //! disk has several of them to read at a time.
 //!
-//! Where a run's last whole batch ends is known when it is there, and the next one begins with that. So a read that *follows* another,
-//! while that is still under way, begins where its last whole batch ends if batches are as long as the one before, and is told the
-//! place later. What the first read has of a batch that was cut, the *head* of the second, is joined with the rest; that is the only
-//! copy. So it is with the tail of a run that is cached, when nothing was read behind it while it came.
+//! The end of a run's last whole batch is known when the run is there, and the next run begins with that. So a read that *follows*
+//! another, while that is still under way, begins where its last whole batch ends if batches are as long as the one before, and is
+//! told the place later. The bytes that the first read has of a batch that was cut, the *head* of the second, are joined with the rest;
+//! that is the only copy. The tail of a run that is cached is joined in the same way, when nothing was read behind it while it came.
 //!
 //! ```text
 //! segment  ...|== batch ==|== batch ==|== batch ==|== batch ==|...
@@ -31,7 +31,7 @@ const RUNS_AHEAD: usize = 3;
 const READS_FEW: usize = 8;
 
 /// How much of `ahead` to read, so that a run ends where a batch ends, if all are as long as `batch` from `before` bytes on.
-/// What is read of a batch that is not whole is read again.
+/// The part of a batch that is not whole is read again.
 pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
     match ahead.saturating_sub(before).checked_div(batch) {
         Some(count @ 1..) => block_up(before + count * batch).min(ahead),
@@ -102,7 +102,7 @@ impl Reader {
         head
     }
 
-    /// There is no use in another read of what stands there.
+    /// Whether another read of the place is of no use.
     fn is_settled(&self, log: &PartitionLog, p: PartitionIdx, offset: i64) -> bool {
         offset < log.start().offset
             || log.reading.is_under_way(offset)
@@ -135,7 +135,7 @@ impl Reader {
         true
     }
 
-    /// There is something more urgent than to read on, `ahead` runs from where somebody reads.
+    /// Whether something is more urgent than to read on, `ahead` runs from where somebody reads.
     fn is_crowded(&self, p: PartitionIdx, ahead: usize) -> bool {
         let reads_max = if ahead > 0 { READS_FEW } else { READS_MAX / 2 };
         let of_partition = self.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
@@ -188,13 +188,13 @@ impl Reader {
         walk.batch(&head.into())?.verify().map_err(Stop::Bad)
     }
 
-    /// What is read behind a read that brings no run is of no use.
+    /// Drops the reads that follow one that brings no run.
     pub(super) fn drop_followers(&mut self, key: u32) {
         let next = self.reads[key as usize].followed_by.take();
         self.drop_reads(next);
     }
 
-    /// Nobody can use this read, nor those that follow it.
+    /// Drops this read and those that follow it: nobody can use them.
     fn drop_reads(&mut self, mut next: Option<u32>) {
         while let Some(key) = next {
             let read = &mut self.reads[key as usize];

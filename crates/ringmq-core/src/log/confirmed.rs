@@ -1,4 +1,4 @@
-//! Which messages of a channel are confirmed: a position and the intervals beyond it, merged.
+//! Confirmed messages of a channel: a position and the intervals beyond it, merged.
 
 use crate::base::{LogId, Position};
 use crate::format::cursor::Interval;

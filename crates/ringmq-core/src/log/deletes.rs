@@ -1,10 +1,10 @@
-//! When the files of segments that nobody needs any more are deleted: at a bounded rate. A file system that discards what it frees
+//! Deletion of the files of segments that nobody needs any more, at a bounded rate. A file system that discards what it frees
 //! (ext4 mounted with `discard`) keeps the whole disk from reading and writing meanwhile, and those who read a backlog let go of
 //! as much as they read. Where the disk keeps the file of a segment for another one, nothing is freed and the next may go at once.
 //!
-//! What waits is deleted within about a minute however much it is: the rate rises with it. It is deleted at once where the disk is full,
-//! where the log begins anew, and at a stop. Nothing of it is remembered: it lies below the durable start, so a start after
-//! a crash deletes it ([`super::retention`]).
+//! Files that wait are deleted within about a minute however many they are: the rate rises with them. They are deleted at once where
+//! the disk is full, where the log begins anew, and at a stop. Nothing of them is remembered: they lie below the durable start, so a
+//! start after a crash deletes them ([`super::retention`]).
 
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
@@ -43,7 +43,7 @@ impl Deletes {
         self.bytes
     }
 
-    /// One that may be deleted now, at so many bytes per second; 0: as fast as it goes.
+    /// The next segment that may be deleted now, at so many bytes per second; 0: as fast as it goes.
     fn next(&mut self, now: Ticks, rate: u64) -> Option<Old> {
         if rate > 0 && self.next_at > now {
             return None;

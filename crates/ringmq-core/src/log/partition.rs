@@ -92,7 +92,7 @@ pub enum Closed {
 }
 
 impl PartitionLog {
-    /// One of which nothing exists yet.
+    /// Log of which nothing exists yet.
     pub fn empty(dir: Arc<PartitionDir>, epoch: Epoch, unix_ns: i64, limits: ProducerLimits) -> Self {
         let topic = TopicInfo { name: dir.topic.clone(), id: dir.topic_id, partitions: dir.partition.0 + 1 };
         let nothing = RecoveredPartition::empty(Arc::new(topic), dir, limits);
@@ -205,7 +205,7 @@ impl PartitionLog {
         self.batches.get(number).filter(|_| number < self.progress.durable().number)
     }
 
-    /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
+    /// End of the written part of the segment that holds `offset`; `None` when `offset` is beyond it.
     pub fn readable_limit(&self, offset: i64) -> Option<i64> {
         if self.is_truncating() {
             return None;

@@ -1,6 +1,6 @@
 //! Handing out batches: from memory, from the read cache, or by reading ahead from a segment.
 //!
-//! What comes from a disk is verified (crc, identity, offset, chain) before it is cached; a batch that fails is never
+//! A batch that comes from a disk is verified (crc, identity, offset, chain) before it is cached; a batch that fails is never
 //! handed out: the commit log says where the next one begins, and the reader is answered [`Fetch::Lost`].
 //! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
 //! batch alone, and the reader is answered [`Fetch::Held`] until then.

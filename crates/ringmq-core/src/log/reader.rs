@@ -33,7 +33,7 @@ pub(super) enum Purpose {
     Scrub,
 }
 
-/// One run being read.
+/// A run being read.
 pub(super) struct Read {
     pub p: PartitionIdx,
     pub purpose: Purpose,
@@ -41,7 +41,7 @@ pub(super) struct Read {
     pub offset: i64,
     /// Base offset of its segment.
     pub base: i64,
-    /// Where what is written of the segment ends.
+    /// End of what is written of the segment.
     pub limit: i64,
     /// File positions, whole blocks: where it begins and how far it goes.
     pub at: u64,
@@ -53,14 +53,14 @@ pub(super) struct Read {
     pub asked: usize,
     /// A long batch that waits for memory; it holds what was found.
     pub is_parked: bool,
-    /// Where in the file its first batch begins, or is expected to.
+    /// File position at which its first batch begins, or is expected to.
     pub first_at: u64,
     /// Bytes that the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
     pub head: Vec<u8>,
     /// The end of this read says where its first batch begins.
     pub follows: Option<u32>,
     pub followed_by: Option<u32>,
-    /// Nobody can tell where a batch begins in it: it goes when it comes.
+    /// True if nobody can tell where a batch begins in it: the read is dropped when it comes.
     pub is_useless: bool,
 }
 
@@ -138,7 +138,7 @@ impl Reader {
         self.reads.iter().any(|(_, r)| r.p == p)
     }
 
-    /// Nobody wants to read it any more.
+    /// Forgets a partition that nobody wants to read any more.
     pub fn forget(&mut self, p: PartitionIdx) {
         self.waiting.retain(|&q| q != p);
         self.called.retain(|&q| q != p);
@@ -318,7 +318,7 @@ impl Reader {
         if self.may_go_on(key) { self.parked.pop_front() } else { None }
     }
 
-    /// Somebody waits for room, or has been called and had no turn yet.
+    /// Whether somebody waits for room, or has been called and had no turn yet.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty() || !self.called.is_empty() || !self.parked.is_empty()
     }

@@ -32,7 +32,7 @@ struct TopicFile {
     retry_at: Option<Ticks>,
     /// The files are written once those of the same topic with fewer partitions are.
     is_behind: bool,
-    /// There was no space for the file when it was allocated last.
+    /// True if there was no space for the file when it was allocated last.
     lacks_space: bool,
 }
 

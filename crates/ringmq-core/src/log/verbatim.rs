@@ -64,13 +64,13 @@ struct Read {
     want: Option<Want>,
     next: Position,
     base: i64,
-    /// Where what was written of the segment ended.
+    /// End of what was written of the segment when the read began.
     limit: i64,
     /// The first piece holds `next`.
     pieces: Pieces,
     /// The reader went on with the run: the disk reads ahead.
     is_sequential: bool,
-    /// Nobody can go on with it: it goes when nothing of it is under way.
+    /// True if nobody can go on with it: the read is dropped when nothing of it is under way.
     is_over: bool,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Damaged {
     pub pumps: bool,
 }
 
-/// What the store does next.
+/// Next step of the store.
 pub(super) enum Next {
     Done,
     /// Reads that wait may begin: [`Verbatim::pump`].
@@ -155,12 +155,12 @@ impl Verbatim {
         self.is_stopping = true;
     }
 
-    /// Somebody waits for a read of the partition, or an operation is under way.
+    /// Whether somebody waits for a read of the partition, or an operation is under way.
     pub fn reads(&self, p: PartitionIdx) -> bool {
         self.reads.iter().any(|(_, r)| r.p == p && !r.is_idle())
     }
 
-    /// Nobody wants to read it any more.
+    /// Forgets a partition that nobody wants to read any more.
     pub fn forget(&mut self, p: PartitionIdx) {
         self.waiting.retain(|w| w.p != p);
         self.drop_ahead(p);

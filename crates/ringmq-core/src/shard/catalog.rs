@@ -1,4 +1,4 @@
-//! What there is on this core, for discovery: topics and channels as they come and go, told to the HTTP thread once per turn.
+//! Topics and channels of this core as they come and go, for discovery: told to the HTTP thread once per turn.
 //!
 //! Publishes and deliveries never come here: a change is the creation or the end of a topic or a channel.
 

@@ -152,7 +152,7 @@ impl Sink for Outputs<'_> {
 }
 
 impl Shard {
-    /// One round over the channels that may have something; those that have more stay in the list.
+    /// Delivers in one round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
         self.engine.settle_copies(now);
         self.engine.resume_guests();

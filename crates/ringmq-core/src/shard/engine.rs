@@ -171,7 +171,7 @@ impl Engine {
         Ok(idx)
     }
 
-    /// What the store says.
+    /// Takes a notice of the store.
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
             Notice::Durable { p, end, tickets_upto } => match self.partitions.get_mut(p).alone_mut() {
@@ -262,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// What other cores, the HTTP thread and the coordinator ask of this core, and what they answer.
+    /// Takes a request, or an answer, of another core or of the HTTP thread.
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
         match message {
             MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic_with(now, &name, partitions) {

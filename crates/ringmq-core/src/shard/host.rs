@@ -1,4 +1,4 @@
-//! What the sessions of a core ask of it.
+//! Requests of this core's NSQ sessions.
 
 use super::engine::{Attempt, Engine};
 use super::questions::Question;

@@ -156,7 +156,7 @@ impl Conn {
     }
 }
 
-/// One core's whole state.
+/// Whole state of a core.
 pub struct Shard {
     engine: Engine,
     conns: IdMap<ConnId, Conn>,
@@ -549,7 +549,7 @@ impl Shard {
         }
     }
 
-    /// What a touched connection has for its socket.
+    /// Sends the output of a touched connection.
     fn flush(&mut self, now: Now, conn: ConnId, out: &mut Effects) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;

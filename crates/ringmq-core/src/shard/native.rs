@@ -1,4 +1,4 @@
-//! What native sessions ask of their core. Everything of a partition is asked on the partition's own core: a client
+//! Native clients, and requests of their sessions. Everything of a partition is asked on the partition's own core: a client
 //! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
 
 mod host;
@@ -73,7 +73,7 @@ impl NativeClients {
     }
 }
 
-/// One subscription of a native connection.
+/// Subscription of a native connection.
 #[derive(Debug)]
 pub(super) struct NativeSub {
     pub number: u32,
@@ -85,7 +85,7 @@ pub(super) struct NativeSub {
     sent: u64,
 }
 
-/// Where a request's partition is.
+/// Place of a request's partition.
 enum Located {
     Here(PartitionIdx),
     /// The topic is being created.

@@ -50,14 +50,14 @@ pub(super) struct Changes {
     orders: Vec<Orderer>,
 }
 
-/// One that waits until another change of the channel is final.
+/// Change that waits until another change of the channel is final.
 struct Operator {
     set: ChangeChannel,
     core: CoreId,
     ticket: Ticket,
 }
 
-/// One whose channel is there and not final yet.
+/// Creation whose channel is there and not final yet.
 struct Creator {
     request: CursorRequest,
     core: CoreId,
@@ -66,7 +66,7 @@ struct Creator {
     is_first: bool,
 }
 
-/// One that waits until another change of the channel's cursor is final, and makes it ordered or ordinary.
+/// Change of the order that waits until another change of the channel's cursor is final.
 struct Orderer {
     key: ChannelKey,
     set: SetOrder,

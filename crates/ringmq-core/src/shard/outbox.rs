@@ -1,6 +1,6 @@
-//! What a step leaves for others: effects for the runtime, and what the core's own machines have yet to hear.
+//! The things that a step leaves for others: effects for the runtime, and news that the core's own machines have yet to hear.
 //!
-//! The engine fills it. The shard settles it (notices of the store, answers to sessions, connections that try again) until nothing is
+//! The engine fills the outbox. The shard settles it (notices of the store, answers to sessions, connections that try again) until nothing is
 //! left, and then hands the effects to the runtime, disk operations first.
 
 use super::catalog::Catalog;
@@ -21,13 +21,13 @@ use std::sync::Arc;
 pub(super) enum Heard {
     Answer(ReplySlot, Result<(), PublishError>),
     InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
-    /// What the auth server says, or why there is no answer.
+    /// Answer of the auth server, or why there is none.
     Authorized(Result<Arc<Grants>, String>),
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
     /// The answer to a native request.
     Native(u64, NativeAnswer),
-    /// What a native subscription, by its number, reads is led by another node, or is no more; in words.
+    /// End of a native subscription, by its number: another node leads the partition, or the channel is no more; in words.
     NativeEnded(u32, &'static str),
     /// The channel that the connection has subscribed to was deleted.
     ChannelDeleted,

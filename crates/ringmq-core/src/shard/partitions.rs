@@ -119,13 +119,13 @@ impl ChannelState {
     }
 }
 
-/// Who decides what is committed.
+/// Decider of what is committed.
 enum Role {
     /// The node is alone.
     Alone(Replica),
-    /// One of the replicas of a cluster's partition, perhaps the only one.
+    /// Replica of a cluster's partition, perhaps the only one.
     Member(Box<Seat>),
-    /// One whose topic the cluster deleted: nothing is decided any more, and nothing served.
+    /// Replica of a topic that the cluster deleted: nothing is decided any more, and nothing served.
     Retired { committed: Position },
 }
 

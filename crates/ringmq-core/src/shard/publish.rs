@@ -24,7 +24,7 @@ use crate::seam::{
 use crate::session::ReplySlot;
 use crate::session::native::NativeAnswer;
 
-/// What a publish to another core costs in memory, at both ends, beside its bodies.
+/// Memory that a publish to another core takes, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
 
 /// Whether so many bodies of so many bytes fit no batch. Many small messages take more in a batch than on the wire, so the protocol's
@@ -387,7 +387,7 @@ impl Engine {
         self.waiting.park(Parked { since: now.ticks, publisher, partition, bodies }, &mut self.timers);
     }
 
-    /// There is space again: whoever waits for it tries again, the oldest first.
+    /// Tries again the publishes that waited for space, the oldest first.
     pub fn retry_waiting(&mut self, now: Now) {
         while let Some(p) = self.waiting.take_parked() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());

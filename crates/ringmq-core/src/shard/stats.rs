@@ -1,4 +1,4 @@
-//! What this core contributes to /stats.
+//! The part of /stats that this core contributes.
 
 use super::Shard;
 use crate::base::topic::home_core;
@@ -6,7 +6,7 @@ use crate::base::{ChannelName, TopicName, TopicRef};
 use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
 
 impl Shard {
-    /// What is wrong with this core, a sentence each: any of it makes /ping fail.
+    /// Faults of this core, a sentence each: any of them makes /ping fail.
     fn health(&self) -> Vec<String> {
         let mut sick = self.engine.store.health();
         // The store tells it too, but a notice may still be on its way.

@@ -1,4 +1,4 @@
-//! What a core still takes, and how it stops: answers first, then its connections and links, then its store.
+//! Stages of a core's stop, and what it still takes: first the answers, then its connections and links, then its store.
 //!
 //! ```text
 //! Running ─ Event::Stop ─> Answering ─ all answered, or 2 s ─> Closing ─ all closed, or 2 s ─> Flushing ─ the store is done ─> Stopped

@@ -1,4 +1,4 @@
-//! What /stats says of a replica.
+//! Figures of replicas and links for /stats.
 
 use super::Cluster;
 use super::roles::role_of;
