@@ -5,7 +5,7 @@ use super::cursors::{CursorChange, Finisher};
 use super::engine::Engine;
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
-use crate::base::{CoreId, LogId, Now, PartitionId, Position, SubId};
+use crate::base::{CoreId, LogId, Now, PartitionId, SubId};
 use crate::channel::Channel;
 use crate::codec::peer::message::Relayed;
 use crate::format::cursor::CursorImage;
@@ -319,12 +319,7 @@ impl Engine {
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {
-        let collect_start: Position = self.store.collect_start(idx);
-        let partition = self.partitions.get_mut(idx);
-        if std::mem::take(&mut partition.low_water_stale) {
-            let low = partition.low_water(collect_start);
-            self.store.set_low_water(idx, low);
-        }
+        self.partitions.get_mut(idx).update_low_water(idx, &mut self.store);
     }
 
     /// The turn's messages for clients of other cores and nodes go on their way.

@@ -1,5 +1,5 @@
 //! Changes of a channel in one partition that an operator asks for: it is created, paused, deleted, made ordered or ordinary again. (To
-//! empty it is to set its offset to the end.)
+//! empty it is to set its offset to the end.) And of the topic in the partition: it is emptied ([`topic_empty`](super::topic_empty)).
 //!
 //! ```text
 //! ChangeChannel, SetOrder ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled
@@ -22,11 +22,12 @@ use super::engine::Engine;
 use super::offsets::Offsets;
 use super::outbox::Heard;
 use super::partitions::{ChannelKey, Partitions};
+use super::removal::Asker;
 use super::replication::loss::Acceptances;
 use super::timers::Timer;
-use super::topic_empty::Emptying;
-use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId};
-use crate::log::PartitionIdx;
+use super::topic_empty::{Emptied, Emptying};
+use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use crate::log::{PartitionIdx, RecordTicket};
 use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
 use crate::seam::{
     message::{MeshMessage, Ticket},
@@ -295,6 +296,58 @@ impl Engine {
         let orders = &mut self.operators.changes.orders;
         for Orderer { set, core, ticket, .. } in orders.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
             self.set_order(now, set, core, ticket);
+        }
+    }
+
+    // ---- emptying
+
+    /// Goes on with topics that are to be emptied: a change of a channel was settled.
+    pub(super) fn go_on_emptying(&mut self) {
+        for (topic, partition, asker) in self.operators.emptying.take_waiting() {
+            self.empty_topic(&topic, partition, asker);
+        }
+    }
+
+    pub(super) fn empty_topic(&mut self, topic: &TopicRef, partition: PartitionId, asker: Asker) {
+        let may = self.may_empty(topic);
+        let Engine { operators, partitions, store, copies, .. } = self;
+        match may.map(|()| operators.emptying.empty((topic, partition), asker, partitions, store, copies)) {
+            Ok(Emptied::Logged) => self.syncs.is_unpacked = true,
+            Ok(Emptied::Waits) => {}
+            Ok(Emptied::Nothing) => self.answer_askers(vec![asker], Ok(())),
+            Err(error) => self.answer_askers(vec![asker], Err(error)),
+        }
+    }
+
+    fn may_empty(&self, topic: &TopicRef) -> Result<(), PublishError> {
+        if self.is_clustered() {
+            return Err(PublishError::NotLeader);
+        }
+        self.life.check_running()?;
+        self.life.check_writable()?;
+        match () {
+            () if self.is_frozen(topic) => Err(PublishError::TopicGone),
+            () if !self.store.takes_changes() => Err(PublishError::DiskFull),
+            () => Ok(()),
+        }
+    }
+
+    /// Records up to here are durable.
+    pub(super) fn emptied_up_to(&mut self, upto: RecordTicket) {
+        while let Some(asker) = self.operators.emptying.pop_durable(upto) {
+            self.answer_askers(vec![asker], Ok(()));
+        }
+    }
+
+    /// No record becomes durable any more: the last ones may be in the journal or not.
+    pub(super) fn emptying_failed(&mut self) {
+        let askers = self.operators.emptying.take_askers();
+        self.answer_askers(askers, Err(PublishError::Unknown));
+    }
+
+    pub(super) fn answer_askers(&mut self, askers: Vec<Asker>, result: Result<(), PublishError>) {
+        for (core, ticket) in askers {
+            self.pass(core, MeshMessage::TopicChanged { ticket, result });
         }
     }
 

@@ -9,7 +9,7 @@ use super::replication::{Origin, Seat};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::format::cursor::{CursorImage, Interval};
-use crate::log::{AppendTicket, CursorSource, PartitionIdx};
+use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
 use crate::replica::Replica;
 use crate::seam::{message::Ticket, outcome::PublishError};
 use crate::session::ReplySlot;
@@ -249,6 +249,14 @@ impl Partition {
 
     pub fn channel(&self, name: &str) -> Option<u32> {
         self.channels.iter().find(|(_, c)| &*c.name == name).map(|(key, _)| key as u32)
+    }
+
+    /// Tells the store where the low water stands, if that may have changed.
+    pub fn update_low_water(&mut self, idx: PartitionIdx, store: &mut Store) {
+        if std::mem::take(&mut self.low_water_stale) {
+            let low = self.low_water(store.collect_start(idx));
+            store.set_low_water(idx, low);
+        }
     }
 
     /// Everything before it is confirmed by every channel, and is none's that begins where the topic was paused.
