@@ -47,7 +47,10 @@ pub async fn take(query: &Query) -> Result<Reply, Failure> {
 
 /// The samples with names, compressed as pprof wants them.
 fn encode(guard: &ProfilerGuard<'_>) -> Result<Vec<u8>, Failure> {
-    let profile = guard.report().build().and_then(|report| report.pprof()).map_err(cannot)?;
+    let profile = guard.report().build().and_then(|report| report.pprof());
+    // The table of names takes as much memory as the node.
+    backtrace::clear_symbol_cache();
+    let profile = profile.map_err(cannot)?;
     let mut compressed = GzEncoder::new(Vec::new(), Compression::fast());
     let written = compressed.write_all(&profile.encode_to_vec());
     written.and_then(|()| compressed.finish()).map_err(|error| cannot(error.into()))
