@@ -1,7 +1,7 @@
 //! The things that a step leaves for others: effects for the runtime, and news that the core's own machines have yet to hear.
 //!
-//! The engine fills the outbox. The shard settles it (notices of the store, answers to sessions, connections that try again) until nothing is
-//! left, and then hands the effects to the runtime, disk operations first.
+//! The engine fills the outbox. The shard settles it (notices of the store, answers to sessions, connections that try again) until
+//! nothing is left, and then hands the effects to the runtime, disk operations first.
 
 use super::catalog::Catalog;
 use crate::base::{ConnId, CoreId};
