@@ -373,7 +373,9 @@ impl Book {
     pub(super) fn comes_again(&mut self, channel: &ChannelKey, partition: u16, at: LogId, since: &BTreeSet<usize>) {
         let again = self.stored_from(channel.0, partition, at);
         let Some(known) = self.channels.get_mut(channel) else { return };
-        again.iter().filter(|n| !since.contains(n)).for_each(|n| drop(known.finished.remove(n)));
+        for n in again.iter().filter(|n| !since.contains(n)) {
+            known.finished.remove(n);
+        }
     }
 
     /// Messages that are known to stand there or behind. The place of a copy counts for none: the copy is for one channel alone.
