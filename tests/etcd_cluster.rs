@@ -414,6 +414,164 @@ fn partitions_are_added_under_publishers_and_consumers() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
+/// Any node takes them, also one that leads nothing of the topic.
+#[test]
+fn channels_are_changed_at_any_node_and_a_topic_leaves_them_to_operators() {
+    let etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let post = |node: usize, path: &str, status: &str| {
+        let answer = cluster.nodes[node].post(path, b"").expect("it answers");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    };
+    post(0, "/topic/create?topic=orders&partition_num=6&disable_channel_auto_create=true", "200");
+    post(0, "/topic/create?topic=single&disable_channel_auto_create=true", "200");
+    let leaders: BTreeSet<usize> = (0..6).map(|partition| cluster.leader("orders", partition)).collect();
+    assert!(leaders.len() > 1, "several nodes lead: {leaders:?}");
+    let leader = cluster.leader("single", 0);
+    let (other, third) = ((leader + 1) % 3, (leader + 2) % 3);
+    let subscribe = |node: usize, topic: &str| {
+        let mut client = Client::connect(cluster.nodes[node].tcp()).expect("it listens");
+        client.write(format!("SUB {topic} c\n").as_bytes()).expect("it listens");
+        match client.read().expect("it answers") {
+            Frame::Response(_) => Ok(client),
+            Frame::Error(text) => Err(text),
+            other => panic!("{other:?}"),
+        }
+    };
+    let is_refused =
+        |node, topic: &str| subscribe(node, topic).is_err_and(|error| error.starts_with("E_SUB_CHANNEL_NOT_REGISTERED"));
+    for topic in ["orders", "single"] {
+        let of = |operation: &str| format!("/channel/{operation}?topic={topic}&channel=c");
+        assert!((0..3).all(|node| is_refused(node, topic)), "at leaders, and through a relay");
+        post(other, &of("pause"), "404");
+        post(other, &of("create"), "200");
+        post(third, &of("create"), "200");
+        (0..3).for_each(|node| drop(subscribe(node, topic).expect("the channel is there")));
+        post(other, &of("pause"), "200");
+        let mut client = subscribe(third, topic).expect("the channel is there");
+        client.write(b"RDY 100\n").expect("it listens");
+        let mut publisher = Publisher::new(&cluster, topic);
+        publisher.publish(30);
+        client.set_read_timeout(Duration::from_millis(300)).expect("it is a socket");
+        assert!(client.message().is_err(), "it is paused in all partitions");
+        // Less than a heartbeat, which would be read as a sign of life.
+        client.set_read_timeout(Duration::from_secs(20)).expect("it is a socket");
+        post(third, &of("unpause"), "200");
+        let mut missing: BTreeSet<Vec<u8>> = publisher.acknowledged.iter().cloned().collect();
+        while !missing.is_empty() {
+            let message = client.message().expect("it goes on in all partitions");
+            missing.remove(&message.body);
+            client.finish(&message.id).expect("it listens");
+        }
+        post(other, &format!("/topic/pause?topic={topic}"), "200");
+        publisher.publish(10);
+        post(third, &of("pause"), "200");
+        post(other, &format!("/topic/unpause?topic={topic}"), "200");
+        post(other, &of("empty"), "200");
+        post(third, &of("unpause"), "200");
+        publisher.publish(1);
+        let message = client.message().expect("it goes on");
+        assert_eq!(Some(&message.body), publisher.acknowledged.last(), "what came before is gone in all partitions");
+        post(third, &of("delete"), "200");
+        assert!((0..3).all(|node| is_refused(node, topic)));
+        post(other, &of("delete"), "404");
+    }
+    // The tool asks one node for all of them, also where it knows several.
+    let addresses: Vec<String> = cluster.nodes.iter().map(|node| format!("--nsqd-http-address={}", node.http())).collect();
+    let ringmq = |operation: &str| {
+        let all = addresses.iter().map(String::as_str);
+        cluster.nodes[0].run(&["channel", operation, "--yes", "orders", "c"].into_iter().chain(all).collect::<Vec<_>>());
+    };
+    ringmq("create");
+    (0..3).for_each(|node| drop(subscribe(node, "orders").expect("the channel is there")));
+    ringmq("delete");
+    assert!((0..3).all(|node| is_refused(node, "orders")));
+    post(1, "/topic/meta/update?topic=orders&disable_channel_auto_create=false", "200");
+    until(|| (0..3).all(|node| subscribe(node, "orders").is_ok()), || "subscriptions make channels again".into());
+}
+
+/// Of HTTP and of NSQ clients, at the leader and at nodes that forward; another limit holds without a restart.
+#[test]
+fn a_topic_has_limits_of_its_own() {
+    let etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let post = |node: usize, path: &str, body: &[u8]| {
+        let answer = cluster.nodes[node].post(path, body).expect("it answers");
+        let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+        (status, answer)
+    };
+    let is_answered = |node: usize, path: &str, body: &[u8], status: &str, code: &str| {
+        let answer = post(node, path, body);
+        assert!(answer.0 == status && answer.1.contains(code), "{path} at node {node}: {}", answer.1);
+    };
+    is_answered(0, "/topic/create?topic=orders&max_msg_size=8&max_defer=1000", b"", "200", "");
+    cluster.leader("orders", 0);
+    let told = |node: usize, command: &[u8]| {
+        let mut client = Client::connect(cluster.nodes[node].tcp()).expect("it listens");
+        client.write(command).expect("it listens");
+        match client.read().expect("it answers") {
+            Frame::Response(text) => String::from_utf8_lossy(&text).into_owned(),
+            Frame::Error(text) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let publish = |node: usize, body: &[u8]| told(node, &node::command_with_body("PUB orders", body));
+    let defer = |node: usize, ms: u32| told(node, &node::command_with_body(&format!("DPUB orders {ms}"), b"x"));
+    for node in 0..3 {
+        let within = [publish(node, b"12345678"), defer(node, 1000)];
+        assert_eq!(within, ["OK", "OK"], "node {node}");
+        let (long, late) = (publish(node, b"123456789"), defer(node, 1001));
+        assert!(long.starts_with("E_BAD_MESSAGE PUB failed message too big 9 > 8"), "node {node}: {long}");
+        assert!(late.starts_with("E_INVALID DPUB failed delay 1001 ms is out of range"), "node {node}: {late}");
+        is_answered(node, "/pub?topic=orders", b"123456789", "413", "MSG_TOO_BIG");
+        is_answered(node, "/mpub?topic=orders", b"1\n123456789\n", "413", "MSG_TOO_BIG");
+        is_answered(node, "/pub?topic=orders&defer=1001", b"x", "400", "INVALID_DEFER");
+        is_answered(node, "/pub?topic=orders&defer=1000", b"12345678", "200", "OK");
+    }
+    is_answered(1, "/topic/meta/update?topic=orders&max_msg_size=4&max_defer=0", b"", "200", "");
+    for node in 0..3 {
+        until(|| publish(node, b"12345").starts_with("E_BAD_MESSAGE"), || format!("node {node} has the tighter limit"));
+        assert_eq!([publish(node, b"1234"), defer(node, 60_000)], ["OK", "OK"], "node {node}");
+    }
+}
+
+/// The nodes' own records come once a minute: what one of them takes is written by this test.
+#[test]
+fn a_leader_moves_from_a_node_that_takes_much_more_than_others() {
+    let etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let answer = cluster.nodes[0].post("/topic/create?topic=orders&partition_num=6", b"").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let list = |what: &str| -> Vec<serde_json::Value> {
+        let text = cluster.nodes[0].run(&["cluster", what, "--json", &format!("--etcd-endpoints={}", etcd.url())]);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    };
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let leaders = || list("partitions").iter().map(|p| text(&p["leader"])).collect::<Vec<String>>();
+    let is_spread = || {
+        let leaders = leaders();
+        leaders.len() == 6 && leaders.iter().all(|name| leaders.iter().filter(|n| *n == name).count() == 2)
+    };
+    until(is_spread, || format!("each node leads two: {:?}", leaders()));
+    let before = leaders();
+    let busy = &before[0];
+    let nodes = list("nodes");
+    let id = nodes.iter().find(|n| text(&n["name"]) == *busy).map(|n| text(&n["id"])).expect("it is a node");
+    let base64 = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
+    let found = etcd.post("/v3/kv/range", &format!(r#"{{"key":"{}"}}"#, base64("/ringmq/main/topic/orders")));
+    let found: serde_json::Value = serde_json::from_str(found.split("\r\n\r\n").nth(1).expect("a body")).expect("it is JSON");
+    let record = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text(&found["kvs"][0]["value"]));
+    let record: serde_json::Value = serde_json::from_slice(&record.expect("it is base64")).expect("it is JSON");
+    let busiest = serde_json::json!([{ "topic": record["id"], "partition": 0, "kib_per_s": 4000 }]);
+    let load = serde_json::json!({ "v": 1, "kib_per_s": 9000, "busiest": busiest }).to_string();
+    let put = format!(r#"{{"key":"{}","value":"{}"}}"#, base64(&format!("/ringmq/main/load/{id}")), base64(&load));
+    assert!(etcd.post("/v3/kv/put", &put).contains("200 OK"));
+    until(|| leaders()[0] != *busy, || format!("another node leads the busiest partition: {:?}", list("partitions")));
+    let count = leaders().iter().filter(|name| *name == busy).count();
+    assert_eq!(count, 1, "one leader moves for one record: {before:?} {:?}", leaders());
+    Publisher::new(&cluster, "orders").publish(30);
+}
+
 fn bytes_below(folder: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
     let of = |entry: std::io::Result<std::fs::DirEntry>| {

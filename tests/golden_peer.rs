@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, ProducerId, TopicId, TopicName};
 use ringmq::codec::frame::Header;
+use ringmq::codec::native::Start;
 use ringmq::codec::peer::message::*;
 use ringmq::codec::peer::*;
 use ringmq::format::cursor::{CursorImage, Interval};
@@ -142,6 +143,47 @@ fn relays() -> Vec<Addressed> {
     all.map(|relayed| addressed(1, Body::Relay(relayed))).into()
 }
 
+/// What operators do to channels, and what became of it.
+fn changes() -> Vec<Body> {
+    let asker = |ticket| Asker { generation: 17, core: CoreId(3), ticket };
+    let offset = |to, from| Changing::SetOffset { to, from, force: from.is_none() };
+    let all = [
+        Changing::Create { first: None, is_alone: false },
+        Changing::Create { first: Some(false), is_alone: true },
+        Changing::Create { first: Some(true), is_alone: false },
+        Changing::Delete,
+        Changing::Pause,
+        Changing::Unpause,
+        Changing::SetOrder(true),
+        Changing::SetOrder(false),
+        offset(Start::Default, None),
+        offset(Start::Oldest, None),
+        offset(Start::Newest, None),
+        offset(Start::Offset(4096), None),
+        offset(Start::Count(7), None),
+        offset(Start::LogId(LogId(9)), Some(LogId(5))),
+        offset(Start::Timestamp(-1), None),
+    ];
+    let names = [ChannelName::new("mail").unwrap(), ChannelName::topic_pause()];
+    let change = |(n, what): (usize, Changing)| {
+        Body::Change(Change { asker: asker(n as u64), channel: names[n % names.len()].clone(), what })
+    };
+    let answers = [
+        Ok(ChangeDone::default()),
+        Ok(ChangeDone { is_first: true, at: None }),
+        Ok(ChangeDone { is_first: false, at: Some(at(3)) }),
+        Err(NotChanged::NoPartition),
+        Err(NotChanged::NoChannel),
+        Err(NotChanged::NotFirstClient),
+        Err(NotChanged::HasClients),
+        Err(NotChanged::NoPlace),
+        Err(NotChanged::Unreadable),
+        Err(NotChanged::Failed(Outcome::NotLeader)),
+    ];
+    let answers = answers.map(|result| Body::Changed(Changed { asker: asker(1), result }));
+    all.into_iter().enumerate().map(change).chain(answers).collect()
+}
+
 /// Every message, by lane; those of a turn for several partitions among them.
 fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let batch = |n: u8| Bytes::from(vec![n; 100]);
@@ -181,7 +223,7 @@ fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let refused = refusals().into_iter().map(|e| addressed(3, Body::Refused(e)));
     let of = |bodies: Vec<Body>| bodies.into_iter().map(|body| addressed(3, body)).collect();
     vec![
-        (Lane::Control, of(control)),
+        (Lane::Control, of(control.into_iter().chain(changes()).collect())),
         (Lane::Data, data.chain(refused).chain(forwards()).chain(relays()).collect()),
         (Lane::CatchUp, of(catch_up)),
     ]
@@ -203,7 +245,7 @@ fn encoded() -> Vec<u8> {
 }
 
 /// Hash of the recorded frames.
-const FROZEN: u32 = 0x82be_9e6d;
+const FROZEN: u32 = 0x820f_a962;
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {

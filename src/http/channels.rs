@@ -15,7 +15,7 @@ use crate::{
     codec::native::Start,
     seam::{
         message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOrder},
-        outcome::{PublishError, SetOffsetError},
+        outcome::SetOffsetError,
     },
 };
 use hyper::StatusCode;
@@ -117,14 +117,13 @@ impl Operation {
     }
 }
 
-/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that this node leads and that have the channel,
-/// partition 0 first, since it says what stands in the others. `None`: all of the topic's. Else it is said which, since another node has
-/// to be asked for the rest.
-pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<Option<String>, Failure> {
+/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that have the channel, partition 0 first, since it
+/// says what stands in the others.
+pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<(), Failure> {
     let named = Named::of(query?)?;
     let is_alone = named.partition.is_some();
     let (topic, partitions) = named.find(node).await?;
-    let (mut done, mut elsewhere, mut first) = (Vec::new(), Vec::new(), None);
+    let (mut done, mut first) = (Vec::new(), None);
     for &partition in &partitions {
         let change = match operation {
             Operation::Create => Some(ChannelChange::Create { first, is_alone }),
@@ -156,23 +155,13 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
             }
             Some(CoreAnswer::ChannelChanged(Err(error)) | CoreAnswer::OffsetSet(Err(error))) => match error {
                 SetOffsetError::NoChannel => continue,
-                SetOffsetError::Failed(PublishError::NotLeader) => {
-                    elsewhere.push(partition.0);
-                    continue;
-                }
                 error => refused(error),
             },
             _ => no_answer(),
         };
         return Err(half_done(failure, partition, &done, &partitions));
     }
-    match (done.is_empty(), elsewhere.is_empty()) {
-        (false, true) => Ok(None),
-        (false, false) => Ok(Some(serde_json::json!({ "partitions": done, "led_elsewhere": elsewhere }).to_string())),
-        // That there is no such channel is said only of all partitions.
-        (true, false) => Err(core_failure(PublishError::NotLeader)),
-        (true, true) => Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")),
-    }
+    if done.is_empty() { Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")) } else { Ok(()) }
 }
 
 /// Says which of several partitions failed, and in which it was done; those behind were not asked.

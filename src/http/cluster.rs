@@ -30,6 +30,7 @@ pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
         retention_ms: retention(query)?.flatten(),
         retention_bytes: number(query, "retention_bytes")?,
         ordered: flag(query, "orderedmulti")?.unwrap_or(false),
+        channels_by_operator: flag(query, "disable_channel_auto_create")?.unwrap_or(false),
         max_msg_size: limit(query, "max_msg_size")?.flatten(),
         max_defer_ms: limit(query, "max_defer")?.flatten(),
     };
@@ -62,6 +63,7 @@ pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
         retention_ms: retention(&query)?,
         retention_bytes: bytes.map(|bytes| Some(bytes).filter(|bytes| *bytes > 0)),
         ordered: flag(&query, "orderedmulti")?,
+        channels_by_operator: flag(&query, "disable_channel_auto_create")?,
         max_msg_size: limit(&query, "max_msg_size")?,
         max_defer_ms: limit(&query, "max_defer")?,
     };

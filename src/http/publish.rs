@@ -261,6 +261,7 @@ pub fn core_failure(error: PublishError) -> Failure {
         PublishError::NoPartition => (StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
         PublishError::TopicNotExist => (StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND"),
+        PublishError::NotRegistered => (StatusCode::FORBIDDEN, "CHANNEL_NOT_REGISTERED"),
         PublishError::NotLeader | PublishError::NotRelayed => (StatusCode::MISDIRECTED_REQUEST, "E_FAILED_ON_NOT_LEADER"),
         PublishError::NotWritable(_) => (StatusCode::SERVICE_UNAVAILABLE, "E_FAILED_ON_NOT_WRITABLE"),
     };

@@ -135,16 +135,14 @@ pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, beg
         "/cluster/node/remove" => cluster::remove_node(node, query).await,
         "/cluster/node/drain" | "/cluster/node/undrain" => cluster::drain(node, query, path == "/cluster/node/drain").await,
         "/topic/pause" | "/topic/unpause" => match topics::pause(node, query, path == "/topic/pause").await {
-            Ok(None) => return versioned(Reply::default()),
-            Ok(Some(answer)) => return json(answer),
+            Ok(()) => return versioned(Reply::default()),
             Err(failure) => Err(failure),
         },
         "/channel/create" | "/channel/delete" | "/channel/empty" | "/channel/pause" | "/channel/unpause" => {
             let operation = channels::Operation::of(path).expect("it is one of these");
             match channels::operate(node, query, operation).await {
                 // As nsqd's: without a word, and without its type.
-                Ok(None) => return versioned(Reply::default()),
-                Ok(Some(answer)) => return json(answer),
+                Ok(()) => return versioned(Reply::default()),
                 Err(failure) => Err(failure),
             }
         }

@@ -74,14 +74,14 @@ pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Fai
     Ok(())
 }
 
-/// `POST /topic/pause` and `/topic/unpause?topic=...`: what is published from now on stays with the topic, in all partitions that this node
-/// leads, one after the other. The answer says which where another node has to be asked for the rest.
+/// `POST /topic/pause` and `/topic/unpause?topic=...`: what is published from now on stays with the topic, in one partition after the
+/// other.
 ///
 /// A pause is a cursor of the partition, so it is made and removed as a channel's is.
-pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> Result<Option<String>, Failure> {
+pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> Result<(), Failure> {
     let topic = find_topic(node, existing(&query?)?).await?;
     let (channel, partitions) = (ChannelName::topic_pause(), (0..topic.partitions).map(PartitionId).collect::<Vec<_>>());
-    let (mut done, mut elsewhere) = (Vec::new(), Vec::new());
+    let mut done = Vec::new();
     for &partition in &partitions {
         let change = match paused {
             true => ChannelChange::Create { first: Some(false), is_alone: true },
@@ -95,20 +95,12 @@ pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> 
                 done.push(partition.0);
                 continue;
             }
-            Some(CoreAnswer::ChannelChanged(Err(SetOffsetError::Failed(PublishError::NotLeader)))) => {
-                elsewhere.push(partition.0);
-                continue;
-            }
             Some(CoreAnswer::ChannelChanged(Err(error))) => refused(error),
             _ => no_answer(),
         };
         return Err(half_done(failure, partition, &done, &partitions));
     }
-    match (done.is_empty(), elsewhere.is_empty()) {
-        (_, true) => Ok(None),
-        (false, false) => Ok(Some(serde_json::json!({ "partitions": done, "led_elsewhere": elsewhere }).to_string())),
-        (true, false) => Err(core_failure(PublishError::NotLeader)),
-    }
+    Ok(())
 }
 
 /// A name that cannot exist is not found, as nsqd has it.

@@ -1,7 +1,7 @@
 //! `ringmq topic` and `ringmq channel`: what an operator does to topics and channels over HTTP.
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, given, tls_args};
-use crate::http::escaped;
+use crate::http::{HttpError, escaped};
 use crate::stats::{Counts, Look};
 use crate::text::{Table, bytes, grouped};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -26,7 +26,7 @@ const CHANNEL: [(&str, &str, bool); 5] = [
 
 fn common(command: Command) -> Command {
     command
-        .arg(arg(HTTP, "HTTP address of a node; each of several is asked [default: 127.0.0.1:4151]"))
+        .arg(arg(HTTP, "HTTP address of a node; each of several is asked, or one of a cluster [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
         .args(tls_args())
 }
@@ -99,21 +99,58 @@ fn with_nodes(matches: &ArgMatches, act: impl AsyncFnOnce(Nodes) -> Result<(), S
     }
 }
 
-/// Posts to every node; the first refusal ends it.
+/// Posts to every node; the first refusal ends it. Any node of a cluster acts for all of it.
 async fn change(nodes: &Nodes, matches: &ArgMatches, what: &str, paths: Vec<String>, is_lossy: bool) -> Result<(), String> {
     if is_lossy && !matches.get_flag("yes") && std::io::stdin().is_terminal() && !is_confirmed(what) {
         return Err("nothing was changed".into());
     }
     let addresses = nodes.http_addresses(None).await.map_err(|e| e.to_string())?;
+    let is_cluster = is_cluster(nodes, &addresses).await;
     for path in paths {
-        for address in &addresses {
-            nodes.http(address).post(&path).await.map_err(|error| match error.status() {
-                Some(404) => format!("{error}; `ringmq topic list` and `ringmq channel list TOPIC` show what there is"),
-                _ => error.to_string(),
-            })?;
-        }
+        let posted =
+            if is_cluster { post_to_any(nodes, &addresses, &path).await } else { post_to_all(nodes, &addresses, &path).await };
+        posted.map_err(|error| match error.status() {
+            Some(404) => format!("{error}; `ringmq topic list` and `ringmq channel list TOPIC` show what there is"),
+            _ => error.to_string(),
+        })?;
     }
     Ok(())
+}
+
+/// Whether the first node that answers belongs to a cluster with an etcd.
+async fn is_cluster(nodes: &Nodes, addresses: &[String]) -> bool {
+    for address in addresses {
+        match nodes.http(address).get("/cluster/stats").await {
+            Err(error) if error.status().is_none() => {}
+            answer => return answer.is_ok(),
+        }
+    }
+    false
+}
+
+/// The next node is asked only where the one before was not reached.
+async fn post_to_any(nodes: &Nodes, addresses: &[String], path: &str) -> Result<(), HttpError> {
+    let mut result = Ok(());
+    for address in addresses {
+        result = nodes.http(address).post(path).await;
+        if !matches!(result, Err(HttpError::Connect { .. })) {
+            break;
+        }
+    }
+    result
+}
+
+/// A topic or channel is missing when all nodes say so.
+async fn post_to_all(nodes: &Nodes, addresses: &[String], path: &str) -> Result<(), HttpError> {
+    let (mut missing, mut is_done) = (None, addresses.is_empty());
+    for address in addresses {
+        match nodes.http(address).post(path).await {
+            Ok(()) => is_done = true,
+            Err(error) if error.status() == Some(404) => missing = missing.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    missing.filter(|_| !is_done).map_or(Ok(()), Err)
 }
 
 fn is_confirmed(what: &str) -> bool {

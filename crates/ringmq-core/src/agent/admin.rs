@@ -76,6 +76,7 @@ pub struct TopicChange {
     pub retention_ms: Option<Option<u64>>,
     pub retention_bytes: Option<Option<u64>>,
     pub ordered: Option<bool>,
+    pub channels_by_operator: Option<bool>,
     pub max_msg_size: Option<Option<u64>>,
     pub max_defer_ms: Option<Option<u64>>,
 }

@@ -204,6 +204,7 @@ impl Planner<'_> {
             retention_ms: change.retention_ms.unwrap_or(before.properties.retention_ms),
             retention_bytes: change.retention_bytes.unwrap_or(before.properties.retention_bytes),
             ordered: change.ordered.unwrap_or(before.properties.ordered),
+            channels_by_operator: change.channels_by_operator.unwrap_or(before.properties.channels_by_operator),
             max_msg_size: change.max_msg_size.unwrap_or(before.properties.max_msg_size),
             max_defer_ms: change.max_defer_ms.unwrap_or(before.properties.max_defer_ms),
         };

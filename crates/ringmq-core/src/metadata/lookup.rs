@@ -86,7 +86,7 @@ impl Meta {
             ordered: topic.record.properties.ordered,
             // A node may always have several of them.
             multi_part: true,
-            disable_channel_auto_create: false,
+            disable_channel_auto_create: topic.record.properties.channels_by_operator,
         }
     }
 }

@@ -136,6 +136,11 @@ impl Links {
         self.nodes.get(&node).is_some_and(|node| node.features & feature::RELAY != 0)
     }
 
+    /// True if the node, which is connected, takes changes that this node's operators make to channels.
+    pub fn takes_changes(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.features & feature::CHANGE != 0)
+    }
+
     /// True if the link of these messages takes more messages for clients of the node. Of a node that is not connected: what is sent
     /// is dropped.
     pub fn has_room_for_relayed(&self, node: NodeId, route: Route) -> bool {

@@ -51,6 +51,9 @@ pub struct TopicProperties {
     /// Whether each subscription makes its channel an ordered one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ordered: bool,
+    /// Whether a channel is created by operators only, and not by its first subscription.
+    #[serde(default, rename = "disable_channel_auto_create", skip_serializing_if = "std::ops::Not::not")]
+    pub channels_by_operator: bool,
     /// Bytes of a message that is published to the topic, at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_msg_size: Option<u64>,

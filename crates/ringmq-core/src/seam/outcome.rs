@@ -60,6 +60,8 @@ pub enum PublishError {
     NotWritable(Unwritable),
     #[error(transparent)]
     OverLimit(#[from] OverLimit),
+    #[error("the channel is not registered, and the topic takes no other: POST /channel/create makes it")]
+    NotRegistered,
 }
 
 /// What a topic's own limits do not allow, which are tighter than the node's.
@@ -111,6 +113,7 @@ impl PublishError {
             PublishError::NotLeader | PublishError::NotRelayed => "publish_not_leader",
             PublishError::NotWritable(_) => "publish_not_writable",
             PublishError::OverLimit(_) => "publish_over_limit",
+            PublishError::NotRegistered => "channel_not_registered",
         }
     }
 
@@ -140,6 +143,7 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         PublishError::TopicGone => Outcome::TopicGone,
         PublishError::TooManyChannels => Outcome::TooManyChannels,
         PublishError::TooManyConsumers => Outcome::TooManyConsumers,
+        PublishError::NotRegistered => Outcome::ChannelNotRegistered,
         PublishError::NotLeader | PublishError::NotRelayed => Outcome::NotLeader,
         PublishError::NotWritable(Unwritable::Opening) => Outcome::Opening,
         PublishError::NotWritable(Unwritable::IsrTooSmall) => Outcome::IsrTooSmall,
@@ -167,6 +171,7 @@ pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
         Outcome::TopicGone => PublishError::TopicGone,
         Outcome::TooManyChannels => PublishError::TooManyChannels,
         Outcome::TooManyConsumers => PublishError::TooManyConsumers,
+        Outcome::ChannelNotRegistered => PublishError::NotRegistered,
         Outcome::NotLeader => PublishError::NotLeader,
         Outcome::Opening => PublishError::NotWritable(Unwritable::Opening),
         Outcome::IsrTooSmall => PublishError::NotWritable(Unwritable::IsrTooSmall),

@@ -92,6 +92,11 @@ impl Engine {
             let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
             return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
         }
+        if self.partitions.get(idx).channel(&channel).is_none()
+            && let Err(error) = self.check_registered(topic.id)
+        {
+            return self.tell_subscriber(sub, partition, Err(error));
+        }
         let judges = first.is_none();
         let (i, first) = match self.find_or_create(now, idx, &topic, channel, first, is_alone, options.ordered) {
             Ok(found) => found,

@@ -16,6 +16,7 @@ use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+mod changes;
 mod damage;
 mod deletion;
 mod failover;

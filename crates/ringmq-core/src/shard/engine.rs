@@ -7,7 +7,6 @@ use super::copies::Copies;
 use super::cursors::CursorSyncs;
 use super::moves::Moves;
 use super::native::NativeClients;
-use super::offsets::Setter;
 use super::operate::Operators;
 use super::outbox::{Heard, Outbox};
 use super::partitions::{Partition, Partitions};
@@ -279,9 +278,9 @@ impl Engine {
             }
             MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
             MeshMessage::DeleteTopic { ticket, name } => self.delete_topic(now, &name, (from, ticket)),
-            MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
-            MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
-            MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
+            MeshMessage::SetOffset { .. } | MeshMessage::SetOrder { .. } | MeshMessage::ChangeChannel { .. } => {
+                self.on_operator(now, from, message);
+            }
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
                 self.accept_loss(now, from, ticket, (&topic, partition), loss.as_deref());
             }

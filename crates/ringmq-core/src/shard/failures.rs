@@ -24,6 +24,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::NoPartition => (Code::BadPartition, Retry::Never),
         PublishError::TopicGone => (Code::BadTopic, Retry::Refresh),
         PublishError::TooManyChannels | PublishError::TooManyConsumers => (Code::TooManyChannels, Retry::Never),
+        PublishError::NotRegistered => (Code::BadChannel, Retry::Never),
         PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig | PublishError::OverLimit(_) => (Code::TooBig, Retry::Never),

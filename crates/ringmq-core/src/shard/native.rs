@@ -213,7 +213,8 @@ impl Engine {
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
             None => {
-                let taken = self.check_new_channel(&channel);
+                let topic = self.partitions.get(idx).topic.id;
+                let taken = self.check_registered(topic).and_then(|()| self.check_new_channel(&channel));
                 let created = taken.and_then(|()| self.create_channel(now, idx, channel, begin, None, options.ordered));
                 (created.map_err(failure_of)?, true)
             }

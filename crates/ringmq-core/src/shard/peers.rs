@@ -43,8 +43,13 @@ impl Cluster {
     /// Core of this node, which has so many, on which the partition lives. `None`: its topic is not known.
     fn core_of(&self, addressed: &Addressed, cores: u16) -> Option<CoreId> {
         let route = addressed.route;
-        if let Body::Forwarded(answer) = &addressed.message.body {
-            return (answer.asker.core.0 < cores).then_some(answer.asker.core);
+        let asker = match &addressed.message.body {
+            Body::Forwarded(answer) => Some(answer.asker),
+            Body::Changed(answer) => Some(answer.asker),
+            _ => None,
+        };
+        if let Some(asker) = asker {
+            return (asker.core.0 < cores).then_some(asker.core);
         }
         if let Some(topic) = self.topic(route.topic_id) {
             return Some(topic.core_of(route.partition, cores));

@@ -11,6 +11,7 @@
 //! A publish is answered when it is committed: the ends that became durable are remembered with the last append before each,
 //! until the committed end passes them ([`Seat::marks`]).
 
+mod changes;
 mod cursors;
 mod deletion;
 mod effects;
@@ -155,6 +156,8 @@ pub struct Cluster {
     topics: IdMap<TopicId, TopicRef>,
     /// Topics whose channels are all ordered.
     ordered: BTreeSet<TopicId>,
+    /// Topics whose channels operators create.
+    registered: BTreeSet<TopicId>,
     /// What this node's disk knows by each name, durably.
     recorded: HashMap<TopicName, TopicRef>,
     /// Topics with limits of their own: bytes of a message, and milliseconds of a delay.
@@ -187,6 +190,7 @@ pub struct Cluster {
     /// This node's clients at other leaders, and other nodes' clients here.
     relays: relays::Relays,
     guests: guests::Guests,
+    changes: changes::Changes,
 }
 
 impl Cluster {
@@ -202,6 +206,7 @@ impl Cluster {
             lease: Lease::default(),
             topics: IdMap::default(),
             ordered: BTreeSet::new(),
+            registered: BTreeSet::new(),
             recorded: HashMap::new(),
             limits: IdMap::default(),
             added: IdMap::default(),
@@ -222,6 +227,7 @@ impl Cluster {
             refused: IdMap::default(),
             relays: relays::Relays::default(),
             guests: guests::Guests::default(),
+            changes: changes::Changes::default(),
         }
     }
 

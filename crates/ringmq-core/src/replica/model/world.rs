@@ -592,5 +592,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Forward(_) => "forward",
         Body::Forwarded(_) => "forwarded",
         Body::Relay(_) => "relay",
+        Body::Change(_) => "change",
+        Body::Changed(_) => "changed",
     }
 }

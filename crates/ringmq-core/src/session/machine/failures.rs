@@ -21,6 +21,7 @@ pub fn failure(asked: CommandKind, why: PublishError) -> ClientError {
     let code = match why {
         PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
         PublishError::NoPartition | PublishError::TopicNotExist => "E_TOPIC_NOT_EXIST",
+        PublishError::NotRegistered => "E_SUB_CHANNEL_NOT_REGISTERED",
         PublishError::OverLimit(OverLimit::Message { .. }) => "E_BAD_MESSAGE",
         PublishError::OverLimit(OverLimit::Delay { .. }) => "E_INVALID",
         _ => code,

@@ -1,7 +1,9 @@
 //! Publishes: when they are OK, and what they are told otherwise.
 
 use super::*;
+use crate::base::ChannelName;
 use crate::seam::cluster::TopicProperties;
+use crate::seam::message::ChannelChange;
 
 #[test]
 fn a_publish_is_ok_when_all_three_have_it_durable() {
@@ -207,4 +209,29 @@ fn a_topic_may_have_tighter_limits_than_the_nodes() {
         net.pass_time(Duration::from_millis(100));
         assert_eq!(net.take(p), ["OK"]);
     }
+}
+
+#[test]
+fn a_topic_may_leave_its_channels_to_operators() {
+    let mut net = Net::new();
+    net.subscribe(0, "there", 0);
+    let by_operator = |net: &mut Net, channels_by_operator| {
+        let properties = TopicProperties { channels_by_operator, ..Default::default() };
+        (0..3).for_each(|node| net.tell(node, Fact::TopicProperties { topic: net.topic.clone(), properties }));
+    };
+    by_operator(&mut net, true);
+    net.subscribe(0, "there", 0);
+    // At the leader, and at another node.
+    for node in 0..2 {
+        let c = net.connect(node);
+        net.send(c, b"SUB t other\n");
+        let told = net.take(c);
+        assert!(told[0].starts_with("E_SUB_CHANNEL_NOT_REGISTERED SUB failed the channel is not registered"), "{told:?}");
+        assert_eq!((net.cursors(0).len(), net.closed.pop()), (1, Some(c)), "it is not asked again");
+    }
+    net.ask_change_of(2, ChannelName::new("other").expect("valid"), ChannelChange::Create { first: None, is_alone: false });
+    (0..3).for_each(|node| drop(net.subscribe(node, "other", 0)));
+    by_operator(&mut net, false);
+    net.subscribe(0, "third", 0);
+    assert_eq!(net.cursors(0).len(), 3);
 }

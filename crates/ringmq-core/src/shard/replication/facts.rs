@@ -113,7 +113,8 @@ impl Engine {
 
     /// The logs and channels of the topic follow these from now on.
     fn set_properties(&mut self, topic: &TopicRef, properties: TopicProperties) {
-        let TopicProperties { retention_ms, retention_bytes, ordered, max_msg_size, max_defer_ms } = properties;
+        let TopicProperties { retention_ms, retention_bytes, ordered, channels_by_operator, max_msg_size, max_defer_ms } =
+            properties;
         let cluster = self.cluster_mut();
         match (max_msg_size, max_defer_ms) {
             (None, None) => drop(cluster.limits.remove(&topic.id)),
@@ -123,10 +124,20 @@ impl Engine {
             true => drop(cluster.ordered.insert(topic.id)),
             false => drop(cluster.ordered.remove(&topic.id)),
         }
+        match channels_by_operator {
+            true => drop(cluster.registered.insert(topic.id)),
+            false => drop(cluster.registered.remove(&topic.id)),
+        }
         self.store.set_topic_retention(&topic.name, TopicSettings { retention_ms, retention_bytes });
         let of_topic: Vec<PartitionIdx> =
             self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect();
         of_topic.into_iter().for_each(|idx| self.store.look_at_retention(idx));
+    }
+
+    /// Whether a subscription may create a channel of the topic.
+    pub(in crate::shard) fn check_registered(&self, topic: TopicId) -> Result<(), PublishError> {
+        let is_closed = self.cluster.as_ref().is_some_and(|c| c.registered.contains(&topic));
+        if is_closed { Err(PublishError::NotRegistered) } else { Ok(()) }
     }
 
     /// Whether the topic's own limits allow a publish of these bodies.
@@ -330,6 +341,7 @@ impl Engine {
         cluster.ordered.remove(&topic.id);
         cluster.added.remove(&topic.id);
         cluster.limits.remove(&topic.id);
+        cluster.registered.remove(&topic.id);
         for idx in self.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {
@@ -367,6 +379,8 @@ impl Engine {
                     false => self.on_relayed(from, of, relayed),
                 };
             }
+            Message { body: Body::Change(change), .. } => return self.on_change(now, from, route, change),
+            Message { body: Body::Changed(answer), .. } => return self.on_changed(from, answer),
             message => message,
         };
         match self.member_at(route) {
@@ -394,6 +408,7 @@ impl Engine {
         if !is_connected {
             self.outbox.push(event::Effect::Ask(Ask::PeerLost { node }));
             self.lose_relays(node);
+            self.lose_changes(node);
             self.guests_gone(now, node);
         }
     }

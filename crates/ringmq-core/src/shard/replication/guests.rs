@@ -154,8 +154,9 @@ impl Engine {
         }
     }
 
-    /// Tells a client's core at another node what its partition here says.
+    /// Tells another node what its partition here says to a client's core, or to an operator.
     pub(in crate::shard) fn tell_guest(&mut self, message: MeshMessage) {
+        let Some(message) = self.tell_changed(message) else { return };
         let (sub, relayed) = match message {
             MeshMessage::Deliver { sub, frames } => (sub, Relayed::Deliver(frames.into())),
             MeshMessage::Subscribed { sub, result: Ok(_), .. } => (sub, Relayed::Subscribed),

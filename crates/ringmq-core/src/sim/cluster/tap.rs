@@ -103,7 +103,13 @@ impl Tap {
             // A follower asks its leader for what damage took.
             Body::Pull(_) => {}
             Body::CursorsAck(ack) => self.clamped += (ack.result == Err(PeerError::Clamped)) as u64,
-            Body::Ack(_) | Body::Refused(_) | Body::Forward(_) | Body::Forwarded(_) | Body::Relay(_) => {}
+            Body::Ack(_)
+            | Body::Refused(_)
+            | Body::Forward(_)
+            | Body::Forwarded(_)
+            | Body::Relay(_)
+            | Body::Change(_)
+            | Body::Changed(_) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! Frames to values: every number is held against its bound, and batches stay where they were read.
 
-use super::{Addressed, ENTRIES_MAX, Frame, Hello, Outcome, Reject, cursors, fb, fits, frame, kind, refusal, relay};
+use super::{Addressed, ENTRIES_MAX, Frame, Hello, Outcome, Reject, change, cursors, fb, fits, frame, kind, refusal, relay};
 use crate::base::{CoreId, Epoch, PartitionId, Position, TopicId, TopicName};
 use crate::codec::frame::Header;
 use crate::codec::metadata::{self, Malformed, check, table};
@@ -75,6 +75,8 @@ pub(super) fn name(kind: u8) -> Option<&'static str> {
         kind::FORWARDS => "Forwards",
         kind::OUTCOMES => "Outcomes",
         kind::RELAYS => "Relays",
+        kind::CHANGE => "Change",
+        kind::CHANGED => "Changed",
         _ => return None,
     })
 }
@@ -205,6 +207,14 @@ fn single(number: u8, kind: &'static str, metadata: &[u8], payload: &Bytes) -> R
         kind::REFUSED => {
             let t = table::<fb::Refused>(kind, metadata)?;
             addressed(kind, t.head(), Body::Refused(refusal::decode(kind, t.error())?))
+        }
+        kind::CHANGE => {
+            let t = table::<fb::Change>(kind, metadata)?;
+            addressed(kind, t.head(), Body::Change(change::decode(kind, &t)?))
+        }
+        kind::CHANGED => {
+            let t = table::<fb::Changed>(kind, metadata)?;
+            addressed(kind, t.head(), Body::Changed(change::decode_done(kind, &t)?))
         }
         number => Err(Malformed::UnknownKind(number)),
     }

@@ -1,6 +1,8 @@
 //! Values to frames, as pieces of a stream: the batches among them are those that were given.
 
-use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, cursors, fb, fits, frame, kind, refusal, relay};
+use super::{
+    Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, change, cursors, fb, fits, frame, kind, refusal, relay,
+};
 use crate::base::Position;
 use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
@@ -304,6 +306,16 @@ impl Encoder {
                 let root = fb::Refused::create(b, &fb::RefusedArgs { head, error });
                 b.finish_minimal(root);
                 kind::REFUSED
+            }
+            Body::Change(m) => {
+                let root = change::encode(b, head, m);
+                b.finish_minimal(root);
+                kind::CHANGE
+            }
+            Body::Changed(m) => {
+                let root = change::encode_done(b, head, m);
+                b.finish_minimal(root);
+                kind::CHANGED
             }
             Body::Append(_) | Body::Ack(_) | Body::Forward(_) | Body::Forwarded(_) | Body::Relay(_) => {
                 unreachable!("they share frames")

@@ -463,10 +463,10 @@ impl ::flatbuffers::SimpleToVerifyInSlice for Bad {}
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_OUTCOME: u16 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_OUTCOME: u16 = 16;
+pub const ENUM_MAX_OUTCOME: u16 = 18;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_OUTCOME: [Outcome; 17] = [
+pub const ENUM_VALUES_OUTCOME: [Outcome; 19] = [
   Outcome::Unknown,
   Outcome::Stored,
   Outcome::DiskFull,
@@ -484,6 +484,8 @@ pub const ENUM_VALUES_OUTCOME: [Outcome; 17] = [
   Outcome::Refused,
   Outcome::TooManyChannels,
   Outcome::TooManyConsumers,
+  Outcome::ChannelNotRegistered,
+  Outcome::Busy,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -508,9 +510,11 @@ impl Outcome {
   pub const Refused: Self = Self(14);
   pub const TooManyChannels: Self = Self(15);
   pub const TooManyConsumers: Self = Self(16);
+  pub const ChannelNotRegistered: Self = Self(17);
+  pub const Busy: Self = Self(18);
 
   pub const ENUM_MIN: u16 = 0;
-  pub const ENUM_MAX: u16 = 16;
+  pub const ENUM_MAX: u16 = 18;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::Unknown,
     Self::Stored,
@@ -529,6 +533,8 @@ impl Outcome {
     Self::Refused,
     Self::TooManyChannels,
     Self::TooManyConsumers,
+    Self::ChannelNotRegistered,
+    Self::Busy,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -550,6 +556,8 @@ impl Outcome {
       Self::Refused => Some("Refused"),
       Self::TooManyChannels => Some("TooManyChannels"),
       Self::TooManyConsumers => Some("TooManyConsumers"),
+      Self::ChannelNotRegistered => Some("ChannelNotRegistered"),
+      Self::Busy => Some("Busy"),
       _ => None,
     }
   }
@@ -848,6 +856,322 @@ impl<'a> ::flatbuffers::Verifiable for NotInFlight {
 }
 
 impl ::flatbuffers::SimpleToVerifyInSlice for NotInFlight {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_CHANGE_KIND: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_CHANGE_KIND: u8 = 7;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_CHANGE_KIND: [ChangeKind; 8] = [
+  ChangeKind::Other,
+  ChangeKind::Create,
+  ChangeKind::Delete,
+  ChangeKind::Pause,
+  ChangeKind::Unpause,
+  ChangeKind::MakeOrdered,
+  ChangeKind::MakeUnordered,
+  ChangeKind::SetOffset,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct ChangeKind(pub u8);
+#[allow(non_upper_case_globals)]
+impl ChangeKind {
+  pub const Other: Self = Self(0);
+  pub const Create: Self = Self(1);
+  pub const Delete: Self = Self(2);
+  pub const Pause: Self = Self(3);
+  pub const Unpause: Self = Self(4);
+  pub const MakeOrdered: Self = Self(5);
+  pub const MakeUnordered: Self = Self(6);
+  pub const SetOffset: Self = Self(7);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 7;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Other,
+    Self::Create,
+    Self::Delete,
+    Self::Pause,
+    Self::Unpause,
+    Self::MakeOrdered,
+    Self::MakeUnordered,
+    Self::SetOffset,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Other => Some("Other"),
+      Self::Create => Some("Create"),
+      Self::Delete => Some("Delete"),
+      Self::Pause => Some("Pause"),
+      Self::Unpause => Some("Unpause"),
+      Self::MakeOrdered => Some("MakeOrdered"),
+      Self::MakeUnordered => Some("MakeUnordered"),
+      Self::SetOffset => Some("SetOffset"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for ChangeKind {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for ChangeKind {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u8>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for ChangeKind {
+    type Output = ChangeKind;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u8>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for ChangeKind {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for ChangeKind {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for ChangeKind {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_CHANGE_TO: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_CHANGE_TO: u8 = 6;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_CHANGE_TO: [ChangeTo; 7] = [
+  ChangeTo::Default,
+  ChangeTo::Oldest,
+  ChangeTo::Newest,
+  ChangeTo::Offset,
+  ChangeTo::Count,
+  ChangeTo::LogId,
+  ChangeTo::Timestamp,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct ChangeTo(pub u8);
+#[allow(non_upper_case_globals)]
+impl ChangeTo {
+  pub const Default: Self = Self(0);
+  pub const Oldest: Self = Self(1);
+  pub const Newest: Self = Self(2);
+  pub const Offset: Self = Self(3);
+  pub const Count: Self = Self(4);
+  pub const LogId: Self = Self(5);
+  pub const Timestamp: Self = Self(6);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 6;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Default,
+    Self::Oldest,
+    Self::Newest,
+    Self::Offset,
+    Self::Count,
+    Self::LogId,
+    Self::Timestamp,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Default => Some("Default"),
+      Self::Oldest => Some("Oldest"),
+      Self::Newest => Some("Newest"),
+      Self::Offset => Some("Offset"),
+      Self::Count => Some("Count"),
+      Self::LogId => Some("LogId"),
+      Self::Timestamp => Some("Timestamp"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for ChangeTo {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for ChangeTo {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u8>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for ChangeTo {
+    type Output = ChangeTo;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u8>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for ChangeTo {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for ChangeTo {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for ChangeTo {}
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MIN_NOT_CHANGED: u8 = 0;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+pub const ENUM_MAX_NOT_CHANGED: u8 = 6;
+#[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
+#[allow(non_camel_case_types)]
+pub const ENUM_VALUES_NOT_CHANGED: [NotChanged; 7] = [
+  NotChanged::Failed,
+  NotChanged::NoPartition,
+  NotChanged::NoChannel,
+  NotChanged::NotFirstClient,
+  NotChanged::HasClients,
+  NotChanged::NoPlace,
+  NotChanged::Unreadable,
+];
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct NotChanged(pub u8);
+#[allow(non_upper_case_globals)]
+impl NotChanged {
+  pub const Failed: Self = Self(0);
+  pub const NoPartition: Self = Self(1);
+  pub const NoChannel: Self = Self(2);
+  pub const NotFirstClient: Self = Self(3);
+  pub const HasClients: Self = Self(4);
+  pub const NoPlace: Self = Self(5);
+  pub const Unreadable: Self = Self(6);
+
+  pub const ENUM_MIN: u8 = 0;
+  pub const ENUM_MAX: u8 = 6;
+  pub const ENUM_VALUES: &'static [Self] = &[
+    Self::Failed,
+    Self::NoPartition,
+    Self::NoChannel,
+    Self::NotFirstClient,
+    Self::HasClients,
+    Self::NoPlace,
+    Self::Unreadable,
+  ];
+  /// Returns the variant's name or "" if unknown.
+  pub fn variant_name(self) -> Option<&'static str> {
+    match self {
+      Self::Failed => Some("Failed"),
+      Self::NoPartition => Some("NoPartition"),
+      Self::NoChannel => Some("NoChannel"),
+      Self::NotFirstClient => Some("NotFirstClient"),
+      Self::HasClients => Some("HasClients"),
+      Self::NoPlace => Some("NoPlace"),
+      Self::Unreadable => Some("Unreadable"),
+      _ => None,
+    }
+  }
+}
+impl ::core::fmt::Debug for NotChanged {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter) -> ::core::fmt::Result {
+    if let Some(name) = self.variant_name() {
+      f.write_str(name)
+    } else {
+      f.write_fmt(format_args!("<UNKNOWN {:?}>", self.0))
+    }
+  }
+}
+impl<'a> ::flatbuffers::Follow<'a> for NotChanged {
+  type Inner = Self;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    let b = unsafe { ::flatbuffers::read_scalar_at::<u8>(buf, loc) };
+    Self(b)
+  }
+}
+
+impl ::flatbuffers::Push for NotChanged {
+    type Output = NotChanged;
+    #[inline]
+    unsafe fn push(&self, dst: &mut [u8], _written_len: usize) {
+        unsafe { ::flatbuffers::emplace_scalar::<u8>(dst, self.0) };
+    }
+}
+
+impl ::flatbuffers::EndianScalar for NotChanged {
+  type Scalar = u8;
+  #[inline]
+  fn to_little_endian(self) -> u8 {
+    self.0.to_le()
+  }
+  #[inline]
+  #[allow(clippy::wrong_self_convention)]
+  fn from_little_endian(v: u8) -> Self {
+    let b = u8::from_le(v);
+    Self(b)
+  }
+}
+
+impl<'a> ::flatbuffers::Verifiable for NotChanged {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    u8::run_verifier(v, pos)
+  }
+}
+
+impl ::flatbuffers::SimpleToVerifyInSlice for NotChanged {}
 // struct Id, aligned to 1
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq)]
@@ -5293,6 +5617,524 @@ impl ::core::fmt::Debug for Relays<'_> {
   fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
     let mut ds = f.debug_struct("Relays");
       ds.field("relays", &self.relays());
+      ds.finish()
+  }
+}
+pub enum ChangeOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Change<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Change<'a> {
+  type Inner = Change<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Change<'a> {
+  pub const VT_HEAD: ::flatbuffers::VOffsetT = 4;
+  pub const VT_GENERATION: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CORE: ::flatbuffers::VOffsetT = 8;
+  pub const VT_TICKET: ::flatbuffers::VOffsetT = 10;
+  pub const VT_CHANNEL: ::flatbuffers::VOffsetT = 12;
+  pub const VT_KIND: ::flatbuffers::VOffsetT = 14;
+  pub const VT_FIRST: ::flatbuffers::VOffsetT = 16;
+  pub const VT_IS_ALONE: ::flatbuffers::VOffsetT = 18;
+  pub const VT_TO: ::flatbuffers::VOffsetT = 20;
+  pub const VT_AT: ::flatbuffers::VOffsetT = 22;
+  pub const VT_FROM: ::flatbuffers::VOffsetT = 24;
+  pub const VT_FORCE: ::flatbuffers::VOffsetT = 26;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Change { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ChangeArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Change<'bldr>> {
+    let mut builder = ChangeBuilder::new(_fbb);
+    if let Some(x) = args.from { builder.add_from(x); }
+    builder.add_at(args.at);
+    builder.add_ticket(args.ticket);
+    builder.add_generation(args.generation);
+    if let Some(x) = args.channel { builder.add_channel(x); }
+    if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_core(args.core);
+    builder.add_force(args.force);
+    builder.add_to(args.to);
+    builder.add_is_alone(args.is_alone);
+    if let Some(x) = args.first { builder.add_first(x); }
+    builder.add_kind(args.kind);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn head(&self) -> &'a Head {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Head>(Change::VT_HEAD, None).unwrap()}
+  }
+  #[inline]
+  pub fn generation(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Change::VT_GENERATION, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn core(&self) -> u16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(Change::VT_CORE, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn ticket(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Change::VT_TICKET, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn channel(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(Change::VT_CHANNEL, None).unwrap()}
+  }
+  #[inline]
+  pub fn kind(&self) -> ChangeKind {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<ChangeKind>(Change::VT_KIND, Some(ChangeKind::Other)).unwrap()}
+  }
+  #[inline]
+  pub fn first(&self) -> Option<bool> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Change::VT_FIRST, None)}
+  }
+  #[inline]
+  pub fn is_alone(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Change::VT_IS_ALONE, Some(false)).unwrap()}
+  }
+  #[inline]
+  pub fn to(&self) -> ChangeTo {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<ChangeTo>(Change::VT_TO, Some(ChangeTo::Default)).unwrap()}
+  }
+  #[inline]
+  pub fn at(&self) -> i64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i64>(Change::VT_AT, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn from(&self) -> Option<u64> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Change::VT_FROM, None)}
+  }
+  #[inline]
+  pub fn force(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Change::VT_FORCE, Some(false)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Change<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Head>("head", Self::VT_HEAD, true)?
+     .visit_field::<u64>("generation", Self::VT_GENERATION, false)?
+     .visit_field::<u16>("core", Self::VT_CORE, false)?
+     .visit_field::<u64>("ticket", Self::VT_TICKET, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("channel", Self::VT_CHANNEL, true)?
+     .visit_field::<ChangeKind>("kind", Self::VT_KIND, false)?
+     .visit_field::<bool>("first", Self::VT_FIRST, false)?
+     .visit_field::<bool>("is_alone", Self::VT_IS_ALONE, false)?
+     .visit_field::<ChangeTo>("to", Self::VT_TO, false)?
+     .visit_field::<i64>("at", Self::VT_AT, false)?
+     .visit_field::<u64>("from", Self::VT_FROM, false)?
+     .visit_field::<bool>("force", Self::VT_FORCE, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ChangeArgs<'a> {
+    pub head: Option<&'a Head>,
+    pub generation: u64,
+    pub core: u16,
+    pub ticket: u64,
+    pub channel: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub kind: ChangeKind,
+    pub first: Option<bool>,
+    pub is_alone: bool,
+    pub to: ChangeTo,
+    pub at: i64,
+    pub from: Option<u64>,
+    pub force: bool,
+}
+impl<'a> Default for ChangeArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ChangeArgs {
+      head: None, // required field
+      generation: 0,
+      core: 0,
+      ticket: 0,
+      channel: None, // required field
+      kind: ChangeKind::Other,
+      first: None,
+      is_alone: false,
+      to: ChangeTo::Default,
+      at: 0,
+      from: None,
+      force: false,
+    }
+  }
+}
+
+pub struct ChangeBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> ChangeBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_head(&mut self, head: &Head) {
+    self.fbb_.push_slot_always::<&Head>(Change::VT_HEAD, head);
+  }
+  #[inline]
+  pub fn add_generation(&mut self, generation: u64) {
+    self.fbb_.push_slot::<u64>(Change::VT_GENERATION, generation, 0);
+  }
+  #[inline]
+  pub fn add_core(&mut self, core: u16) {
+    self.fbb_.push_slot::<u16>(Change::VT_CORE, core, 0);
+  }
+  #[inline]
+  pub fn add_ticket(&mut self, ticket: u64) {
+    self.fbb_.push_slot::<u64>(Change::VT_TICKET, ticket, 0);
+  }
+  #[inline]
+  pub fn add_channel(&mut self, channel: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Change::VT_CHANNEL, channel);
+  }
+  #[inline]
+  pub fn add_kind(&mut self, kind: ChangeKind) {
+    self.fbb_.push_slot::<ChangeKind>(Change::VT_KIND, kind, ChangeKind::Other);
+  }
+  #[inline]
+  pub fn add_first(&mut self, first: bool) {
+    self.fbb_.push_slot_always::<bool>(Change::VT_FIRST, first);
+  }
+  #[inline]
+  pub fn add_is_alone(&mut self, is_alone: bool) {
+    self.fbb_.push_slot::<bool>(Change::VT_IS_ALONE, is_alone, false);
+  }
+  #[inline]
+  pub fn add_to(&mut self, to: ChangeTo) {
+    self.fbb_.push_slot::<ChangeTo>(Change::VT_TO, to, ChangeTo::Default);
+  }
+  #[inline]
+  pub fn add_at(&mut self, at: i64) {
+    self.fbb_.push_slot::<i64>(Change::VT_AT, at, 0);
+  }
+  #[inline]
+  pub fn add_from(&mut self, from: u64) {
+    self.fbb_.push_slot_always::<u64>(Change::VT_FROM, from);
+  }
+  #[inline]
+  pub fn add_force(&mut self, force: bool) {
+    self.fbb_.push_slot::<bool>(Change::VT_FORCE, force, false);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ChangeBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ChangeBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Change<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Change::VT_HEAD,"head");
+    self.fbb_.required(o, Change::VT_CHANNEL,"channel");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Change<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Change");
+      ds.field("head", &self.head());
+      ds.field("generation", &self.generation());
+      ds.field("core", &self.core());
+      ds.field("ticket", &self.ticket());
+      ds.field("channel", &self.channel());
+      ds.field("kind", &self.kind());
+      ds.field("first", &self.first());
+      ds.field("is_alone", &self.is_alone());
+      ds.field("to", &self.to());
+      ds.field("at", &self.at());
+      ds.field("from", &self.from());
+      ds.field("force", &self.force());
+      ds.finish()
+  }
+}
+pub enum ChangedOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct Changed<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for Changed<'a> {
+  type Inner = Changed<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> Changed<'a> {
+  pub const VT_HEAD: ::flatbuffers::VOffsetT = 4;
+  pub const VT_GENERATION: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CORE: ::flatbuffers::VOffsetT = 8;
+  pub const VT_TICKET: ::flatbuffers::VOffsetT = 10;
+  pub const VT_DONE: ::flatbuffers::VOffsetT = 12;
+  pub const VT_REASON: ::flatbuffers::VOffsetT = 14;
+  pub const VT_OUTCOME: ::flatbuffers::VOffsetT = 16;
+  pub const VT_IS_FIRST: ::flatbuffers::VOffsetT = 18;
+  pub const VT_AT: ::flatbuffers::VOffsetT = 20;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    Changed { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args ChangedArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<Changed<'bldr>> {
+    let mut builder = ChangedBuilder::new(_fbb);
+    builder.add_ticket(args.ticket);
+    builder.add_generation(args.generation);
+    if let Some(x) = args.at { builder.add_at(x); }
+    if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_outcome(args.outcome);
+    builder.add_core(args.core);
+    builder.add_is_first(args.is_first);
+    builder.add_reason(args.reason);
+    builder.add_done(args.done);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn head(&self) -> &'a Head {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Head>(Changed::VT_HEAD, None).unwrap()}
+  }
+  #[inline]
+  pub fn generation(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Changed::VT_GENERATION, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn core(&self) -> u16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(Changed::VT_CORE, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn ticket(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Changed::VT_TICKET, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn done(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Changed::VT_DONE, Some(false)).unwrap()}
+  }
+  #[inline]
+  pub fn reason(&self) -> NotChanged {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<NotChanged>(Changed::VT_REASON, Some(NotChanged::Failed)).unwrap()}
+  }
+  #[inline]
+  pub fn outcome(&self) -> Outcome {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Outcome>(Changed::VT_OUTCOME, Some(Outcome::Unknown)).unwrap()}
+  }
+  #[inline]
+  pub fn is_first(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Changed::VT_IS_FIRST, Some(false)).unwrap()}
+  }
+  #[inline]
+  pub fn at(&self) -> Option<&'a Position> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Position>(Changed::VT_AT, None)}
+  }
+}
+
+impl ::flatbuffers::Verifiable for Changed<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<Head>("head", Self::VT_HEAD, true)?
+     .visit_field::<u64>("generation", Self::VT_GENERATION, false)?
+     .visit_field::<u16>("core", Self::VT_CORE, false)?
+     .visit_field::<u64>("ticket", Self::VT_TICKET, false)?
+     .visit_field::<bool>("done", Self::VT_DONE, false)?
+     .visit_field::<NotChanged>("reason", Self::VT_REASON, false)?
+     .visit_field::<Outcome>("outcome", Self::VT_OUTCOME, false)?
+     .visit_field::<bool>("is_first", Self::VT_IS_FIRST, false)?
+     .visit_field::<Position>("at", Self::VT_AT, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct ChangedArgs<'a> {
+    pub head: Option<&'a Head>,
+    pub generation: u64,
+    pub core: u16,
+    pub ticket: u64,
+    pub done: bool,
+    pub reason: NotChanged,
+    pub outcome: Outcome,
+    pub is_first: bool,
+    pub at: Option<&'a Position>,
+}
+impl<'a> Default for ChangedArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    ChangedArgs {
+      head: None, // required field
+      generation: 0,
+      core: 0,
+      ticket: 0,
+      done: false,
+      reason: NotChanged::Failed,
+      outcome: Outcome::Unknown,
+      is_first: false,
+      at: None,
+    }
+  }
+}
+
+pub struct ChangedBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> ChangedBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_head(&mut self, head: &Head) {
+    self.fbb_.push_slot_always::<&Head>(Changed::VT_HEAD, head);
+  }
+  #[inline]
+  pub fn add_generation(&mut self, generation: u64) {
+    self.fbb_.push_slot::<u64>(Changed::VT_GENERATION, generation, 0);
+  }
+  #[inline]
+  pub fn add_core(&mut self, core: u16) {
+    self.fbb_.push_slot::<u16>(Changed::VT_CORE, core, 0);
+  }
+  #[inline]
+  pub fn add_ticket(&mut self, ticket: u64) {
+    self.fbb_.push_slot::<u64>(Changed::VT_TICKET, ticket, 0);
+  }
+  #[inline]
+  pub fn add_done(&mut self, done: bool) {
+    self.fbb_.push_slot::<bool>(Changed::VT_DONE, done, false);
+  }
+  #[inline]
+  pub fn add_reason(&mut self, reason: NotChanged) {
+    self.fbb_.push_slot::<NotChanged>(Changed::VT_REASON, reason, NotChanged::Failed);
+  }
+  #[inline]
+  pub fn add_outcome(&mut self, outcome: Outcome) {
+    self.fbb_.push_slot::<Outcome>(Changed::VT_OUTCOME, outcome, Outcome::Unknown);
+  }
+  #[inline]
+  pub fn add_is_first(&mut self, is_first: bool) {
+    self.fbb_.push_slot::<bool>(Changed::VT_IS_FIRST, is_first, false);
+  }
+  #[inline]
+  pub fn add_at(&mut self, at: &Position) {
+    self.fbb_.push_slot_always::<&Position>(Changed::VT_AT, at);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> ChangedBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    ChangedBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<Changed<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, Changed::VT_HEAD,"head");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for Changed<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("Changed");
+      ds.field("head", &self.head());
+      ds.field("generation", &self.generation());
+      ds.field("core", &self.core());
+      ds.field("ticket", &self.ticket());
+      ds.field("done", &self.done());
+      ds.field("reason", &self.reason());
+      ds.field("outcome", &self.outcome());
+      ds.field("is_first", &self.is_first());
+      ds.field("at", &self.at());
       ds.finish()
   }
 }

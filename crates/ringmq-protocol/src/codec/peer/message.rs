@@ -22,6 +22,8 @@
 //!           <═════════════════════  Forward: publishes of its clients                data
 //! Outcome  ═════════════════════>   what became of each                              data
 //! Relay    <════════════════════>   what subscriptions of its clients say and hear   data
+//!           <─────────────────────  Change: what its operators do to channels        control
+//! Changed  ─────────────────────>   what became of it                                control
 //! ```
 //! **Fencing.** Every message of the replicas names the leader's epoch and the session. The epoch is that in which the leader leads now;
 //! a batch has its own, that in which it was first appended, in its header, and only the former fences. A session is one
@@ -35,6 +37,7 @@
 //! messages. There is no time on this wire.
 
 use crate::base::{ChannelName, CoreId, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
+use crate::codec::native::Start;
 use crate::codec::peer::Outcome;
 use crate::codec::peer::error::PeerError;
 use crate::format::batch::Batch;
@@ -107,6 +110,8 @@ pub enum Body {
     Forward(Forward),
     Forwarded(Forwarded),
     Relay(Relayed),
+    Change(Change),
+    Changed(Changed),
 }
 
 /// Connections have a lane for each, so that catch-up never delays a commit.
@@ -420,6 +425,62 @@ pub struct Subscriber {
     pub user_agent: String,
     pub remote_address: String,
     pub connected_unix_s: i64,
+}
+
+/// What an operator at another node does to a channel; for the leader of the partition. The head's epoch is 0, its session 1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    pub asker: Asker,
+    /// Or the topic's pause.
+    pub channel: ChannelName,
+    pub what: Changing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changing {
+    /// `first`: whether the channel is its topic's first; without it the partition judges.
+    Create {
+        first: Option<bool>,
+        is_alone: bool,
+    },
+    Delete,
+    Pause,
+    Unpause,
+    SetOrder(bool),
+    /// With `from`, only the messages from there up to `to` are finished. `force`: also when several clients are subscribed.
+    SetOffset {
+        to: Start,
+        from: Option<LogId>,
+        force: bool,
+    },
+    /// Of a later version.
+    Other,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Changed {
+    pub asker: Asker,
+    pub result: Result<ChangeDone, NotChanged>,
+}
+
+/// A change of a channel that is final.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChangeDone {
+    /// Of a channel that was created: it is its topic's first.
+    pub is_first: bool,
+    /// Of an offset that was set: where the channel stands.
+    pub at: Option<Position>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotChanged {
+    NoPartition,
+    NoChannel,
+    NotFirstClient,
+    HasClients,
+    NoPlace,
+    Unreadable,
+    Failed(Outcome),
 }
 
 /// Of a body's length.

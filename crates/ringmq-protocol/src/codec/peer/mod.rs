@@ -5,6 +5,7 @@
 //! given, and what is decoded are slices of the payload that was read (short runs aside, [`Frame::decode`]).
 
 mod batches;
+mod change;
 mod cursors;
 mod decode;
 mod encode;
@@ -40,8 +41,10 @@ pub mod feature {
     pub const FORWARD: u64 = 1;
     /// Subscriptions of clients at other nodes (`Relay`).
     pub const RELAY: u64 = 2;
+    /// Operators' changes of channels come to the leader over any node (`Change`).
+    pub const CHANGE: u64 = 4;
     /// Feature bits of all features.
-    pub const ALL: u64 = FORWARD | RELAY;
+    pub const ALL: u64 = FORWARD | RELAY | CHANGE;
 }
 
 /// Messages of one frame that several share; more are in the next.
@@ -76,6 +79,8 @@ mod kind {
     pub const FORWARDS: u8 = 48;
     pub const OUTCOMES: u8 = 49;
     pub const RELAYS: u8 = 50;
+    pub const CHANGE: u8 = 51;
+    pub const CHANGED: u8 = 52;
 }
 
 /// Verifies a frame's payload. True: it is whole batches, and the checksum of each body is as its header says.

@@ -4,6 +4,7 @@ use super::frame::{FRAME_MAX, FrameError, HELLO_FRAME_MAX, Header};
 use super::*;
 use crate::base::{ChannelName, CoreId, Epoch, LogId, PartitionId, Position, ProducerId, TopicId, TopicName};
 use crate::codec::metadata::with_later_field;
+use crate::codec::native::Start;
 use crate::codec::peer::message::*;
 use crate::format::cursor::{CursorImage, Interval};
 use crate::format::files::Bad;
@@ -137,6 +138,10 @@ fn body() -> impl Strategy<Value = Body> {
             }
         ),
         relay(),
+        (asker(), channel(), changing()).prop_map(|(asker, channel, what)| Body::Change(Change { asker, channel, what })),
+        (asker(), not_changed()).prop_map(|(asker, why)| Body::Changed(Changed { asker, result: Err(why) })),
+        (asker(), any::<bool>(), prop::option::of(position()))
+            .prop_map(|(asker, is_first, at)| { Body::Changed(Changed { asker, result: Ok(ChangeDone { is_first, at }) }) }),
         (asker(), 0..=Outcome::ENUM_MAX)
             .prop_map(|(asker, outcome)| Body::Forwarded(Forwarded { asker, outcome: Outcome(outcome) })),
     ]
@@ -189,6 +194,31 @@ fn relay() -> impl Strategy<Value = Body> {
         }),
     ];
     relayed.prop_map(Body::Relay)
+}
+
+fn changing() -> impl Strategy<Value = Changing> {
+    let id = || (0..=LogId::MAX.0).prop_map(LogId);
+    let to = prop_oneof![
+        prop::sample::select(vec![Start::Default, Start::Oldest, Start::Newest]),
+        (0..=i64::MAX).prop_map(Start::Offset),
+        (0..=i64::MAX).prop_map(Start::Count),
+        id().prop_map(Start::LogId),
+        any::<i64>().prop_map(Start::Timestamp),
+    ];
+    prop_oneof![
+        any::<(Option<bool>, bool)>().prop_map(|(first, is_alone)| Changing::Create { first, is_alone }),
+        prop::sample::select(vec![Changing::Delete, Changing::Pause, Changing::Unpause, Changing::Other]),
+        any::<bool>().prop_map(Changing::SetOrder),
+        (to, prop::option::of(id()), any::<bool>()).prop_map(|(to, from, force)| Changing::SetOffset { to, from, force }),
+    ]
+}
+
+fn not_changed() -> impl Strategy<Value = NotChanged> {
+    use NotChanged::{HasClients, NoChannel, NoPartition, NoPlace, NotFirstClient, Unreadable};
+    prop_oneof![
+        prop::sample::select(vec![NoPartition, NoChannel, NotFirstClient, HasClients, NoPlace, Unreadable]),
+        (0..=Outcome::ENUM_MAX).prop_map(|outcome| NotChanged::Failed(Outcome(outcome))),
+    ]
 }
 
 fn asker() -> impl Strategy<Value = Asker> {

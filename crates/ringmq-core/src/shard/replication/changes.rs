@@ -1,0 +1,256 @@
+//! What operators do to channels of partitions that other nodes lead: the partition's core asks the leader, and passes the answer on.
+//!
+//! ```text
+//! HTTP thread ── mesh ── the partition's core ══ peer link ══ the partition's core of the leader
+//! ```
+//! The leader takes a change of another node as one of its own HTTP thread, under the core number [`CoreId::GUESTS`] and a ticket of its
+//! own. A change that was on its way when the link was lost may have been made: its outcome is unknown.
+
+use super::Engine;
+use crate::base::{ChannelName, CoreId, Epoch, IdMap, NodeId, Now, PartitionId, Ticks, TopicRef};
+use crate::codec::peer::Outcome;
+use crate::codec::peer::message::{
+    Asker, Body, Change, ChangeDone, Changed, Changing, Head, Lane, Message, NotChanged, Route, Session,
+};
+use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOrder, Ticket};
+use crate::seam::outcome::{PublishError, SetOffsetError, Unwritable, outcome_of, result_of};
+use crate::shard::offsets::Setter;
+use std::time::Duration;
+
+/// Time after which nobody waits for an answer.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// Message that answers a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    ChannelChanged,
+    OrderSet,
+    OffsetSet,
+}
+
+/// A change that the leader has not answered.
+#[derive(Debug)]
+struct Asked {
+    to: NodeId,
+    at: Ticks,
+    core: CoreId,
+    ticket: Ticket,
+    kind: Kind,
+}
+
+/// A change that came from another node.
+#[derive(Clone, Copy, Debug)]
+struct Guest {
+    node: NodeId,
+    route: Route,
+    asker: Asker,
+}
+
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The last number that was given, to either.
+    last: u64,
+    asked: IdMap<u64, Asked>,
+    guests: IdMap<u64, Guest>,
+}
+
+impl Changes {
+    fn ask(&mut self, asked: Asked) -> u64 {
+        let now = asked.at;
+        self.asked.retain(|_, other| now.since(other.at) < FORGET_AFTER);
+        self.last += 1;
+        self.asked.insert(self.last, asked);
+        self.last
+    }
+
+    fn take_in(&mut self, guest: Guest) -> Ticket {
+        self.last += 1;
+        self.guests.insert(self.last, guest);
+        Ticket(self.last)
+    }
+
+    /// The questions to the node, in their order.
+    fn lose(&mut self, node: NodeId) -> Vec<Asked> {
+        self.guests.retain(|_, guest| guest.node != node);
+        let mut lost: Vec<(u64, Asked)> = self.asked.extract_if(|_, asked| asked.to == node).collect();
+        lost.sort_unstable_by_key(|(number, _)| *number);
+        lost.into_iter().map(|(_, asked)| asked).collect()
+    }
+}
+
+/// The partition that the message is about, the ticket of its answer, and what the leader is to do.
+fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Kind, Changing)> {
+    let route = |topic: &TopicRef, partition: PartitionId| Route { topic_id: topic.id, partition };
+    Some(match message {
+        MeshMessage::ChangeChannel { ticket, set } => {
+            let ChangeChannel { topic, partition, channel, change } = &**set;
+            let what = match *change {
+                ChannelChange::Create { first, is_alone } => Changing::Create { first, is_alone },
+                ChannelChange::Delete => Changing::Delete,
+                ChannelChange::Pause => Changing::Pause,
+                ChannelChange::Unpause => Changing::Unpause,
+            };
+            (route(topic, *partition), channel, *ticket, Kind::ChannelChanged, what)
+        }
+        MeshMessage::SetOrder { ticket, set } => {
+            let SetOrder { topic, partition, channel, ordered } = &**set;
+            (route(topic, *partition), channel, *ticket, Kind::OrderSet, Changing::SetOrder(*ordered))
+        }
+        MeshMessage::SetOffset { ticket, set } => {
+            let SetOffset { topic, partition, channel, to, from, force } = &**set;
+            let what = Changing::SetOffset { to: *to, from: *from, force: *force };
+            (route(topic, *partition), channel, *ticket, Kind::OffsetSet, what)
+        }
+        _ => return None,
+    })
+}
+
+impl Engine {
+    /// What an operator does to a channel, here or where the partition is led.
+    pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        match self.ask_leader(now, from, message) {
+            Some(MeshMessage::SetOffset { ticket, set }) => self.set_offset(now, *set, Setter::Core(from, ticket)),
+            Some(MeshMessage::SetOrder { ticket, set }) => self.set_order(now, *set, from, ticket),
+            Some(MeshMessage::ChangeChannel { ticket, set }) => self.change_channel(now, *set, from, ticket),
+            // another node was asked, and nothing else comes here
+            _ => {}
+        }
+    }
+
+    /// Asks the leader of the partition, where that is another node. Gives the message back where this one is meant.
+    fn ask_leader(&mut self, now: Now, from: CoreId, message: MeshMessage) -> Option<MeshMessage> {
+        let Some((route, channel, ticket, kind, what)) = parts_of(&message) else { return Some(message) };
+        let Some(cluster) = &self.cluster else { return Some(message) };
+        // A partition that no metadata names is this node's to refuse.
+        let Some((_, leader)) = cluster.leaders.get(&route).copied() else { return Some(message) };
+        if leader == Some(cluster.me) {
+            return Some(message);
+        }
+        let refused = match leader.filter(|leader| cluster.links.is_connected(*leader)) {
+            _ if self.life.is_stopping() => PublishError::Stopping,
+            Some(leader) if cluster.links.takes_changes(leader) => {
+                let asked = Asked { to: leader, at: now.ticks, core: from, ticket, kind };
+                self.send_change(route, channel.clone(), what, asked);
+                return None;
+            }
+            Some(_) => PublishError::NotLeader,
+            None => PublishError::NotWritable(Unwritable::NoLeader),
+        };
+        self.tell_asker(from, ticket, kind, Err(SetOffsetError::Failed(refused)));
+        None
+    }
+
+    fn send_change(&mut self, route: Route, channel: ChannelName, what: Changing, asked: Asked) {
+        let (core, to) = (self.core, asked.to);
+        let cluster = self.cluster_mut();
+        let asker = Asker { generation: cluster.generation, core, ticket: cluster.changes.ask(asked) };
+        let head = Head { epoch: Epoch(0), session: Session(1) };
+        let body = Body::Change(Change { asker, channel, what });
+        self.send_peer(to, Lane::Control, route, Message { head, body });
+    }
+
+    fn tell_asker(&mut self, core: CoreId, ticket: Ticket, kind: Kind, result: Result<ChangeDone, SetOffsetError>) {
+        let unknown = SetOffsetError::Failed(PublishError::Unknown);
+        self.pass(
+            core,
+            match kind {
+                Kind::ChannelChanged => MeshMessage::ChannelChanged { ticket, result: result.map(|done| done.is_first) },
+                Kind::OrderSet => MeshMessage::OrderSet { ticket, result: result.map(drop) },
+                Kind::OffsetSet => MeshMessage::OffsetSet { ticket, result: result.and_then(|done| done.at.ok_or(unknown)) },
+            },
+        );
+    }
+
+    /// The leader has answered a change of this core.
+    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) {
+        let core = self.core;
+        let cluster = self.cluster_mut();
+        let Asker { generation, core: asked_by, ticket } = changed.asker;
+        if (generation, asked_by) != (cluster.generation, core) {
+            return; // of an earlier life of this node, perhaps with other cores
+        }
+        let asked = &mut cluster.changes.asked;
+        if asked.get(&ticket).is_none_or(|asked| asked.to != from) {
+            return;
+        }
+        let Some(Asked { core, ticket, kind, .. }) = asked.remove(&ticket) else { return };
+        self.tell_asker(core, ticket, kind, changed.result.map_err(error_of));
+    }
+
+    /// The connection with a node is lost: what it was asked for may have been done, and it asks anew for what it wants.
+    pub(super) fn lose_changes(&mut self, node: NodeId) {
+        for Asked { core, ticket, kind, .. } in self.cluster_mut().changes.lose(node) {
+            self.tell_asker(core, ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown)));
+        }
+    }
+
+    // ---- operators at other nodes
+
+    pub(super) fn on_change(&mut self, now: Now, node: NodeId, route: Route, change: Change) {
+        let Change { asker, channel, what } = change;
+        let cluster = self.cluster_mut();
+        let topic = cluster.topics.get(&route.topic_id).cloned();
+        let (ticket, core) = (cluster.changes.take_in(Guest { node, route, asker }), CoreId::GUESTS);
+        let Some(topic) = topic else { return self.answer_change(ticket, Err(NotChanged::Failed(Outcome::NotLeader))) };
+        let partition = route.partition;
+        let change = match what {
+            Changing::Create { first, is_alone } => ChannelChange::Create { first, is_alone },
+            Changing::Delete => ChannelChange::Delete,
+            Changing::Pause => ChannelChange::Pause,
+            Changing::Unpause => ChannelChange::Unpause,
+            Changing::SetOrder(ordered) => {
+                return self.set_order(now, SetOrder { topic, partition, channel, ordered }, core, ticket);
+            }
+            Changing::SetOffset { to, from, force } => {
+                let set = SetOffset { topic, partition, channel, to, from, force };
+                return self.set_offset(now, set, Setter::Core(core, ticket));
+            }
+            Changing::Other => return self.answer_change(ticket, Err(NotChanged::Failed(Outcome::Refused))),
+        };
+        self.change_channel(now, ChangeChannel { topic, partition, channel, change }, core, ticket);
+    }
+
+    /// What became of a change, for another node. Gives back what is no answer.
+    pub(super) fn tell_changed(&mut self, message: MeshMessage) -> Option<MeshMessage> {
+        let done = ChangeDone::default();
+        let (ticket, result) = match message {
+            MeshMessage::ChannelChanged { ticket, result } => (ticket, result.map(|is_first| ChangeDone { is_first, ..done })),
+            MeshMessage::OrderSet { ticket, result } => (ticket, result.map(|()| done)),
+            MeshMessage::OffsetSet { ticket, result } => (ticket, result.map(|at| ChangeDone { at: Some(at), ..done })),
+            message => return Some(message),
+        };
+        self.answer_change(ticket, result.map_err(reason_of));
+        None
+    }
+
+    fn answer_change(&mut self, ticket: Ticket, result: Result<ChangeDone, NotChanged>) {
+        let Some(Guest { node, route, asker }) = self.cluster_mut().changes.guests.remove(&ticket.0) else { return };
+        let head = Head { epoch: Epoch(0), session: Session(1) };
+        let body = Body::Changed(Changed { asker, result });
+        self.send_peer(node, Lane::Control, route, Message { head, body });
+    }
+}
+
+fn reason_of(error: SetOffsetError) -> NotChanged {
+    match error {
+        SetOffsetError::NoPartition => NotChanged::NoPartition,
+        SetOffsetError::NoChannel => NotChanged::NoChannel,
+        SetOffsetError::NotFirstClient => NotChanged::NotFirstClient,
+        SetOffsetError::HasClients => NotChanged::HasClients,
+        SetOffsetError::NoPlace => NotChanged::NoPlace,
+        SetOffsetError::Unreadable => NotChanged::Unreadable,
+        SetOffsetError::Failed(error) => NotChanged::Failed(outcome_of(Err(error))),
+    }
+}
+
+fn error_of(reason: NotChanged) -> SetOffsetError {
+    match reason {
+        NotChanged::NoPartition => SetOffsetError::NoPartition,
+        NotChanged::NoChannel => SetOffsetError::NoChannel,
+        NotChanged::NotFirstClient => SetOffsetError::NotFirstClient,
+        NotChanged::HasClients => SetOffsetError::HasClients,
+        NotChanged::NoPlace => SetOffsetError::NoPlace,
+        NotChanged::Unreadable => SetOffsetError::Unreadable,
+        NotChanged::Failed(outcome) => SetOffsetError::Failed(result_of(outcome).err().unwrap_or(PublishError::Unknown)),
+    }
+}
