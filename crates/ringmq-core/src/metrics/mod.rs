@@ -6,6 +6,7 @@ pub mod end_to_end;
 pub mod latency;
 pub mod node;
 pub mod prometheus;
+pub mod remote;
 pub mod stats;
 pub mod statsd;
 

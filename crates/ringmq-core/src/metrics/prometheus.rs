@@ -6,6 +6,7 @@
 
 use super::buckets::Buckets;
 use super::counters::{Counts, DiskWork};
+use super::remote::{Outcomes, RemoteStats, Told};
 use super::stats::{ChannelStats, ShardStats};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -45,6 +46,7 @@ pub fn render(shards: &[ShardStats], facts: &ProcessFacts) -> String {
     page.times(shards, facts);
     page.topics(&sums(shards));
     page.replication(shards);
+    page.remote(shards);
     page.0
 }
 
@@ -271,6 +273,65 @@ impl Page {
     }
 }
 
+impl Page {
+    /// Publishes and subscriptions that pass from node to node in a cluster.
+    fn remote(&mut self, shards: &[ShardStats]) {
+        let cores = || shards.iter().filter_map(|s| Some((s.core, s.remote.as_ref()?)));
+        if cores().next().is_none() {
+            return;
+        }
+        let outcomes: [Row<RemoteStats, Outcomes>; 2] = [
+            (
+                "ringmq_forwards_total",
+                "counter",
+                "Publishes of this node's clients for leaders elsewhere, by what became of them.",
+                |r| r.counts.forwards,
+            ),
+            (
+                "ringmq_relays_total",
+                "counter",
+                "Subscriptions of this node's clients at leaders elsewhere, by what became of them.",
+                |r| r.counts.relays,
+            ),
+        ];
+        for (name, kind, help, get) in outcomes {
+            self.family(name, kind, help);
+            for (core, remote) in cores() {
+                for (told, outcome) in Told::ALL {
+                    let labels = format_args!("core=\"{core}\",outcome=\"{outcome}\"");
+                    self.labelled(name, labels, get(remote).get(told));
+                }
+            }
+        }
+        let rows: [Row<RemoteStats, u64>; 10] = [
+            ("ringmq_forwards_sent_total", "counter", "Publishes sent to leaders elsewhere, repeated ones again.", |r| {
+                r.counts.forwarded.count
+            }),
+            ("ringmq_forwards_sent_bytes_total", "counter", "Bytes of their bodies.", |r| r.counts.forwarded.bytes),
+            ("ringmq_forwards_waiting_bytes", "gauge", "Memory of publishes that wait for a leader elsewhere.", |r| {
+                r.forwarding_bytes
+            }),
+            ("ringmq_forwards_received_total", "counter", "Publishes that other nodes sent here.", |r| r.counts.received.count),
+            ("ringmq_forwards_received_bytes_total", "counter", "Bytes of their bodies.", |r| r.counts.received.bytes),
+            ("ringmq_forwards_received_waiting_bytes", "gauge", "Memory of publishes of other nodes that wait for space.", |r| {
+                r.parked_bytes
+            }),
+            ("ringmq_relays", "gauge", "Subscriptions of this node's clients at leaders elsewhere.", |r| r.relays),
+            ("ringmq_relayed_bytes_total", "counter", "Bytes for this node's clients from leaders elsewhere.", |r| {
+                r.counts.relayed.bytes
+            }),
+            ("ringmq_relay_guests", "gauge", "Subscriptions of other nodes' clients here.", |r| r.guests),
+            ("ringmq_relay_guest_bytes_total", "counter", "Bytes for other nodes' clients.", |r| r.counts.delivered.bytes),
+        ];
+        for (name, kind, help, value) in rows {
+            self.family(name, kind, help);
+            for (core, remote) in cores() {
+                self.labelled(name, format_args!("core=\"{core}\""), value(remote));
+            }
+        }
+    }
+}
+
 /// A node's name comes from the cluster file.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
@@ -300,7 +361,11 @@ mod tests {
             counts.errors.insert("E_INVALID".into(), 2);
             let partitions = (0..topics).map(|t| partition(t, core)).collect();
             let turns = TurnStats { count: 9, busy_us: 1_500_000, ..TurnStats::default() };
-            ShardStats { core, healthy: true, partitions, counts, turns, ..ShardStats::default() }
+            let mut remote = RemoteStats { relays: 3, ..RemoteStats::default() };
+            remote.counts.forwards.count(Told::Unknown);
+            remote.counts.forwarded.add(70);
+            let remote = Some(remote);
+            ShardStats { core, healthy: true, partitions, counts, remote, turns, ..ShardStats::default() }
         };
         vec![shard(0), shard(1)]
     }
@@ -376,6 +441,10 @@ mod tests {
             "ringmq_publish_duration_seconds_bucket{core=\"0\",le=\"0.001\"} 1",
             "ringmq_publish_duration_seconds_bucket{core=\"0\",le=\"+Inf\"} 1",
             "ringmq_publish_duration_seconds_sum{core=\"0\"} 0.0007",
+            "ringmq_forwards_total{core=\"1\",outcome=\"unknown\"} 1",
+            "ringmq_forwards_total{core=\"1\",outcome=\"done\"} 0",
+            "ringmq_forwards_sent_bytes_total{core=\"1\"} 70",
+            "ringmq_relays{core=\"0\"} 3",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is not in\n{text}");
         }

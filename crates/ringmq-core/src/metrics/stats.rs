@@ -2,6 +2,7 @@
 
 use super::counters::Counts;
 use super::end_to_end::Sample;
+use super::remote::RemoteStats;
 use crate::base::client::ClientInfo;
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub struct ShardStats {
     /// Bytes of publishes that wait for the disk.
     pub waiting_bytes: u64,
     pub counts: Counts,
+    /// Of a node in a cluster.
+    pub remote: Option<RemoteStats>,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
 }

@@ -90,6 +90,8 @@ pub enum Unwritable {
     NotCreated,
     #[error("this node reaches no leader of the partition, try again in a moment")]
     NoLeader,
+    #[error("the leader holds as many publishes of other nodes as it may, try again in a moment")]
+    Busy,
     #[error("the leader refused the publish for a reason that this node's version does not know")]
     Refused,
 }
@@ -150,6 +152,7 @@ pub fn outcome_of(result: Result<(), PublishError>) -> Outcome {
         PublishError::NotWritable(Unwritable::Disabled) => Outcome::Disabled,
         PublishError::NotWritable(Unwritable::NotConfirmed) => Outcome::NotConfirmed,
         PublishError::NotWritable(Unwritable::Failed) => Outcome::Failed,
+        PublishError::NotWritable(Unwritable::Busy) => Outcome::Busy,
         PublishError::NotWritable(Unwritable::NotCreated | Unwritable::NoLeader | Unwritable::Refused)
         | PublishError::NoTopic
         | PublishError::NoPartition
@@ -178,6 +181,7 @@ pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
         Outcome::Disabled => PublishError::NotWritable(Unwritable::Disabled),
         Outcome::NotConfirmed => PublishError::NotWritable(Unwritable::NotConfirmed),
         Outcome::Failed => PublishError::NotWritable(Unwritable::Failed),
+        Outcome::Busy => PublishError::NotWritable(Unwritable::Busy),
         Outcome::Refused => PublishError::NotWritable(Unwritable::Refused),
         _ => PublishError::Unknown,
     })

@@ -49,6 +49,13 @@ pub enum Publisher {
     Copy(ChannelKey, LogId, u64),
 }
 
+impl Publisher {
+    /// Whether a client of another node hears of it.
+    pub fn is_of_node(self) -> bool {
+        matches!(self, Publisher::Node(_))
+    }
+}
+
 pub struct ChannelState {
     pub name: ChannelName,
     pub machine: Channel,

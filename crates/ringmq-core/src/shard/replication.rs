@@ -37,6 +37,7 @@ use crate::base::{ChannelName, Epoch, IdMap, Now, Position, TopicId, TopicName, 
 use crate::codec::peer::message::{Route, Session};
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
+use crate::metrics::remote::RemoteCounts;
 use crate::peer::{LinkEvent, Links};
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
@@ -191,6 +192,7 @@ pub struct Cluster {
     relays: relays::Relays,
     guests: guests::Guests,
     changes: changes::Changes,
+    remote: RemoteCounts,
 }
 
 impl Cluster {
@@ -228,6 +230,7 @@ impl Cluster {
             relays: relays::Relays::default(),
             guests: guests::Guests::default(),
             changes: changes::Changes::default(),
+            remote: RemoteCounts::default(),
         }
     }
 

@@ -29,6 +29,7 @@ impl Shard {
             deleting_bytes: e.store.deleting_bytes(),
             waiting_bytes: e.store.waiting_bytes(),
             counts: e.counters.counts.clone(),
+            remote: e.cluster.as_ref().map(|c| c.remote_stats(e.waiting.bytes_of_nodes())),
             ..Default::default()
         };
         // One that goes, or is stuck on its way, is nobody's.

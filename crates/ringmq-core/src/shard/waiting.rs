@@ -20,6 +20,18 @@ pub(super) struct Parked {
     pub bodies: OwnedBodies,
 }
 
+impl Parked {
+    /// Memory that counts against the bound for other nodes. What this node's cores pass on is bounded where it comes from.
+    fn cost_of_node(&self) -> u64 {
+        if self.publisher.is_of_node() { cost(self.bodies.ends.len(), self.bodies.bytes.len()) } else { 0 }
+    }
+}
+
+/// Memory of a parked publish of so many bodies.
+fn cost(count: usize, bytes: usize) -> u64 {
+    (bytes + count * size_of::<u32>() + size_of::<Parked>()) as u64
+}
+
 /// Each list has the oldest first.
 pub(super) struct Waiting {
     /// Time after which whoever waits is refused.
@@ -30,6 +42,9 @@ pub(super) struct Waiting {
     elsewhere: VecDeque<ConnId>,
     /// Publishes of other cores and nodes that wait for space on this core.
     parked: VecDeque<Parked>,
+    /// Memory of those among them that other nodes sent, and its bound.
+    bytes_of_nodes: u64,
+    bytes_of_nodes_max: u64,
     /// State of this core's disk as the other cores were told.
     told_full: bool,
 }
@@ -37,7 +52,15 @@ pub(super) struct Waiting {
 impl Waiting {
     pub fn new(settings: &Settings) -> Self {
         let limit = Duration::from_millis(settings.pub_waiting_timeout_ms);
-        Waiting { limit, here: VecDeque::new(), elsewhere: VecDeque::new(), parked: VecDeque::new(), told_full: false }
+        Waiting {
+            limit,
+            here: VecDeque::new(),
+            elsewhere: VecDeque::new(),
+            parked: VecDeque::new(),
+            bytes_of_nodes: 0,
+            bytes_of_nodes_max: settings.max_pub_waiting_size,
+            told_full: false,
+        }
     }
 
     /// Takes the state of this core's disk. True: the other cores have to be told.
@@ -60,7 +83,19 @@ impl Waiting {
     /// A publish of another core or node waits for space on this core.
     pub fn park(&mut self, parked: Parked, timers: &mut Timers) {
         timers.at_most(Timer::Stalls, Some(parked.since + self.limit));
+        self.bytes_of_nodes += parked.cost_of_node();
         self.parked.push_back(parked);
+    }
+
+    /// Whether a publish of so many bodies has room among those that are parked: those of other nodes have a bound.
+    pub fn may_park(&self, publisher: Publisher, count: usize, bytes: usize) -> bool {
+        let parked = self.bytes_of_nodes;
+        !publisher.is_of_node() || parked == 0 || parked + cost(count, bytes) <= self.bytes_of_nodes_max
+    }
+
+    /// Memory of the parked publishes of other nodes.
+    pub fn bytes_of_nodes(&self) -> u64 {
+        self.bytes_of_nodes
     }
 
     /// Whether anybody waits for space on this core.
@@ -78,16 +113,24 @@ impl Waiting {
 
     /// The oldest parked publish, which is tried again; [`Self::put_back`] returns it to its place.
     pub fn take_parked(&mut self) -> Option<Parked> {
-        self.parked.pop_front()
+        self.take_if(|_| true)
+    }
+
+    fn take_if(&mut self, is_it: impl FnOnce(&Parked) -> bool) -> Option<Parked> {
+        let parked = self.parked.pop_front_if(|parked| is_it(parked))?;
+        self.bytes_of_nodes -= parked.cost_of_node();
+        Some(parked)
     }
 
     pub fn put_back(&mut self, parked: Parked) {
+        self.bytes_of_nodes += parked.cost_of_node();
         self.parked.push_front(parked);
     }
 
     /// The oldest parked publish, if it has waited too long.
     pub fn take_late(&mut self, now: Now) -> Option<Parked> {
-        self.parked.pop_front_if(|p| now.ticks.since(p.since) >= self.limit)
+        let limit = self.limit;
+        self.take_if(|p| now.ticks.since(p.since) >= limit)
     }
 
     /// Time at which the oldest parked publish has waited too long.

@@ -203,6 +203,33 @@ fn publishes_beyond_the_memory_wait_and_are_refused_in_time() {
     assert_eq!(net.take(p), ["OK"; 3]);
 }
 
+/// Nor does what other nodes send take more at the leader: it comes again, in order, when there is room.
+#[test]
+fn a_leader_keeps_no_more_of_other_nodes_than_its_bound() {
+    let settings = Settings { max_pub_waiting_size: 4096, pub_waiting_timeout_ms: 60_000, ..Settings::default() };
+    let mut net = Net::with(1, 1, settings);
+    net.is_store_there = false;
+    net.nodes[0].is_slow = true;
+    let clients = [net.connect(1), net.connect(1), net.connect(2), net.connect(2)];
+    let body = |who: usize, n: usize| format!("{who}-{n}-{}", "x".repeat(700));
+    for n in 0..4 {
+        clients.iter().enumerate().for_each(|(who, c)| net.publish(*c, &body(who, n)));
+    }
+    for _ in 0..20 {
+        net.pass_time(Duration::from_millis(50));
+        assert!(net.nodes[0].shards[0].engine.waiting.bytes_of_nodes() <= 4096);
+    }
+    net.nodes[0].is_slow = false;
+    net.pass_time(Duration::from_secs(5));
+    clients.iter().for_each(|c| assert_eq!(net.take(*c), ["OK"; 4]));
+    let found = in_log(&mut net, 0);
+    assert_eq!(found.len(), 16);
+    for who in 0..4 {
+        let of: Vec<&String> = found.iter().filter(|b| b.starts_with(&format!("{who}-"))).collect();
+        assert_eq!(of, (0..4).map(|n| body(who, n)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
+    }
+}
+
 /// Seed 7700000028: what had waited for a leader waited for room then, and the next publish of its connection found room first.
 #[test]
 fn what_waits_for_room_after_it_waited_for_a_leader_is_not_overtaken() {

@@ -10,8 +10,9 @@ use crate::base::{ConnId, Epoch, NodeId, Now, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
 use crate::log::PartitionIdx;
+use crate::metrics::remote::Told;
 use crate::seam::message::OwnedBodies;
-use crate::seam::outcome::{PublishError, outcome_of, result_of};
+use crate::seam::outcome::{PublishError, Unwritable, outcome_of, result_of};
 use crate::session::ReplySlot;
 use crate::shard::engine::Attempt;
 use crate::shard::partitions::Publisher;
@@ -135,6 +136,7 @@ impl Engine {
         let cluster = self.cluster_mut();
         let (generation, head) = (cluster.generation, Head { epoch: Epoch(0), session: attempt });
         for Pending { ticket, bodies, delay_ms, .. } in cluster.lines.send(now.ticks, route) {
+            cluster.remote.forwarded.add(bodies.body_bytes());
             let asker = Asker { generation, core, ticket: *ticket };
             let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
             cluster.links.send(leader, route, Message { head, body });
@@ -161,7 +163,7 @@ impl Engine {
         self.after_forwarding(route);
     }
 
-    /// What waits already goes first.
+    /// What waits already goes first. Another node's publish is refused where those that wait have their bound, and comes again.
     fn append_or_park(
         &mut self,
         now: Now,
@@ -175,6 +177,9 @@ impl Engine {
             false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
         };
         if matches!(attempt, Attempt::Wait) {
+            if !self.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
+                return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
+            }
             let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
             bodies.iter().for_each(|body| owned.push(body));
             self.park(now, publisher, idx, owned);
@@ -192,14 +197,20 @@ impl Engine {
         }
         match result_of(answer.outcome) {
             Err(error) if may_be_stored_later(error) && !is_stopping => {
-                // It is that node which stops, not this one.
-                let error = if error == PublishError::Stopping { PublishError::NotLeader } else { error };
+                let error = match error {
+                    // It is that node which stops, not this one.
+                    PublishError::Stopping => PublishError::NotLeader,
+                    PublishError::NotWritable(Unwritable::Busy) => PublishError::TooMuchWaiting,
+                    error => error,
+                };
                 if !cluster.lines.hold(now.ticks, route, ticket, error) {
                     return;
                 }
+                cluster.remote.forwards.count(Told::Retried);
             }
             result => {
                 let Some(publisher) = cluster.lines.finish(route, ticket) else { return };
+                cluster.remote.forwards.count(result.err().map_or(Told::Done, told_of));
                 self.tell_publisher(publisher, result);
             }
         }
@@ -256,7 +267,10 @@ impl Engine {
     }
 
     fn tell_forwarded(&mut self, told: Vec<(Publisher, PublishError)>) {
-        told.into_iter().for_each(|(publisher, error)| self.tell_publisher(publisher, Err(error)));
+        for (publisher, error) in told {
+            self.cluster_mut().remote.forwards.count(told_of(error));
+            self.tell_publisher(publisher, Err(error));
+        }
     }
 
     fn after_forwarding(&mut self, route: Route) {
@@ -270,6 +284,7 @@ impl Engine {
     pub(super) fn on_forward(&mut self, now: Now, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
         let Forward { asker, delay_ms, bodies } = forward;
         let publisher = Publisher::Node(Origin { node, route, attempt, asker });
+        self.cluster_mut().remote.received.add(bodies.body_bytes());
         let idx = self.member_at(route).filter(|_| !self.follows_refusal(publisher));
         let attempt = match idx {
             None => Attempt::Refused(PublishError::NotLeader),
@@ -298,4 +313,8 @@ impl Engine {
         let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
         self.send_peer(node, Lane::Data, route, Message { head, body });
     }
+}
+
+fn told_of(error: PublishError) -> Told {
+    if error == PublishError::Unknown { Told::Unknown } else { Told::Refused }
 }

@@ -41,6 +41,10 @@ impl Guests {
         SubId { core: CoreId::GUESTS, conn }
     }
 
+    pub fn count(&self) -> u64 {
+        self.guests.len() as u64
+    }
+
     fn find(&self, node: NodeId, session: Session) -> Option<(SubId, Guest)> {
         let conn = *self.numbers.get(&(node, session))?;
         Some((SubId { core: CoreId::GUESTS, conn }, *self.guests.get(&conn)?))
@@ -182,8 +186,10 @@ impl Engine {
         };
         let cluster = self.cluster_mut();
         let Some(Guest { node, route, session }) = cluster.guests.guests.get(&sub.conn).copied() else { return };
-        if matches!(relayed, Relayed::Lost | Relayed::ChannelDeleted) {
-            cluster.guests.remove(sub);
+        match &relayed {
+            Relayed::Lost | Relayed::ChannelDeleted => cluster.guests.remove(sub),
+            Relayed::Deliver(frames) => cluster.remote.delivered.add(frames.len()),
+            _ => {}
         }
         let head = Head { epoch: Epoch(0), session };
         cluster.links.send(node, route, Message { head, body: Body::Relay(relayed) });

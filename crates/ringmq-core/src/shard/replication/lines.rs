@@ -17,6 +17,9 @@ use crate::shard::partitions::Publisher;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Memory of what one line may have on its way. A single publish may be larger.
+const WINDOW: u64 = 4 << 20;
+
 /// Pause before a leader that refused is asked again, unless the metadata names another.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -44,8 +47,9 @@ struct Line {
     /// Where the last attempt went.
     to: Option<NodeId>,
     attempt: Session,
-    /// Publishes of the attempt that were not answered.
+    /// Publishes of the attempt that were not answered, and their memory. While the leader has refused none, they are the first ones.
     num_sent: usize,
+    bytes_sent: u64,
     /// The leader has refused one of the attempt.
     is_refused: bool,
     retry_at: Ticks,
@@ -55,7 +59,7 @@ struct Line {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Wait,
-    /// Everything that is held goes in this attempt.
+    /// What is held goes in this attempt, as far as the window allows.
     Send(Session),
 }
 
@@ -69,7 +73,8 @@ pub struct Lines {
 
 /// Whether a publish that was refused may be stored in a moment, by this leader or the next one. Nothing of it was stored.
 pub fn may_be_stored_later(error: PublishError) -> bool {
-    matches!(error, PublishError::NotLeader | PublishError::NotWritable(Unwritable::Opening) | PublishError::Stopping)
+    use Unwritable::{Busy, Opening};
+    matches!(error, PublishError::NotLeader | PublishError::NotWritable(Opening | Busy) | PublishError::Stopping)
 }
 
 impl Pending {
@@ -141,16 +146,24 @@ impl Lines {
         Next::Send(line.attempt)
     }
 
-    /// Marks everything that is held as sent; it is what this returns, in order.
+    /// Marks what is held as sent, as far as the window allows; it is what this returns, in order.
     pub fn send(&mut self, now: Ticks, route: Route) -> impl Iterator<Item = &Pending> {
-        let mut from = 0;
+        let mut sent = 0..0;
         if let Some(line) = self.lines.get_mut(&route) {
             // what was sent stands before what is held: an attempt is sent in order, and none follows a refusal
-            from = line.pending.iter().position(Pending::is_held).unwrap_or(line.pending.len());
-            line.pending.iter_mut().skip(from).for_each(|p| p.state = State::Sent(now));
-            line.num_sent = line.pending.len();
+            sent.start = line.num_sent;
+            while let Some(pending) = line.pending.get_mut(line.num_sent) {
+                let cost = pending.cost();
+                if line.num_sent > 0 && line.bytes_sent + cost > WINDOW {
+                    break;
+                }
+                pending.state = State::Sent(now);
+                line.num_sent += 1;
+                line.bytes_sent += cost;
+            }
+            sent.end = line.num_sent;
         }
-        self.lines.get(&route).into_iter().flat_map(move |line| line.pending.iter().skip(from))
+        self.lines.get(&route).into_iter().flat_map(move |line| line.pending.range(sent.clone()))
     }
 
     /// Takes the first one that is held out of a line of which nothing is on its way: this node is to append it.
@@ -175,7 +188,8 @@ impl Lines {
         let Some(line) = self.lines.get_mut(&route) else { return false };
         let Some(pending) = line.find(ticket) else { return false };
         pending.state = State::Held(error);
-        line.num_sent -= 1;
+        let cost = pending.cost();
+        line.is_back(cost);
         (line.is_refused, line.retry_at) = (true, now + RETRY_PAUSE);
         true
     }
@@ -186,7 +200,7 @@ impl Lines {
         line.find(ticket)?;
         let at = line.pending.binary_search_by_key(&ticket, |p| p.ticket).ok()?;
         let pending = line.pending.remove(at)?;
-        line.num_sent -= 1;
+        line.is_back(pending.cost());
         self.bytes -= pending.cost();
         Some(pending.publisher)
     }
@@ -206,8 +220,10 @@ impl Lines {
 
     /// What has waited for too long.
     pub fn expire(&mut self, now: Ticks, limit: Duration, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
+        let is_behind = self.lines.get(&route).is_some_and(|line| line.num_sent > 0 && !line.is_refused);
         self.give_up(route, told, |p| match p.state {
             _ if p.until(limit) > now => None,
+            State::Held(_) if is_behind => Some(PublishError::TooMuchWaiting),
             State::Held(error) => Some(error),
             State::Sent(_) => Some(PublishError::Unknown),
         });
@@ -220,14 +236,17 @@ impl Lines {
         is_over: impl Fn(&Pending) -> Option<PublishError>,
     ) {
         let Some(line) = self.lines.get_mut(&route) else { return };
-        let mut freed = 0;
+        let (mut freed, mut num_back, mut bytes_back) = (0, 0, 0);
         line.pending.retain(|p| {
             let Some(error) = is_over(p) else { return true };
             freed += p.cost();
-            line.num_sent -= usize::from(!p.is_held());
+            if !p.is_held() {
+                (num_back, bytes_back) = (num_back + 1, bytes_back + p.cost());
+            }
             told.push((p.publisher, error));
             false
         });
+        (line.num_sent, line.bytes_sent) = (line.num_sent - num_back, line.bytes_sent - bytes_back);
         self.bytes -= freed;
     }
 
@@ -253,6 +272,12 @@ impl Lines {
 impl Line {
     fn retry_at(&self) -> Option<Ticks> {
         (self.is_refused && self.num_sent == 0 && !self.pending.is_empty()).then_some(self.retry_at)
+    }
+
+    /// A publish of this cost is not on its way any more.
+    fn is_back(&mut self, cost: u64) {
+        self.num_sent -= 1;
+        self.bytes_sent -= cost;
     }
 
     fn find(&mut self, ticket: u64) -> Option<&mut Pending> {
@@ -312,6 +337,30 @@ mod tests {
         assert!(lines.lines[&ROUTE].attempt > first, "no attempt has the number of another");
     }
 
+    /// The leader has a window of each line, however much waits.
+    #[test]
+    fn no_more_is_on_its_way_than_the_window_allows() {
+        let mut lines = Lines::default();
+        let half = vec![b'x'; WINDOW as usize / 2];
+        let big = vec![b'x'; 2 * WINDOW as usize];
+        for (n, body) in [&half, &half, &big, &half].into_iter().enumerate() {
+            let publisher = Publisher::Core(CoreId(0), Ticket(n as u64));
+            lines.push(Ticks(1), ROUTE, publisher, PackedBodies::pack([&body[..]].into_iter()), 0);
+        }
+        assert_eq!(send(&mut lines, 1, A), [1], "two do not fit, by what they cost beside their bytes");
+        assert!(lines.finish(ROUTE, 1).is_some());
+        assert_eq!(send(&mut lines, 2, A), [2]);
+        assert!(lines.hold(Ticks(3), ROUTE, 2, PublishError::TooMuchWaiting));
+        assert_eq!(send(&mut lines, 3 + RETRY_PAUSE.as_nanos() as u64, A), [2], "again, and not more");
+        assert!(lines.finish(ROUTE, 2).is_some());
+        assert_eq!(send(&mut lines, 4, A), [3], "one that is larger than the window goes alone");
+        let (mut told, end) = (vec![], Ticks(2) + LIMIT);
+        lines.expire(end, LIMIT, ROUTE, &mut told);
+        assert_eq!(numbers(&told), [(3, PublishError::TooMuchWaiting)], "the leader is there, and slow");
+        lines.lose(ROUTE, &mut told);
+        assert_eq!((lines.lines[&ROUTE].bytes_sent, lines.bytes()), (0, 0));
+    }
+
     #[test]
     fn an_unknown_outcome_is_told_and_never_tried_again() {
         let mut lines = Lines::default();
@@ -340,8 +389,8 @@ mod tests {
         lines.expire(end, LIMIT, ROUTE, &mut told);
         assert!(told.is_empty(), "one that was sent has as long from then on");
         lines.expire(end + LIMIT, LIMIT, ROUTE, &mut told);
-        let no_leader = PublishError::NotWritable(Unwritable::NoLeader);
-        assert_eq!(numbers(&told), [(1, PublishError::Unknown), (2, no_leader)]);
+        let behind = PublishError::TooMuchWaiting;
+        assert_eq!(numbers(&told), [(1, PublishError::Unknown), (2, behind)], "the leader had not answered the first one");
         assert_eq!(lines.bytes(), 0);
     }
 }

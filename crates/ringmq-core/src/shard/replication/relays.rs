@@ -8,10 +8,12 @@
 //! ends. It ends when the link is lost or another node leads; the client's core hears that the part is lost, forgets what it had lent,
 //! and joins again. So nothing of a leader that was replaced comes behind what the next one delivers.
 
-use super::Engine;
+use super::lines::may_be_stored_later;
+use super::{Cluster, Engine};
 use crate::base::{Epoch, IdMap, LogId, MessagePlace, NodeId, PartitionId, SubId};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::codec::peer::relay::FINISHED_MAX;
+use crate::metrics::remote::Told;
 use crate::seam::message::{MeshMessage, SubRequest};
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, result_of};
 use crate::shard::outbox::Heard;
@@ -53,6 +55,10 @@ impl Relays {
         let session = Session(self.last);
         self.clients.insert(key, Relaying { route, to, session, lent: 0, finished: vec![] });
         self.by_number.insert(session, key);
+    }
+
+    pub fn count(&self) -> u64 {
+        self.clients.len() as u64
     }
 
     fn remove(&mut self, key: Key) {
@@ -179,21 +185,27 @@ impl Engine {
         let to = self.relays_to(route).ok().flatten();
         for (sub, partition) in self.cluster_mut().relays.of(|r| r.route == route && Some(r.to) != to) {
             self.relay_detach(sub, partition);
-            self.tell_part_lost(sub, partition);
+            self.relay_lost(sub, partition);
         }
+    }
+
+    fn relay_lost(&mut self, sub: SubId, partition: PartitionId) {
+        self.cluster_mut().remote.relays.count(Told::Lost);
+        self.tell_part_lost(sub, partition);
     }
 
     /// The connection with the node is lost, and with it what was on its way.
     pub(super) fn lose_relays(&mut self, node: NodeId) {
         for (sub, partition) in self.cluster_mut().relays.of(|r| r.to == node) {
             self.cluster_mut().relays.remove((sub, partition));
-            self.tell_part_lost(sub, partition);
+            self.relay_lost(sub, partition);
         }
     }
 
     /// What the leader says.
     pub(super) fn on_relayed(&mut self, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
-        let relays = &mut self.cluster_mut().relays;
+        let own = self.core;
+        let Cluster { relays, remote, .. } = self.cluster_mut();
         let Some(key) = relays.find(from, route, session) else { return };
         let (sub, partition) = key;
         let SubId { core, conn } = sub;
@@ -201,25 +213,34 @@ impl Engine {
             relays.remove(key);
         }
         match relayed {
-            Relayed::Subscribed => self.tell_subscriber(sub, partition, Ok(false)),
+            Relayed::Subscribed => {
+                remote.relays.count(Told::Done);
+                self.tell_subscriber(sub, partition, Ok(false));
+            }
             Relayed::Refused(outcome) => {
+                let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
+                remote.relays.count(if may_be_stored_later(error) { Told::Retried } else { Told::Refused });
                 // the leader may have taken the client in before its channel failed
                 self.relay_detach(sub, partition);
-                let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
                 self.tell_subscriber(sub, partition, Err(error));
             }
             Relayed::Returned(credit) if !relays.take_back(key, credit) => {
                 tracing::error!(peer = %from, %partition, credit, "a leader gives back what it was not lent: the client joins again");
                 self.relay_detach(sub, partition);
-                self.tell_part_lost(sub, partition);
+                self.relay_lost(sub, partition);
             }
-            Relayed::Returned(credit) if core == self.core => self.on_returned(sub, partition, credit),
+            Relayed::Returned(credit) if core == own => self.on_returned(sub, partition, credit),
             Relayed::Returned(credit) => self.pass(core, MeshMessage::Returned { sub, partition, credit }),
             Relayed::Hungry => self.tell_hungry(sub, partition),
-            Relayed::Deliver(frames) if core == self.core => self.outbox.tell(conn, Heard::Frames(frames)),
-            Relayed::Deliver(frames) => self.pass(core, MeshMessage::Deliver { sub, frames: frames.into() }),
-            Relayed::Lost => self.tell_part_lost(sub, partition),
-            Relayed::ChannelDeleted if core == self.core => self.subscription_deleted(sub),
+            Relayed::Deliver(frames) => {
+                remote.relayed.add(frames.len());
+                match core == own {
+                    true => self.outbox.tell(conn, Heard::Frames(frames)),
+                    false => self.pass(core, MeshMessage::Deliver { sub, frames: frames.into() }),
+                }
+            }
+            Relayed::Lost => self.relay_lost(sub, partition),
+            Relayed::ChannelDeleted if core == own => self.subscription_deleted(sub),
             Relayed::ChannelDeleted => self.pass(core, MeshMessage::ChannelDeleted { sub }),
             Relayed::NotFinished(id, why) => self.not_carried_out(key, (id, InFlightCommand::Finish), why),
             Relayed::NotRequeued(id, why) => self.not_carried_out(key, (id, InFlightCommand::Requeue), why),

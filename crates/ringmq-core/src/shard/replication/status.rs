@@ -3,6 +3,7 @@
 use super::Cluster;
 use super::roles::role_of;
 use crate::log::{PartitionIdx, Store};
+use crate::metrics::remote::RemoteStats;
 use crate::metrics::stats::{FollowerStats, LinkStats, ReplicationStats};
 use crate::shard::partitions::Partition;
 
@@ -11,6 +12,17 @@ impl Cluster {
     pub(in crate::shard) fn link_stats(&self) -> Vec<LinkStats> {
         let link = |(node, connected, queued)| LinkStats { node: self.name_of(node), connected, queued_bytes: queued as u64 };
         self.links.status().map(link).collect()
+    }
+
+    /// What passes between this core and leaders elsewhere; `parked_bytes`: memory of other nodes' publishes that wait for space.
+    pub(in crate::shard) fn remote_stats(&self, parked_bytes: u64) -> RemoteStats {
+        RemoteStats {
+            counts: self.remote,
+            forwarding_bytes: self.lines.bytes(),
+            parked_bytes,
+            relays: self.relays.count(),
+            guests: self.guests.count(),
+        }
     }
 
     /// State of the partition's replica here. `None`: it has none.

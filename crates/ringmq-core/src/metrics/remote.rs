@@ -1,0 +1,83 @@
+//! What a core of a clustered node does for its clients at leaders elsewhere, and for clients of other nodes.
+
+/// What became of a publish or subscription that another node leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// Stored, or subscribed.
+    Done,
+    Refused,
+    Unknown,
+    /// The leader refused it for the moment: it is asked again, or the next leader is.
+    Retried,
+    /// Of a subscription: the leader has forgotten it, or is not reached any more.
+    Lost,
+}
+
+impl Told {
+    /// With the words of /metrics.
+    pub const ALL: [(Told, &'static str); 5] = [
+        (Told::Done, "done"),
+        (Told::Refused, "refused"),
+        (Told::Unknown, "unknown"),
+        (Told::Retried, "retried"),
+        (Told::Lost, "lost"),
+    ];
+}
+
+/// Since the start of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcomes([u64; Told::ALL.len()]);
+
+impl Outcomes {
+    pub fn count(&mut self, told: Told) {
+        self.0[told as usize] += 1;
+    }
+
+    pub fn get(&self, told: Told) -> u64 {
+        self.0[told as usize]
+    }
+}
+
+/// Requests and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub count: u64,
+    pub bytes: u64,
+}
+
+impl Sum {
+    pub fn add(&mut self, bytes: usize) {
+        self.count += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Counters since the start of the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteCounts {
+    /// Publishes that went to leaders elsewhere, each as often as it was sent, and the bytes of their bodies.
+    pub forwarded: Sum,
+    pub forwards: Outcomes,
+    /// The same of publishes that other nodes sent here.
+    pub received: Sum,
+    /// Subscriptions of this node's clients at leaders elsewhere.
+    pub relays: Outcomes,
+    /// Frames that leaders elsewhere sent for this node's clients, as pieces with their bytes.
+    pub relayed: Sum,
+    /// The same of what went to clients of other nodes.
+    pub delivered: Sum,
+}
+
+/// Counters, and what there is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteStats {
+    pub counts: RemoteCounts,
+    /// Memory of publishes that wait for a leader, or for its answer.
+    pub forwarding_bytes: u64,
+    /// Memory of publishes of other nodes that wait for space.
+    pub parked_bytes: u64,
+    /// Subscriptions of this node's clients at leaders elsewhere.
+    pub relays: u64,
+    /// Subscriptions of other nodes' clients here.
+    pub guests: u64,
+}
