@@ -87,6 +87,13 @@ fn a_change_hears_that_its_outcome_is_unknown_or_that_nobody_leads() {
     net.pass_time(RECONNECT);
     assert_eq!(net.change_channel(1, ChannelChange::Unpause), Ok(false));
     assert!((0..3).all(|i| net.paused(i) == [false]));
+    // Node 2 hears of its leadership last.
+    net.metadata[0].version += 1;
+    (net.metadata[0].leader, net.metadata[0].epoch) = (Some(id_of_node(2)), Epoch(2));
+    (0..2).for_each(|i| net.tell_partition(i, 0));
+    net.run();
+    net.ask_change(1, ChannelChange::Pause);
+    assert_eq!(net.changed(1), failed(PublishError::NotWritable(Unwritable::NoLeader)));
     net.change(0, |m| (m.leader, m.epoch) = (None, Epoch(5)));
     net.ask_change(1, ChannelChange::Pause);
     assert_eq!(net.changed(1), failed(PublishError::NotWritable(Unwritable::NoLeader)));

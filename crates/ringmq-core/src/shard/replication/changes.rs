@@ -245,6 +245,8 @@ fn reason_of(error: SetOffsetError) -> NotChanged {
 
 fn error_of(reason: NotChanged) -> SetOffsetError {
     match reason {
+        // It does not lead any more, or not yet.
+        NotChanged::Failed(Outcome::NotLeader) => SetOffsetError::Failed(PublishError::NotWritable(Unwritable::NoLeader)),
         NotChanged::NoPartition => SetOffsetError::NoPartition,
         NotChanged::NoChannel => SetOffsetError::NoChannel,
         NotChanged::NotFirstClient => SetOffsetError::NotFirstClient,
