@@ -113,6 +113,8 @@ pub struct Controller {
     batches: usize,
     /// Partitions with a live replica that is not in sync.
     rebuilding: BTreeSet<At>,
+    /// Those of them that a look at the distribution has met, and when the first one did.
+    slow: BTreeMap<At, Ticks>,
     /// Partitions whose leader is asked to hand over.
     handing: BTreeSet<At>,
     /// Records of the next transaction, at most.
@@ -147,6 +149,7 @@ impl Controller {
             in_flight: BTreeSet::new(),
             batches: 0,
             rebuilding: BTreeSet::new(),
+            slow: BTreeMap::new(),
             handing: BTreeSet::new(),
             batch_max: BATCH_MAX,
             written: 0,
@@ -305,6 +308,9 @@ impl Controller {
         note(&mut self.handing, at, record.is_some_and(|r| r.wanted.is_some()));
         let catches_up = |r: &PartitionRecord| r.replicas.iter().any(|n| view.session(*n).is_some() && !r.isr.contains(n));
         note(&mut self.rebuilding, at, record.is_some_and(catches_up));
+        if !self.rebuilding.contains(&at) {
+            self.slow.remove(&at);
+        }
         if record.is_some() {
             self.dirty.insert(at);
         }
@@ -324,6 +330,7 @@ impl Controller {
     pub fn leave_office(&mut self) {
         self.in_office = false;
         self.rebuilding.clear();
+        self.slow.clear();
         self.handing.clear();
         for set in [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.short, &mut self.in_flight] {
             set.clear();
@@ -434,6 +441,9 @@ impl Controller {
         }
         if now >= self.balance_at {
             self.balance_at = now + BALANCE_EVERY;
+            for at in &self.rebuilding {
+                self.slow.entry(*at).or_insert(now);
+            }
             self.dirty.append(&mut self.postponed);
             let mut moves = self.balance(now, view);
             if moves.is_empty() {

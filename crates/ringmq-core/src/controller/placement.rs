@@ -131,10 +131,12 @@ impl Controller {
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
     }
 
-    /// Nothing catches up, nobody is away who may still come back, and nothing is written at the moment.
+    /// Nothing catches up, nobody is away who may still come back, and nothing is written at the moment. A replica that catches up for as
+    /// long as a node may be away waits for an operator, or for a disk: the others do not wait for it.
     pub(super) fn is_calm(&self, now: Ticks) -> bool {
         let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
-        self.rebuilding.is_empty() && is_settled && now >= self.held_until() && self.in_flight.is_empty()
+        let is_stuck = |at: &At| self.slow.get(at).is_some_and(|since| now >= *since + self.options.replace_after);
+        self.rebuilding.iter().all(is_stuck) && is_settled && now >= self.held_until() && self.in_flight.is_empty()
     }
 
     /// Moves that make the load a little more even, as records to look at next. None while replicas catch up, or while a node that is away
@@ -172,18 +174,22 @@ impl Controller {
         view.replicas_of(over).filter_map(|at| fits(&at)).take(most).collect()
     }
 
-    /// Replicas stand evenly: whoever is first in too many partitions lets another one be first.
+    /// Replicas stand evenly: whoever is first in too many partitions lets others be first. Each move counts before the next is chosen, so
+    /// that nobody gets more than it takes to be even.
     fn balance_leaders(&self, view: &View, places: &[Place]) -> Vec<Move> {
         let Some(most) = places.iter().max_by_key(|p| (p.lead(), p.node)) else { return vec![] };
-        let lead = |n: NodeId| places.iter().find(|p| p.node == n).map(Place::lead);
         let step = 100_000 / most.capacity;
+        let (mut top, mut leads) =
+            (most.lead(), places.iter().map(|p| (p.node, (p.lead(), p.capacity))).collect::<BTreeMap<_, _>>());
         let better = |at: At| {
             let entry = view.partition(at.0, at.1)?;
             let record = &entry.value;
             let is_first = record.replicas.first() == Some(&most.node);
-            let others = record.replicas.iter().skip(1).filter_map(|n| Some((lead(*n)?, *n)));
+            let others = record.replicas.iter().skip(1).filter_map(|n| Some((leads.get(n)?.0, *n)));
             let (least, node) = others.min()?;
-            (is_first && least + 2 * step < most.lead() && most.lead() * 10 > least * 11).then(|| {
+            (is_first && least + 2 * step < top && top * 10 > least * 11).then(|| {
+                top -= step;
+                leads.entry(node).and_modify(|(lead, capacity)| *lead += 100_000 / *capacity);
                 let mut next = record.clone();
                 let place = next.replicas.iter().position(|n| *n == node).unwrap_or(0);
                 next.replicas.swap(0, place);

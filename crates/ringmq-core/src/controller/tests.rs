@@ -25,13 +25,15 @@ struct Rig {
     watched: u64,
     term: u64,
     txns: usize,
+    /// Partition of which no replica catches up.
+    stuck: Option<u16>,
 }
 
 impl Rig {
     fn new(nodes: usize, zones: usize, options: ControllerOptions) -> Rig {
         let view = View::new(Layout::new("c").unwrap(), 0);
         let (store, controller) = (Etcd::default(), Controller::new(id(0), options));
-        let mut rig = Rig { store, view, controller, now: 100 * SECOND, watched: 1, term: 0, txns: 0 };
+        let mut rig = Rig { store, view, controller, now: 100 * SECOND, watched: 1, term: 0, txns: 0, stuck: None };
         rig.put(Key::Id, encode(&ClusterRecord { id: [1; 16] }));
         (0..nodes).for_each(|n| {
             let zone = format!("z{}", n % zones);
@@ -145,7 +147,7 @@ impl Rig {
             let Some(leader) = r.leader.filter(|l| self.view.session(l.node) == Some(l.session)) else { continue };
             let before = r.clone();
             let joins = r.replicas.iter().copied().filter(|n| self.view.session(*n).is_some() && !r.isr.contains(n));
-            let joins: Vec<NodeId> = joins.collect();
+            let joins: Vec<NodeId> = joins.filter(|_| self.stuck != Some(at.1)).collect();
             r.isr.extend(joins);
             if r.wanted.is_some_and(|to| to != leader.node && r.isr.contains(&to)) {
                 r.leader = None;
@@ -433,6 +435,60 @@ fn a_busy_node_lets_one_leader_go_and_new_leaders_stand_elsewhere() {
     let before: Vec<Vec<u16>> = (0..3).map(|n| led(&rig, n)).collect();
     run(&mut rig);
     assert_eq!((0..3).map(|n| led(&rig, n)).collect::<Vec<_>>(), before);
+}
+
+fn lead_and_epochs(rig: &Rig, nodes: usize, partitions: u16) -> (Vec<usize>, Vec<u64>) {
+    (counts(rig, nodes).1, (0..partitions).map(|p| rig.record(p).epoch).collect())
+}
+
+#[test]
+fn leaders_move_until_they_are_even_and_then_stay() {
+    let mut rig = Rig::new(3, 3, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
+    rig.topic(TOPIC, "t", 15, 3);
+    for n in [1, 2] {
+        let moved = (0..15).find(|p| rig.record(*p).replicas[0] == id(n)).unwrap();
+        let place = rig.record(moved).replicas.iter().position(|r| *r == id(0)).unwrap();
+        rig.change(moved, |r| r.replicas.swap(0, place));
+    }
+    let work = |rig: &mut Rig| {
+        (0..10).for_each(|_| {
+            rig.run(11);
+            rig.leaders_work();
+        })
+    };
+    work(&mut rig);
+    let before = lead_and_epochs(&rig, 3, 15);
+    assert!(spread(&before.0) <= 2, "{:?}", before.0);
+    work(&mut rig);
+    assert_eq!(lead_and_epochs(&rig, 3, 15), before, "four leaders of 7, 4, 4 moved at once, to and fro for ever");
+}
+
+#[test]
+fn a_replica_that_cannot_catch_up_keeps_the_others_from_their_share_for_a_while_only() {
+    let options =
+        ControllerOptions { replace_after: Duration::from_secs(60), calm: Duration::ZERO, ..ControllerOptions::default() };
+    let mut rig = Rig::new(4, 4, options);
+    rig.put(Key::Drain(id(3)), encode(&DrainRecord {}));
+    rig.look();
+    rig.topic(TOPIC, "t", 24, 2);
+    (0..10).for_each(|_| {
+        rig.run(11);
+        rig.leaders_work();
+    });
+    let op = Op::Delete { key: rig.view.layout().key(&Key::Drain(id(3))) };
+    rig.txn(Txn { then: vec![op], ..Txn::default() });
+    let work = |rig: &mut Rig, seconds: u64| {
+        (0..seconds / 11).for_each(|_| {
+            rig.run(11);
+            rig.leaders_work();
+        })
+    };
+    rig.stuck = Some(0);
+    rig.change(0, |r| r.isr.truncate(1));
+    work(&mut rig, 44);
+    assert_eq!(rig.view.replica_count(id(3)), 0, "it may soon be done");
+    work(&mut rig, 660);
+    assert!(rig.view.replica_count(id(3)) >= 9, "{:?}", counts(&rig, 4));
 }
 
 #[test]
