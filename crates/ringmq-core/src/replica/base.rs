@@ -28,6 +28,8 @@ pub(super) struct Base {
     pub hands_over_until: Option<Ticks>,
     /// Number of such waits since the replica was last compared.
     pub hand_overs: u32,
+    /// Number of times that this replica gave up to open since it last heard of enough members.
+    pub given_up: u32,
     /// The highest epoch that anybody spoke of while this node led a lower one. No epoch up to it is opened.
     pub heard: Epoch,
     pub lease_until: Ticks,

@@ -74,6 +74,8 @@ pub(super) struct Leader {
     last_session: Session,
     proposal: Option<Proposal>,
     propose_at: Ticks,
+    /// It began then, or gave up then for want of answers.
+    pub asking_since: Ticks,
     /// The log was decided then.
     pub settling_since: Ticks,
     /// The leader's end at some time, not committed then, and that time.
@@ -105,6 +107,7 @@ impl Leader {
             proposal: None,
             propose_at: now,
             commit_mark: None,
+            asking_since: now,
             settling_since: now,
             alarmed: None,
             damaged_since: None,
@@ -584,7 +587,10 @@ impl Leader {
         let is_fetching = matches!(self.phase, Phase::Fetching { .. });
         // Who has answered waits while this node takes the chosen tail.
         self.inquire(base, cx, |peer, now| peer.is_overdue(now) && !(is_fetching && peer.standing.is_some()));
-        if is_fetching || matches!(self.phase, Phase::Asking) {
+        if matches!(self.phase, Phase::Asking) {
+            return self.look_at_silence(base, cx);
+        }
+        if is_fetching {
             return;
         }
         for peer in &mut self.peers {
@@ -667,7 +673,8 @@ impl Leader {
         let peers = asked.map(Peer::deadline);
         let fetch = if let Phase::Fetching { retry_at, .. } = self.phase { Some(retry_at) } else { None };
         if is_fetching || matches!(self.phase, Phase::Asking) {
-            return peers.chain(fetch).min();
+            let gives_up = self.gives_up_at(base).filter(|_| !is_fetching);
+            return peers.chain(fetch).chain(gives_up).min();
         }
         let is_open = !matches!(self.phase, Phase::Settling { .. });
         let late = self.commit_mark.filter(|_| matches!(self.phase, Phase::Open)).map(|(_, since)| since + options.write_limit);

@@ -77,6 +77,7 @@ impl Member {
             cuts: 0,
             hands_over_until: None,
             hand_overs: 0,
+            given_up: 0,
             heard: Epoch(0),
             lease_until: Ticks(0),
             state: State::Idle,

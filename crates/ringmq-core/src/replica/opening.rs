@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! who answered                                          what is done
-//! fewer than min_isr ISR members                        ask on
+//! fewer than min_isr ISR members                        ask on, and resign now and then: the others may reach each other
 //! somebody in sync that is not suspect, or all of the   the highest (last epoch, end) is the log: it has all that an earlier
 //! ISR, and those are more than one                      epoch can have committed
 //! only suspects, not all of the ISR, or somebody        no leader rather than a wrong one: an operator may accept the loss
@@ -32,13 +32,14 @@ use super::leader::{Leader, Phase};
 use super::peer::PeerPhase;
 use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
-use crate::base::NodeId;
-use crate::base::Position;
+use crate::base::{NodeId, Position, Ticks};
 use crate::codec::peer::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
 use crate::format::snapshot::Doubt;
 
 /// Number of times that a replica lets other suspects lead before it leads with the data it has.
 const HAND_OVERS_MAX: u32 = 8;
+/// The wait for answers doubles so often, at most.
+const GIVEN_UP_MAX: u32 = 6;
 
 /// Position where this log differs from that of a member which knows a longer part of its own to be committed.
 fn contradicted(cx: &Cx<'_>, heard: &[(NodeId, &Standing)]) -> Option<Position> {
@@ -102,6 +103,7 @@ impl Leader {
         if heard.len() + 1 < membership.min_isr {
             return;
         }
+        base.given_up = 0;
         let is_all = heard.len() == isr.len();
         let is_alone = membership.replicas.len() == 1;
         let is_torn_only = cx.log.doubt() == Doubt::Torn && cx.log.vouched() == cx.log.end().at;
@@ -167,6 +169,26 @@ impl Leader {
         tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
         let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
+    }
+
+    /// Too few answer, for as long as a write waits and a follower may be silent: the others may well reach each other, and one of them
+    /// should lead. Where too few are alive nobody is better, so each time takes twice as long as the one before.
+    pub fn look_at_silence(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        if self.gives_up_at(base).is_none_or(|at| cx.now < at) {
+            return;
+        }
+        base.given_up += 1;
+        self.asking_since = cx.now;
+        tracing::warn!(epoch = self.epoch.0, "too few in-sync replicas answer this node: another one should lead");
+        cx.out.push(Effect::Resign { to: None });
+    }
+
+    /// `None`: enough have answered.
+    pub fn gives_up_at(&self, base: &Base) -> Option<Ticks> {
+        let membership = base.membership.as_ref()?;
+        let heard = self.peers.iter().filter(|p| p.standing.is_some() && membership.isr.contains(&p.node)).count();
+        let patience = (base.options.write_limit + base.options.follower_limit) * (1 << base.given_up.min(GIVEN_UP_MAX));
+        (heard + 1 < membership.min_isr).then(|| self.asking_since + patience)
     }
 
     /// What a suspect lost may be more than its log shows: the last word on its channels above all, which a leader gives to everybody.

@@ -599,3 +599,22 @@ fn older_epochs_are_asked_for_page_by_page() {
     rig.hear(2, 500, session, Body::Standing(page));
     assert_eq!((rig.state(), rig.end()), (State::Trimming, log_of(&[1]).end().at));
 }
+
+#[test]
+fn a_leader_that_nobody_answers_lets_others_lead_and_waits_twice_as_long_each_time() {
+    let mut rig = asking(&[1, 1], &[1, 2, 3]);
+    let options = ReplicaOptions::default();
+    let patience = options.write_limit + options.follower_limit;
+    let resigns = |rig: &mut Rig| rig.effects().iter().filter(|e| matches!(e, Effect::Resign { to: None })).count();
+    rig.wait(patience - Duration::from_millis(10));
+    assert_eq!(resigns(&mut rig), 0);
+    for doubled in 0..3 {
+        rig.wait(Duration::from_millis(20));
+        assert_eq!(resigns(&mut rig), 1, "wait {doubled}");
+        assert_eq!(rig.state(), State::Asking, "it opens as soon as enough answer");
+        rig.wait(patience * 2 * (1 << doubled) - Duration::from_millis(20));
+        assert_eq!(resigns(&mut rig), 0, "wait {doubled}");
+    }
+    stands(&mut rig, 2, &log_of(&[1, 1]), Position::START, false);
+    assert_eq!(rig.state(), State::Settling);
+}
