@@ -373,6 +373,9 @@ impl Controller {
                     compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });
                     if let Some(leader) = record.leader.filter(|l| entry.value.leader != Some(*l)) {
                         sessions.insert(leader.node, leader.session);
+                        // The record may be newer than what this view has of its leader's session.
+                        let before = entry.value.leader.map(|l| l.node);
+                        sessions.extend(before.map(|node| (node, view.session(node).unwrap_or(0))));
                     }
                     self.written += 1;
                     note(&mut self.handing, at, record.wanted.is_some());

@@ -441,6 +441,18 @@ fn lead_and_epochs(rig: &Rig, nodes: usize, partitions: u16) -> (Vec<usize>, Vec
     (counts(rig, nodes).1, (0..partitions).map(|p| rig.record(p).epoch).collect())
 }
 
+/// Seed 440000000000027 of the cluster simulator: a topic grew at a node that had seen the leader's session, and the controller had not.
+#[test]
+fn an_election_holds_only_if_the_former_leaders_session_is_what_the_controller_sees() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 1, 3);
+    rig.leave(0);
+    let batch = rig.controller.plan(Ticks(rig.now), &rig.view, rig.term, 1).expect("another one is to lead");
+    let of_node = |n: usize, is: u64| Compare::CreateRevision { key: rig.view.layout().key(&Key::Node(id(n))), is };
+    assert!(batch.txn.compares.contains(&of_node(0, 0)), "{:?}", batch.txn.compares);
+    assert!(batch.txn.compares.contains(&of_node(1, rig.view.session(id(1)).unwrap())));
+}
+
 #[test]
 fn leaders_move_until_they_are_even_and_then_stay() {
     let mut rig = Rig::new(3, 3, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
