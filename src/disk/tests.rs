@@ -165,7 +165,11 @@ fn every_operation_does_what_it_says() {
         assert_eq!(h.read(&topic, 0, K4).await.unwrap(), vec![2; K4]);
         assert_eq!(h.disk.open_files(), 1, "the segment's: what is seldom written does not stay open");
         assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d.clone() }).await));
-        assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d }).await), "gone already is no error");
+        assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d.clone() }).await), "gone already is no error");
+        assert!(is_done(&h.one(DiskOp::Allocate { file: segment.clone(), len: K4 as u64 }).await));
+        let files = vec![segment, FileId::Commit(d.clone(), 0), FileId::Snapshot(d.clone(), 0), FileId::Snapshot(d, 1)];
+        assert!(is_done(&h.one(DiskOp::Remove { files }).await));
+        assert!(!data.join("topics/t/0").exists(), "the partition's empty folder goes with its last file");
         assert!(is_done(&h.one(DiskOp::Remove { files: vec![topic] }).await));
         assert!(data.join("topics").exists() && !data.join("topics/t").exists(), "the empty folder of the topic goes too");
     });

@@ -154,6 +154,16 @@ fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOption
     expected
 }
 
+/// Whether anything was written of the topic's partitions: a removal that a start ended may leave empty folders of partitions.
+fn is_any_written(storage: &mut dyn Storage, name: &TopicName) -> Result<bool, InspectError> {
+    for partition in storage.partitions(name)? {
+        if !topics::is_blank(storage, &dir(name, TopicId::default(), partition))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A partition on one side.
 struct Replica {
     dir: Arc<PartitionDir>,
@@ -241,7 +251,7 @@ impl Comparison<'_, '_, '_> {
                 Ok(meta) => meta.info,
                 Err(bad) => {
                     let file = file(0);
-                    if !storage.partitions(&name)?.is_empty() {
+                    if is_any_written(*storage, &name)? {
                         self.differences += 1;
                         let what = format!("{label}: {file}: {bad}, so the topic is unknown");
                         self.report.note("difference", what, json!({ "data_path": label, "file": file.to_string() }))?;
@@ -264,6 +274,10 @@ impl Comparison<'_, '_, '_> {
                     continue;
                 }
                 let bases = storage.segments(&dir)?;
+                if bases.is_empty() && topics::is_blank(*storage, &dir)? {
+                    // An empty folder, of a partition that was removed.
+                    continue;
+                }
                 replicas.push(Replica { dir, snapshot: slots.newest, bases });
             }
         }

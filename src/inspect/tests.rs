@@ -469,6 +469,21 @@ fn a_bad_copy_of_the_cluster_file_is_a_difference() {
 }
 
 /// What "identical" must not be said of.
+/// A start that ends a deletion, and loses power then, may leave them.
+#[test]
+fn empty_folders_of_a_topic_that_is_gone_are_no_difference() {
+    let paths = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    for path in &paths {
+        std::fs::File::create(path.path().join("node.meta.0")).expect("it is writable");
+    }
+    std::fs::create_dir_all(paths[0].path().join("topics/t/0")).expect("it is writable");
+    let names = paths.each_ref().map(|path| path.path().display().to_string());
+    let mut out = vec![];
+    compare::run(&names, &InspectOptions::default(), &mut out).expect("it can be read");
+    let text = String::from_utf8(out).expect("it is text");
+    assert!(text.contains("nothing was compared") && text.contains("1 differences"), "{text}");
+}
+
 #[test]
 fn what_is_missing_is_a_difference() {
     let said = |disks: &mut [&mut SimDisk], cluster: Option<&ClusterFile>| {
