@@ -366,10 +366,7 @@ fn answer_to(want: Want, result: Result<Run, Unreadable>, notices: &mut Vec<Noti
 
 /// Batches from the wanted one on, if it is in memory.
 fn run_in_memory(log: &PartitionLog, want: Want, durable: Position) -> Option<Run> {
-    let (number, first) = View::new(log).batch_at(want.from.offset)?;
-    if first.header().start() != want.from {
-        return None;
-    }
+    let (number, _) = View::new(log).batch_at(want.from.offset)?;
     let (mut parts, mut end, mut len) = (vec![], want.from, 0);
     for r in log.batches.from(number) {
         len += r.bytes.len();
@@ -386,8 +383,8 @@ fn run_in_memory(log: &PartitionLog, want: Want, durable: Position) -> Option<Ru
 /// Verifies what was read, batch by batch.
 fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
     let (mut parts, mut end) = (Parts::default(), want.from);
-    let chain = Chain { at: Some(want.from), ..Chain::default() };
-    let mut walk = Walk::new(dir, end.offset, read.limit, chain);
+    // Whoever lost the batch may know no more than its offset.
+    let mut walk = Walk::new(dir, end.offset, read.limit, Chain::default());
     while !walk.is_over() {
         let in_file = segment_at(read.base, end.offset);
         let header = walk.header(&read.pieces.bytes_at(in_file, BATCH_HEADER_LEN).0);

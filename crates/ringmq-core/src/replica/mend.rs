@@ -103,7 +103,9 @@ fn run(base: &Base, batches: Batches, from: Position, to: Position) -> Result<Ve
             if h.end().offset > to.offset {
                 return Ok(found);
             }
-            if h.start() != at || crc.is_some_and(|crc| crc != h.prev_crc.get()) || h.is_lost() {
+            // Where damage took the commit record before it too, its count and its id are not known: its offset names its place.
+            let is_next = if found.is_empty() { h.offset.get() == from.offset } else { h.start() == at };
+            if !is_next || crc.is_some_and(|crc| crc != h.prev_crc.get()) || h.is_lost() {
                 return Err(Bad::Chain);
             }
             (at, crc) = (h.end(), Some(h.header_crc.get()));

@@ -69,6 +69,24 @@ fn a_follower_asks_its_leader_and_writes_what_stood_there() {
     assert_eq!(rig.state(), State::Aligned, "it is in step all the while");
 }
 
+/// Found by the cluster simulator (seed 981000000000107): damage took the commit record before the batch, too.
+#[test]
+fn a_batch_of_which_the_offset_alone_is_known_is_mended() {
+    let mut rig = follower();
+    let (from, to) = range(&rig.node.log, 2..4);
+    let guess = Position { count: from.count - 1, log_id: crate::base::LogId(from.log_id.0 - 1), ..from };
+    rig.node.log.rot = Some((guess, to));
+    rig.give(Event::Damaged);
+    assert_eq!(pull_of(&mut rig, 2).map(|p| p.from), Some(guess));
+    let parts: Vec<_> = rig.node.log.batches[2..4].iter().map(|b| b.bytes.clone()).collect();
+    let answer = |parts: &[bytes::Bytes]| Body::Pulled(Pulled { from: guess, batches: Batches::new(parts.to_vec()) });
+    rig.hear(2, 5, 1, answer(&parts[1..]));
+    assert_eq!(mended(&mut rig), None, "another one is not taken");
+    rig.wait(2 * RETRY);
+    rig.hear(2, 5, 1, answer(&parts));
+    assert_eq!(mended(&mut rig).map(|starts| starts[0]), Some(from));
+}
+
 #[test]
 fn who_does_not_answer_is_asked_again_and_an_operator_hears_of_it() {
     let mut rig = follower();
