@@ -267,6 +267,20 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
     assert!(code == Some(1) && text.contains("not asked: it is away"), "{text}");
 }
 
+fn stats(cluster: &Cluster, node: usize) -> serde_json::Value {
+    let answer = cluster.nodes[node].get("/cluster/stats").expect("it answers");
+    serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("it is JSON")
+}
+
+/// As the cluster calls the node.
+fn name_of(cluster: &Cluster, node: usize) -> String {
+    let tcp = cluster.nodes[node].tcp().to_string();
+    let stats = stats(cluster, node);
+    let all = stats["node_stat_list"].as_array().expect("a list").clone();
+    let found = all.iter().find(|n| n["tcp_address"] == tcp.as_str()).unwrap_or_else(|| panic!("{tcp} in {all:?}"));
+    found["hostname"].as_str().expect("a name").to_owned()
+}
+
 #[test]
 fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     let etcd = Member::start(&FAST);
@@ -285,19 +299,8 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
         let args: Vec<&str> = ["cluster"].into_iter().chain(args.iter().copied()).chain([endpoints.as_str()]).collect();
         cluster.nodes[0].run(&args)
     };
-    let stats = |node: usize| -> serde_json::Value {
-        let answer = cluster.nodes[node].get("/cluster/stats").expect("it answers");
-        serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("it is JSON")
-    };
-    let name_of = |node: usize| {
-        let tcp = cluster.nodes[node].tcp().to_string();
-        let stats = stats(node);
-        let all = stats["node_stat_list"].as_array().expect("a list").clone();
-        let found = all.iter().find(|n| n["tcp_address"] == tcp.as_str()).unwrap_or_else(|| panic!("{tcp} in {all:?}"));
-        found["hostname"].as_str().expect("a name").to_owned()
-    };
     let first = cluster.leader("orders", 0);
-    let drained = name_of(first);
+    let drained = name_of(&cluster, first);
     let said = ringmq(&["drain", "--wait", &format!("--node={drained}")]);
     assert!(said.contains(&format!("node {drained} is empty")), "{said}");
     let second = cluster.leader("orders", 0);
@@ -305,9 +308,9 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     background.wait_more(100);
     ringmq(&["undrain", &format!("--node={drained}")]);
     let third = 3 - first - second;
-    let to = name_of(third);
+    let to = name_of(&cluster, third);
     let move_it = format!("/topic/partition/move?topic=orders&partition=0&move_leader=true&move_to={to}");
-    assert_eq!(post(first, &move_it), "200", "{}", stats(first));
+    assert_eq!(post(first, &move_it), "200", "{}", stats(&cluster, first));
     until(|| cluster.role(third, "orders", 0) == "leader", || format!("{to} leads:\n{}", cluster.nodes[second].log()));
     background.wait_more(100);
     let metrics = cluster.nodes[first].get("/metrics").expect("it answers");
@@ -363,6 +366,41 @@ fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
     for node in &mut cluster.nodes {
         node.stop();
     }
+}
+
+#[test]
+fn a_replica_that_moved_away_frees_its_old_node_and_may_come_back() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let post = |cluster: &Cluster, node: usize, path: &str| {
+        let answer = cluster.nodes[node].post(path, b"").expect("it answers");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+    };
+    post(&cluster, 0, "/topic/create?topic=orders&partition_num=1&replicator=2");
+    let leader = cluster.leader("orders", 0);
+    let folder = |cluster: &Cluster, node: usize| cluster.nodes[node].data_path().join("topics/orders/0");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(3000);
+    until(|| (0..3).filter(|node| folder(&cluster, *node).exists()).count() == 2, || "two nodes have a replica".into());
+    let from = (0..3).find(|node| *node != leader && folder(&cluster, *node).exists()).expect("a follower");
+    let to = 3 - leader - from;
+    let move_it = |cluster: &Cluster, from: usize, to: usize| {
+        let [from, to] = [from, to].map(|node| name_of(cluster, node));
+        post(cluster, leader, &format!("/topic/partition/move?topic=orders&partition=0&move_from={from}&move_to={to}"));
+    };
+    move_it(&cluster, from, to);
+    until(|| !folder(&cluster, from).exists(), || format!("node {from} frees the space:\n{}", cluster.nodes[from].log()));
+    cluster.wait_equal(&[leader, to], "orders", 0);
+    // Back, and away again while the node is killed.
+    move_it(&cluster, to, from);
+    until(|| !folder(&cluster, to).exists(), || format!("node {to} frees the space:\n{}", cluster.nodes[to].log()));
+    publisher.publish(300);
+    cluster.wait_equal(&[leader, from], "orders", 0);
+    cluster.nodes[to].kill();
+    cluster.nodes[to].spawn();
+    cluster.nodes[to].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    assert!(!folder(&cluster, to).exists(), "a start makes nothing of a replica that is elsewhere");
+    consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
 #[test]

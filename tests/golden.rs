@@ -288,6 +288,17 @@ fn doubt_records(rng: &mut Rng) -> Vec<u8> {
     parts.concat()
 }
 
+/// The replica of a partition moves to another node.
+fn departure(rng: &mut Rng) -> Vec<u8> {
+    let identity = JournalIdentity { journal_id: rng.bytes_16(), generation: 1, file_len: 1 << 20, slot_sequence: 2 };
+    let mut ring = Ring::new(CoreId(3), identity);
+    let (topic_id, sequence, epoch) = (TopicId(rng.bytes_16()), rng.next_u64(), rng.below(9));
+    let header = RecordHeader::new(RecordKind::PartitionDelete, topic_id, 7, sequence, epoch, &[]);
+    ring.queue(Record { header, payload: vec![].into(), slot: 0, end: position(rng), note: () });
+    let Some((_, DiskOp::Write { parts, .. })) = ring.pack(|_, _| {}) else { panic!("a record is queued") };
+    parts.concat()
+}
+
 fn files(rng: &mut Rng) -> Vec<u8> {
     let dir =
         PartitionDir { topic: TopicName::new("t").expect("valid"), topic_id: TopicId(rng.bytes_16()), partition: PartitionId(3) };
@@ -366,6 +377,7 @@ fn encodings_do_not_drift() {
         ("batch with due times", hash(15, |r| due_batch(r).bytes.to_vec())),
         ("batch of copies", hash(16, |r| batch_of_copies(r).bytes.to_vec())),
         ("cursor after a stop", hash(17, stopped_cursor)),
+        ("departure", hash(18, departure)),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -386,6 +398,7 @@ fn encodings_do_not_drift() {
         ("batch with due times", 0x5372_f213_7b0b_ae7b),
         ("batch of copies", 0x0ac5_e49c_bc1a_e168),
         ("cursor after a stop", 0x9470_bcb9_0db2_a67b),
+        ("departure", 0x3769_82cf_8afb_8a6b),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }

@@ -75,7 +75,17 @@ const KEPT_STORE: Kept = &[
 const KEPT_ETCD: Kept = &[
     (10, &[12, 16, 17, 53, 91, 1086, 1104]),
     (12, &[950_000_000_000_342]),
-    (13, &[734_000_000_000_079, 981_000_000_000_023, 981_000_000_000_494, 440_000_000_000_027]),
+    (
+        13,
+        &[
+            734_000_000_000_079,
+            981_000_000_000_023,
+            981_000_000_000_107,
+            981_000_000_000_445,
+            981_000_000_000_494,
+            440_000_000_000_027,
+        ],
+    ),
 ];
 const KEPT_FILE: Kept = &[
     (0, &[73, 134, 210, 284]),
@@ -280,6 +290,20 @@ fn no_publish_hears_unknown_because_of_a_hand_over() {
         total.add(&outcome);
     }
     assert!(total.metadata.elections > 100 && total.counts.acknowledged > 1000, "{} hand-overs", total.metadata.elections);
+}
+
+/// Nodes are drained and filled again all the time, and killed while they remove what has moved.
+#[test]
+fn replicas_move_between_nodes_and_leave_nothing_behind() {
+    let mut total = Outcome::default();
+    for seed in 0..10 {
+        let mut plan = Plan::draw(seed, 4, Some(Coordination::Etcd));
+        plan.faults = Faults { membership: 1.5, crash: 0.3, crash_at_removal: 0.3, stop: 0.2, ..Faults::default() };
+        (plan.replicas, plan.min_isr) = (2, 2);
+        total.add(&run(&plan, None));
+    }
+    println!("{total:?}");
+    assert!(total.metadata.replica_changes > 60 && total.crashes > 10, "{total:?}");
 }
 
 #[test]

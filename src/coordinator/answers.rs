@@ -161,7 +161,7 @@ impl Answers {
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
             Ask::Refresh { route } | Ask::Resign { route, .. } | Ask::Release { route } => *route,
-            Ask::PeerLost { .. } => return (None, None),
+            Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return (None, None),
             Ask::CreateTopic { name, .. } => {
                 return (Some(Fact::TopicRefused { name: name.clone(), error: PublishError::TopicNotExist }), None);
             }
@@ -191,7 +191,8 @@ impl Answers {
                 true => (self.partition(&topic.info, route.partition.0, p), None),
                 false => (None, Some(Note::NoEpoch { partition, above, epoch: p.epoch })),
             },
-            Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::PeerLost { .. } => (None, None),
+            Ask::CreateTopic { .. } | Ask::Release { .. } => (None, None),
+            Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => (None, None),
             Ask::Resign { .. } => {
                 let others: Vec<NodeId> = p.isr.iter().copied().filter(|n| *n != self.me).collect();
                 let isr = file.names(&others).to_string();

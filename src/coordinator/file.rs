@@ -150,6 +150,7 @@ impl FilePartition {
             min_isr: self.min_isr,
             wanted: None,
             former: None,
+            removals: 0,
         }
     }
 }

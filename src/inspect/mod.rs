@@ -505,7 +505,7 @@ impl View<'_, '_> {
                 RecordKind::ChannelsLost => "the leader says that channels may be lost".into(),
                 RecordKind::Producers => format!("{} producers", Producer::decode_all(&r.payload).map_or(0, |list| list.len())),
                 RecordKind::Doubt if r.payload.iter().all(|b| *b == 0) => "no longer".to_owned(),
-                RecordKind::Doubt | RecordKind::TopicDelete => String::new(),
+                RecordKind::Doubt | RecordKind::TopicDelete | RecordKind::PartitionDelete => String::new(),
             };
             let (kind, sequence) = (record_words(r.kind), r.header.sequence.get());
             let values =

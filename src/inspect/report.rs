@@ -103,6 +103,7 @@ pub(super) fn record_words(kind: RecordKind) -> &'static str {
         RecordKind::Start => "retention start",
         RecordKind::TopicCreate => "topic create",
         RecordKind::TopicDelete => "topic delete",
+        RecordKind::PartitionDelete => "partition delete",
         RecordKind::CollectStart => "collect start",
         RecordKind::Epoch => "promised epoch",
         RecordKind::Committed => "committed end",

@@ -133,9 +133,8 @@ mod tests {
             let leader = self.view.session(n(leader)).map(|session| Leader { node: n(leader), session });
             let isr: Vec<NodeId> = isr.iter().map(|b| n(*b)).collect();
             let replicas = vec![n(1), n(2)];
-            let (wanted, former, leaving) = (None, None, None);
-            let record =
-                PartitionRecord { epoch: 1, leader, replicas, isr, min_isr: 1, wanted, former, leaving, tag: Tag::default() };
+            let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
+            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr: 1, wanted, former, leaving, removals, tag };
             self.put(Key::Partition(TOPIC, number), encode(&record));
         }
 

@@ -90,8 +90,6 @@ pub enum Event {
         node: NodeId,
         probe: Probe,
     },
-    /// A replica that was suspect at startup is not any more.
-    Suspects(crate::metadata::record::Suspects),
     /// KiB/s that were published of late to the partitions that this node leads.
     Load(Vec<(TopicName, u16, u32)>),
     /// The node stops, and serves nothing any more.
@@ -314,10 +312,10 @@ impl Agent {
             }
             Event::WatchLost => self.list_soon(now),
             Event::Ask(Ask::PeerLost { node }) => self.peer_lost(now, node),
+            Event::Ask(Ask::Doubt { route, is_suspect }) => self.doubt(route, is_suspect),
             Event::Ask(ask) => self.ask(ask, out),
             Event::Probed { node, probe } => self.probed(now, node, probe, out),
             Event::Admin { token, admin } => self.admin(now, token, admin, out),
-            Event::Suspects(suspects) => self.change_suspects(now, suspects, out),
             Event::Load(loads) => self.load(now, &loads, out),
             Event::Stop => self.stop(now, out),
         }
@@ -334,8 +332,10 @@ impl Agent {
         let list = self.list_at.filter(|_| !self.is_listing());
         let plan = self.term.and_then(|_| self.controller.deadline());
         let campaign = self.may_campaign().then_some(self.campaign_at);
+        let value = self.is_value_old().then_some(self.session.value_at());
         let look = self.session.live().and_then(|_| self.leaderless.deadline(&self.view));
-        [late, again, list, plan, campaign, look, self.session.deadline(), self.hints.deadline()].into_iter().flatten().min()
+        let others = [self.session.deadline(), self.hints.deadline()];
+        [late, again, list, plan, campaign, value, look].into_iter().chain(others).flatten().min()
     }
 
     // ---- requests
@@ -442,6 +442,7 @@ impl Agent {
             self.send(now, Purpose::List { seen: self.view.seen() }, Request::List, out);
         }
         self.go_on_session(now, out);
+        self.tell_doubts(now, out);
         self.go_on_hints(now, out);
         self.look_at_office(now, out);
         if self.session.live().is_some() {

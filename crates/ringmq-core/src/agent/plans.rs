@@ -143,8 +143,8 @@ impl Planner<'_> {
             leaders.extend(leader.map(|l| (l.node, l.session)));
             let (replicas, isr) = (replicas.clone(), replicas.clone());
             let tag = Tag { session: self.session, number: 0 };
-            let (wanted, former, leaving) = (None, None, None);
-            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, tag };
+            let (wanted, former, leaving, removals) = (None, None, None, 0);
+            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, removals, tag };
             let key = layout.key(&Key::Partition(topic, number));
             then.push(Op::Put { key, value: encode(&record), lease: None });
         }

@@ -1,11 +1,13 @@
 //! The node's session: registered under a lease, renewed, confirmed after a lapse, given up at the end.
 
 use super::{Agent, AgentError, Effect, Note, Purpose, RETRY};
-use crate::base::Ticks;
+use crate::base::{Ticks, TopicId};
+use crate::codec::peer::message::Route;
 use crate::metadata::keys::Key;
 use crate::metadata::record::{NodeRecord, Suspects, encode};
 use crate::metadata::request::{Answer, Change, Compare, LeaseId, Op, Request, Txn};
 use crate::seam::cluster::Fact;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Renewals in one TTL.
@@ -50,6 +52,10 @@ pub(super) struct Session {
     read: u64,
     /// Time since which another place holds this node's key.
     foreign: Option<(u64, Ticks)>,
+    /// Replicas here that lost something.
+    suspects: BTreeSet<(TopicId, u16)>,
+    /// The key's value is not written before.
+    value_at: Ticks,
 }
 
 impl Session {
@@ -62,6 +68,10 @@ impl Session {
 
     pub fn lease(&self) -> Option<LeaseId> {
         self.lease
+    }
+
+    pub fn value_at(&self) -> Ticks {
+        self.value_at
     }
 
     pub fn is_stopped(&self) -> bool {
@@ -310,12 +320,31 @@ impl Agent {
 
     // ---- its value, and its end
 
+    pub(super) fn doubt(&mut self, route: Route, is_suspect: bool) {
+        let at = (route.topic_id, route.partition.0);
+        match is_suspect {
+            true => drop(self.session.suspects.insert(at)),
+            false => drop(self.session.suspects.remove(&at)),
+        }
+        self.options.record.suspects = Suspects::of(self.session.suspects.clone());
+    }
+
+    /// Whether the session's key says something else of the suspects here, and nothing is on its way to change that.
+    pub(super) fn is_value_old(&self) -> bool {
+        let is_old = |session| {
+            let known = self.view.node(self.options.me).filter(|e| e.create_revision == session);
+            known.is_some_and(|e| e.value.suspects != self.options.record.suspects)
+        };
+        let mut under_way = self.pending.values().chain(&self.again);
+        self.session.live().is_some_and(is_old) && !under_way.any(|p| matches!(p.purpose, Purpose::NodeValue))
+    }
+
     /// The one function that writes the session's key again: under its lease, so that it goes with it.
-    pub(super) fn change_suspects(&mut self, now: Ticks, suspects: Suspects, out: &mut Vec<Effect>) {
-        if self.options.record.suspects == suspects {
+    pub(super) fn tell_doubts(&mut self, now: Ticks, out: &mut Vec<Effect>) {
+        if now < self.session.value_at || !self.is_value_old() {
             return;
         }
-        self.options.record.suspects = suspects;
+        self.session.value_at = now + RETRY;
         let (Some(session), Some(lease)) = (self.session.live(), self.session.lease) else { return };
         let layout = self.view.layout();
         let key = layout.key(&Key::Node(self.options.me));
@@ -324,8 +353,6 @@ impl Agent {
             Compare::CreateRevision { key: key.clone(), is: session },
         ];
         let then = vec![Op::Put { key: key.clone(), value: encode(&self.options.record), lease: Some(lease) }];
-        // A newer value makes an older one's copies needless.
-        self.again.retain(|p| !matches!(p.purpose, Purpose::NodeValue));
         let txn = Txn { compares, then, otherwise: vec![Op::Get { key }] };
         self.send(now, Purpose::NodeValue, Request::Txn(txn), out);
     }

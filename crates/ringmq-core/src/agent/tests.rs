@@ -7,6 +7,7 @@ use crate::seam::membership::Membership;
 use crate::sim::etcd::{Etcd, revision_of};
 use std::collections::BTreeSet;
 
+mod asks;
 mod copies;
 
 const MS: u64 = 1_000_000;
@@ -23,6 +24,8 @@ struct Core {
     read: u64,
     until: u64,
     gone: BTreeSet<TopicId>,
+    /// Versions of the metadata by which replicas may leave.
+    may_leave: Vec<u64>,
     /// Partitions that the node resigned in an epoch, and for whom: it serves nothing of them in that epoch.
     resigned: BTreeMap<(TopicId, u16), (u64, Option<NodeId>)>,
 }
@@ -42,6 +45,7 @@ impl Core {
                 assert!(revision <= self.read, "a lease counts at once");
                 self.until = self.until.max(until.0);
             }
+            Fact::MayLeave { version, .. } => self.may_leave.push(version),
             Fact::TopicDeleted(topic) => {
                 self.gone.insert(topic.id);
                 self.memberships.retain(|at, _| at.0 != topic.id);

@@ -25,6 +25,14 @@ pub(super) enum Intent {
     Release,
     /// The record anew.
     Read,
+    /// The record anew, to know whether it is of this version.
+    Leave { version: u64 },
+}
+
+impl Intent {
+    fn is_write(&self) -> bool {
+        !matches!(self, Intent::Read | Intent::Leave { .. })
+    }
 }
 
 /// A write whose outcome is not known yet.
@@ -55,8 +63,9 @@ impl Agent {
             Ask::Refresh { route } => (at(route), Intent::Read),
             Ask::Resign { route, to } => (at(route), Intent::Resign { to }),
             Ask::Release { route } => (at(route), Intent::Release),
-            // One comes as an `Admin::CreateTopic`, the other is no write.
-            Ask::CreateTopic { .. } | Ask::PeerLost { .. } => return,
+            Ask::Leave { route, version } => (at(route), Intent::Leave { version }),
+            // One comes as an `Admin::CreateTopic`, the others are of no partition's record.
+            Ask::CreateTopic { .. } | Ask::PeerLost { .. } | Ask::Doubt { .. } => return,
         };
         let waiting = self.writes.waiting.get(&at);
         // Everything else answers with the record, too.
@@ -102,6 +111,11 @@ impl Agent {
             let compares = vec![Compare::Value { key: key.clone(), is: bytes::Bytes::new() }];
             return Some((Tag::default(), Txn { compares, then: vec![], otherwise }));
         }
+        if let Intent::Leave { version } = intent {
+            let cluster = Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() };
+            let compares = vec![cluster, Compare::ModRevision { key, is: version >> 1 }];
+            return Some((Tag::default(), Txn { compares, then: vec![], otherwise }));
+        }
         let session = self.session.live()?;
         let (me, entry) = (self.options.me, self.view.partition(at.0, at.1)?);
         let record = &entry.value;
@@ -145,7 +159,7 @@ impl Agent {
                 }
             }
             Intent::Release => next.former = None,
-            Intent::Read => {}
+            Intent::Read | Intent::Leave { .. } => {}
         }
         self.writes.number += 1;
         next.tag = Tag { session, number: self.writes.number };
@@ -164,10 +178,15 @@ impl Agent {
         let Flight { at, intent, tag } = flight;
         self.writes.flying.remove(&at);
         if succeeded {
-            return self.learn_txn(now, request, true, reads, revision, out);
+            self.learn_txn(now, request, true, reads, revision, out);
+            if let Intent::Leave { version } = intent {
+                let route = Route { topic_id: at.0, partition: crate::base::PartitionId(at.1) };
+                out.push(Effect::Fact(Fact::MayLeave { route, version }));
+            }
+            return;
         }
         let record = reads.first().and_then(Option::as_ref).and_then(|kv| decode::<PartitionRecord>(&kv.value).ok());
-        let is_done = intent != Intent::Read && record.as_ref().is_some_and(|r| r.tag == tag);
+        let is_done = intent.is_write() && record.as_ref().is_some_and(|r| r.tag == tag);
         let before = self.view.mod_revision(&Key::Partition(at.0, at.1));
         self.learn_txn(now, request, false, reads, revision, out);
         if is_done {

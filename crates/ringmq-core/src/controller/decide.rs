@@ -129,6 +129,7 @@ impl Controller {
         let mut next = record.clone();
         let place = next.replicas.iter().position(|n| *n == victim)?;
         next.replicas.retain(|n| *n != victim);
+        next.removals += 1;
         next.isr.retain(|n| *n != victim);
         next.wanted = next.wanted.filter(|n| *n != victim);
         next.leaving = next.leaving.filter(|n| *n != victim);

@@ -119,6 +119,7 @@ impl Rig {
                 wanted: None,
                 former: None,
                 leaving: None,
+                removals: 0,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(topic, number), encode(&record));

@@ -605,7 +605,7 @@ impl Record {
                 RawPosition::read_from_prefix(&self.payload).map(drop).map_err(|_| Bad::Short)
             }
             TopicCreate => TopicMeta::decode(&self.payload).map(drop),
-            TopicDelete => Ok(()),
+            TopicDelete | PartitionDelete => Ok(()),
         }
     }
 }

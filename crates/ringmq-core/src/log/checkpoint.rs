@@ -52,6 +52,7 @@ impl Store {
             .iter()
             .filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from())
             .chain(topics)
+            .chain(self.needed_by_stuck())
             .min();
         if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
             if self.admission.is_refused(Lack::Journal) && !self.is_read_only() {

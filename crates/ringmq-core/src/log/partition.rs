@@ -87,7 +87,7 @@ pub struct Writers {
 pub enum Closed {
     /// A write failed, as the text says.
     Failed(String),
-    /// The partition's topic is being removed.
+    /// The partition, or its topic, is being removed.
     Leaving,
 }
 
@@ -164,7 +164,7 @@ impl PartitionLog {
         self.closed.is_some()
     }
 
-    /// The partition's topic is being removed.
+    /// The partition, or its topic, is being removed.
     pub fn is_leaving(&self) -> bool {
         matches!(self.closed.as_deref(), Some(Closed::Leaving))
     }

@@ -23,6 +23,7 @@
 
 pub mod channels;
 pub mod cuts;
+mod departed;
 mod epochs;
 mod files;
 pub mod headers;
@@ -51,6 +52,7 @@ use crate::format::storage::Storage;
 use crate::format::{journal::JournalIdentity, snapshot::Doubt};
 use crate::journal::replay::{self, ReadAhead, ReplayError, Ring, Slots, Write, WriteAction};
 use cuts::Cuts;
+use departed::Departed;
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
 use std::collections::BTreeSet;
@@ -182,8 +184,13 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let floor = known + if node.is_lost { node::GENERATION_LEAP } else { 1 };
     let label = format!("{floor}-{}", options.now_unix_ns);
 
-    let (journaled, cuts) = look_through(storage, &rings)?;
+    let Journaled { topics: journaled, departed, cuts } = look_through(storage, &rings)?;
     let topics = topics::gather(storage, &journaled, &label, options.now_unix_ns, &mut report)?;
+    for (id, partition) in departed.gone() {
+        if let Some(topic) = topics.iter().find(|t| t.id == id) {
+            topics::remove_partition(storage, &topics::dir(&topic.name, id, PartitionId(partition)))?;
+        }
+    }
     let mut cx = Context {
         storage,
         report: &mut report,
@@ -194,7 +201,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         sequence_floor: floor << 32,
         producers: options.producers,
     };
-    let mut partitions = Partitions::open(&mut cx, &topics, &cuts)?;
+    let mut partitions = Partitions::open(&mut cx, &topics, &cuts, departed)?;
     for ring in &rings {
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
@@ -203,7 +210,10 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     partitions.lose_journals(&mut cx, &lost, cores);
     // Before anything looks behind the journal: what it finds there is believed where something is missing.
     partitions.all.iter_mut().for_each(|p| p.report_unfounded(&mut cx));
-    partitions.complete_firsts(&topics);
+    partitions.complete_firsts(&topics, options.is_clustered);
+    if options.is_clustered {
+        partitions.remove_unused(&mut cx)?;
+    }
     let mut partitions = partitions.finish(&mut cx)?;
 
     let epochs = match options.is_clustered {
@@ -292,10 +302,19 @@ fn walk(
     }
 }
 
-/// What has to be known before anything is redone. Topics: a partition's records may stand in another core's journal than its
-/// topic's creation. Cuts: what one takes must not be redone over what came after it.
-fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<(topics::JournaledTopics, Cuts), RecoverError> {
-    let (mut journaled, mut cuts) = (topics::JournaledTopics::default(), Cuts::default());
+/// What has to be known before anything is redone.
+#[derive(Default)]
+struct Journaled {
+    /// A partition's records may stand in another core's journal than its topic's creation.
+    topics: topics::JournaledTopics,
+    departed: Departed,
+    /// What one takes must not be redone over what came after it.
+    cuts: Cuts,
+}
+
+fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<Journaled, RecoverError> {
+    let mut found = Journaled::default();
+    let Journaled { topics: journaled, departed, cuts } = &mut found;
     for ring in rings {
         walk(storage, ring, |_, write| {
             for record in write.records.iter().chain(&write.kept) {
@@ -306,19 +325,21 @@ fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<(topics::Jo
                     RecordKind::TopicDelete => {
                         journaled.deleted.insert(TopicId(record.header.topic_id));
                     }
+                    _ if departed.see(record) => cuts.forget(TopicId(record.header.topic_id), record.header.partition.get()),
                     _ => cuts.see(record),
                 }
             }
             Ok(())
         })?;
     }
-    Ok((journaled, cuts))
+    Ok(found)
 }
 
 /// All partitions of the node, found by their ids.
 struct Partitions {
     all: Vec<Partition>,
     by_id: IdMap<(TopicId, u16), usize>,
+    departed: Departed,
     /// Named by the journal, not there, and reported.
     unknown: BTreeSet<(TopicId, u16)>,
     /// Unnamed damage: every partition leaps over so many bytes.
@@ -328,7 +349,7 @@ struct Partitions {
 }
 
 impl Partitions {
-    fn open(cx: &mut Context<'_>, topics: &[TopicRef], cuts: &Cuts) -> Result<Partitions, RecoverError> {
+    fn open(cx: &mut Context<'_>, topics: &[TopicRef], cuts: &Cuts, departed: Departed) -> Result<Partitions, RecoverError> {
         let mut all = Vec::new();
         let mut by_id = IdMap::default();
         for topic in topics {
@@ -347,7 +368,7 @@ impl Partitions {
                 cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
             }
         }
-        Ok(Partitions { all, by_id, unknown: BTreeSet::new(), leap: 0, orphaned: BTreeSet::new() })
+        Ok(Partitions { all, by_id, departed, unknown: BTreeSet::new(), leap: 0, orphaned: BTreeSet::new() })
     }
 
     fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
@@ -371,7 +392,7 @@ impl Partitions {
         cx.report.writes += (write.action == WriteAction::Apply) as u64;
         let is_explained = matches!(write.action, WriteAction::DamageOwn | WriteAction::DamageRepeated) && !write.lost_facts;
         for entry in write.directory.iter().filter(|_| is_explained) {
-            if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+            if let Some(i) = self.named(entry) {
                 self.all[i].records.explain_gap();
             }
         }
@@ -384,12 +405,18 @@ impl Partitions {
             cx.report.note(Severity::Mended, &file, write.at, what);
         }
         for record in &write.kept {
+            if !self.departed.redo(record) {
+                continue;
+            }
             if let Some(&i) = self.by_id.get(&(TopicId(record.header.topic_id), record.header.partition.get())) {
                 self.all[i].redo_kept(cx, record)?;
             }
         }
         for record in &write.records {
             cx.report.records += 1;
+            if !self.departed.redo(record) {
+                continue;
+            }
             let id = (TopicId(record.header.topic_id), record.header.partition.get());
             match self.by_id.get(&id) {
                 Some(&i) => self.all[i].redo(cx, record)?,
@@ -408,7 +435,7 @@ impl Partitions {
                 let what = format!("write {} is torn and was never acknowledged: truncated{and_more}{bad}", write.sequence);
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
-                    if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+                    if let Some(i) = self.named(entry) {
                         // What was truncated may have been acknowledged last, and rotten: only a comparison can tell.
                         let damage = &mut self.all[i].damage;
                         damage.set_doubt(damage.doubt().max(Doubt::Torn));
@@ -434,10 +461,16 @@ impl Partitions {
         Ok(())
     }
 
+    /// The partition that a write's directory names, if that is the one whose files are there.
+    fn named(&self, entry: &DirectoryEntry) -> Option<usize> {
+        let id = (TopicId(entry.topic_id), entry.partition.get());
+        self.by_id.get(&id).copied().filter(|_| self.departed.counts(id))
+    }
+
     /// The victims of a damaged write go on behind where it left them.
     fn reach(&mut self, cx: &mut Context<'_>, directory: &[DirectoryEntry], lost_facts: bool) -> Result<(), RecoverError> {
         for entry in directory {
-            if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+            if let Some(i) = self.named(entry) {
                 self.all[i].touched = true;
                 self.all[i].suspect();
                 if lost_facts {
@@ -469,15 +502,28 @@ impl Partitions {
     }
 
     /// A topic's first channel begins at the oldest message in every partition. Where a crash, or damage, has left none of
-    /// it, it is made now, as its creation would have.
-    fn complete_firsts(&mut self, topics: &[TopicRef]) {
+    /// it, it is made now, as its creation would have. In a cluster a partition of which nothing is here is others'.
+    fn complete_firsts(&mut self, topics: &[TopicRef], is_clustered: bool) {
         for topic in topics {
             let firsts = self.by_id.get(&(topic.id, 0)).map_or(&[][..], |&zero| self.all[zero].channels.list());
             let firsts: Vec<CursorImage> = firsts.iter().filter(|c| c.first).cloned().collect();
             for &i in (1..topic.partitions).filter_map(|p| self.by_id.get(&(topic.id, p))) {
+                if is_clustered && self.all[i].is_blank() {
+                    continue;
+                }
                 firsts.iter().for_each(|first| self.all[i].complete_first(first));
             }
         }
+    }
+
+    /// Space for snapshots of a partition that never had a record may be there, and nobody may ever use it: others have the partition.
+    fn remove_unused(&self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let is_unused =
+            |i: usize, p: &Partition| p.is_blank() && p.files.ahead().is_empty() && self.leap == 0 && !self.orphaned.contains(&i);
+        for (_, p) in self.all.iter().enumerate().filter(|(i, p)| is_unused(*i, p)) {
+            topics::remove_blank(cx.storage, &p.dir)?;
+        }
+        Ok(())
     }
 
     fn finish(self, cx: &mut Context<'_>) -> Result<Vec<RecoveredPartition>, RecoverError> {

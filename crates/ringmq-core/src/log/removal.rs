@@ -4,6 +4,9 @@
 //! close_partition -> TopicDelete durable -> remove_partition, once nothing of it is in flight -> Notice::Removed
 //! (home) log_topic_delete ... all partitions of all cores are gone -> remove_topic -> Notice::TopicRemoved
 //! ```
+//! One partition goes the same way when its replica moved to another node; its own record, PartitionDelete, is the decision then, and keeps
+//! the checkpoint until the files are gone ([`Store::log_partition_delete`], [`Store::remove_departed`]).
+//!
 //! The home's record is the decision: recovery finishes what it finds half done. So no checkpoint passes it before the
 //! files are gone. The other cores' records only stand behind what their own rings still have of the topic.
 
@@ -32,6 +35,8 @@ pub struct TopicDelete {
 pub struct Removal {
     /// Closed partitions that go once nothing of them is in flight.
     waiting: Vec<PartitionIdx>,
+    /// Departed partitions whose files could not be removed: the next start does.
+    stuck: Vec<PartitionIdx>,
     pub deletes: IdMap<u64, TopicDelete>,
 }
 
@@ -93,6 +98,24 @@ impl Store {
         ticket
     }
 
+    /// Whether the journal has a record of the partition, or the disk a file.
+    pub fn has_any_of(&self, p: PartitionIdx) -> bool {
+        let part = self.part(p);
+        part.journaled.sequence() > 0 || part.slots.sequence() > 0 || part.space.has_any()
+    }
+
+    /// The last record of a closed partition: its replica moved to another node.
+    pub fn log_partition_delete(&mut self, p: PartitionIdx) -> RecordTicket {
+        assert!(self.part(p).is_leaving(), "a partition is closed before it is removed");
+        self.fact(p, RecordKind::PartitionDelete, vec![])
+    }
+
+    /// That record is durable. No checkpoint passes it before the files are gone.
+    pub fn remove_departed(&mut self, p: PartitionIdx, io: &mut Io) {
+        self.removal.waiting.push(p);
+        self.try_removals(io);
+    }
+
     /// Removes a closed partition. The record of its topic's deletion, logged after it was closed, is durable: so are all
     /// before it, and nothing of the partition is on its way to the journal.
     pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
@@ -111,6 +134,11 @@ impl Store {
             delete.is_wanted = true;
         }
         self.try_removals(io);
+    }
+
+    /// The first journal writes that partitions which stay half removed need.
+    pub(super) fn needed_by_stuck(&self) -> impl Iterator<Item = u64> {
+        self.removal.stuck.iter().filter_map(|&p| self.part(p).journaled.dirty_from())
     }
 
     /// Topics that stay half removed until the next start.
@@ -167,7 +195,8 @@ impl Store {
     pub(super) fn partition_removed(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let is_gone = outcome.is_ok();
         if let Err(error) = outcome {
-            tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next startup removes it");
+            tracing::error!(%error, dir = %self.part(p).dir, "a removed partition stays on the disk: the next startup removes it");
+            self.removal.stuck.push(p);
         } else {
             let part = self.partitions.remove(p.0 as usize);
             self.batch_memory.eviction.forget(p, part.unflushed_bytes());

@@ -117,6 +117,12 @@ impl Space {
         space
     }
 
+    /// Whether a file is there, or is being allocated.
+    pub fn has_any(&self) -> bool {
+        let files = [self.segment, self.commit].into_iter().chain(self.snapshots);
+        files.into_iter().any(|file| file.len > 0 || file.growing.is_some())
+    }
+
     fn file(&mut self, which: Which) -> &mut FileSpace {
         match which {
             Which::Segment => &mut self.segment,

@@ -182,6 +182,7 @@ mod tests {
                 wanted: None,
                 former: None,
                 leaving: None,
+                removals: 0,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(TOPIC, 0), encode(&record))
@@ -240,8 +241,9 @@ mod tests {
         rig.part(1, (2, 5));
         let added = |epoch| {
             let (leader, replicas) = (Some(Leader { node: n(2), session: 5 }), vec![n(1), n(2)]);
-            let (wanted, former, leaving, tag) = (None, None, None, Tag::default());
-            encode(&PartitionRecord { epoch, leader, isr: replicas.clone(), replicas, min_isr: 2, wanted, former, leaving, tag })
+            let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
+            let isr = replicas.clone();
+            encode(&PartitionRecord { epoch, leader, isr, replicas, min_isr: 2, wanted, former, leaving, removals, tag })
         };
         assert!(rig.put(Key::Partition(TOPIC, 1), added(1)).is_empty());
         let mut topic = TopicRecord::new(TOPIC, 2, 2, 1, Default::default());

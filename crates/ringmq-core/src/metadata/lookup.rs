@@ -239,6 +239,7 @@ mod tests {
             wanted: None,
             former: None,
             leaving: None,
+            removals: 0,
             tag: Tag::default(),
         };
         put(view, revision, Key::Partition(TOPIC, number), encode(&record));

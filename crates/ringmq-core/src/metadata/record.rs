@@ -64,7 +64,7 @@ pub struct NodeRecord {
     pub data_path: String,
     /// Generation of the node: rises with each of its starts.
     pub start: u64,
-    /// Partitions whose replica here lost or truncated something at its recovery, and was not compared with another one since.
+    /// Partitions whose replica here lost something that was complete once, and was not compared with another one since.
     #[serde(default)]
     pub suspects: Suspects,
 }
@@ -250,7 +250,14 @@ pub struct PartitionRecord {
     /// Replica that an operator moves elsewhere: it goes when enough others are in sync.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe_id")]
     pub leaving: Option<NodeId>,
+    /// Number of replicas that were ever removed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub removals: u64,
     pub tag: Tag,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl PartitionRecord {
@@ -279,6 +286,7 @@ impl PartitionRecord {
             min_isr: self.min_isr.max(1) as usize,
             wanted: self.wanted,
             former: self.former.map(|l| l.node),
+            removals: self.removals,
         }
     }
 }
@@ -401,6 +409,7 @@ mod tests {
             wanted: None,
             former: None,
             leaving: None,
+            removals: 0,
             tag: Tag { session: 90, number: 3 },
         }
     }
@@ -415,7 +424,7 @@ mod tests {
         assert_eq!(encode(&partition()), text);
         assert_eq!(decode::<PartitionRecord>(text.as_bytes()), Ok(partition()));
         let former = Some(Leader { node: NodeId([2; 16]), session: 8 });
-        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, former, ..partition() };
+        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, former, removals: 3, ..partition() };
         assert_eq!(decode::<PartitionRecord>(&encode(&wanted)), Ok(wanted));
     }
 

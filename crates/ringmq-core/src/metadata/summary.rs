@@ -95,6 +95,7 @@ mod tests {
             wanted: None,
             former: None,
             leaving: None,
+            removals: 0,
             tag: Tag::default(),
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));

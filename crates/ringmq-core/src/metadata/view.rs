@@ -521,6 +521,7 @@ mod tests {
             wanted: None,
             former: None,
             leaving: None,
+            removals: 0,
             tag: Tag::default(),
         };
         kv(&Key::Partition(TOPIC, number), encode(&record), 2, changed)

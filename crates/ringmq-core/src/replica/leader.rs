@@ -92,6 +92,8 @@ pub(super) struct Leader {
     pub accepts_loss: Option<Position>,
     /// Members that must have a batch durable, this node aside.
     required: Vec<NodeId>,
+    /// Number of removed replicas, by the metadata of before.
+    removals: Option<u64>,
     pub cursors: CursorSync,
     /// Time of the next attempt to hand over, where that is wanted.
     pub hand_over_at: Ticks,
@@ -115,6 +117,7 @@ impl Leader {
             missing: None,
             accepts_loss: None,
             required: vec![],
+            removals: None,
             cursors: CursorSync::default(),
             hand_over_at: now,
         }
@@ -159,6 +162,11 @@ impl Leader {
             if self.peers.iter().all(|p| p.node != node) {
                 self.peers.push(Peer::new(node, cx.now));
             }
+        }
+        if self.removals.replace(membership.removals).is_some_and(|before| before != membership.removals) {
+            // One that was removed and added again has none of what it acknowledged before.
+            let outside = self.peers.iter_mut().filter(|p| !membership.is_in_sync(p.node));
+            outside.for_each(|p| p.part(cx.now, std::time::Duration::ZERO));
         }
         if self.proposal.as_ref().is_some_and(|p| membership.version > p.version) {
             self.proposal = None;

@@ -88,6 +88,8 @@ pub enum Fact {
     Read { revision: u64 },
     /// The node's process is taken for ended: its machine refuses connections.
     NodeDown { node: NodeId },
+    /// The answer to an [`Ask::Leave`]: when it was asked, the partition's metadata still was of this version.
+    MayLeave { route: Route, version: u64 },
     /// Refusal of an [`Ask::Propose`].
     ProposalRefused { route: Route, version: u64 },
     /// Why a topic that [`Ask::CreateTopic`] asked for is not created.
@@ -106,6 +108,12 @@ pub enum Ask {
     Resign { route: Route, to: Option<NodeId> },
     /// Word of this node that it serves nothing more of the partition, which it led before ([`Membership::former`]).
     Release { route: Route },
+    /// Whether the partition's metadata, in which this node is no replica, still is of this version. Answered by [`Fact::MayLeave`], or
+    /// by what is newer. A static file has no answer.
+    Leave { route: Route, version: u64 },
+    /// Word of whether the replica here lost something that was complete once, and was not compared with another one since. Without a
+    /// word it did not.
+    Doubt { route: Route, is_suspect: bool },
     /// The connection of a core to the node ended.
     PeerLost { node: NodeId },
     /// A topic of this name, with so many partitions if it is new; 0: as many as the cluster's topics have by default. Answered by

@@ -27,6 +27,8 @@ pub struct Membership {
     pub wanted: Option<NodeId>,
     /// Leader of before whose lease may hold: until it does not, nothing is delivered by another one.
     pub former: Option<NodeId>,
+    /// Number of replicas that were ever removed. One that was, and is a replica again, has nothing of what it had.
+    pub removals: u64,
 }
 
 impl Membership {
@@ -36,6 +38,12 @@ impl Membership {
 
     pub fn is_in_sync(&self, node: NodeId) -> bool {
         self.isr.contains(&node)
+    }
+
+    /// True if the node's copy is needed no more: it is no replica, and all that is committed stands at those that are.
+    pub fn has_moved_from(&self, node: NodeId) -> bool {
+        let counts = self.replicas.iter().chain(&self.joining).chain(&self.former).any(|n| *n == node);
+        !counts && self.leader.is_some() && self.has_quorum()
     }
 
     /// True if enough replicas are in sync for a write, or for a change of a channel that somebody waits for.
@@ -104,11 +112,38 @@ mod tests {
             min_isr: 1,
             wanted: None,
             former: None,
+            removals: 0,
         };
         assert!(good.is_sane());
         assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");
         assert!(!Membership { isr: vec![n(1), n(3)], ..good.clone() }.is_sane(), "an ISR member that is no replica");
         assert!(!Membership { replicas: vec![n(1), n(1)], ..good.clone() }.is_sane(), "somebody twice");
         assert!(!Membership { min_isr: 0, ..good }.is_sane());
+    }
+
+    #[test]
+    fn a_copy_is_needed_until_others_lead_with_enough_in_sync_and_no_lease_of_the_node_may_hold() {
+        let n = |i| NodeId([i; 16]);
+        let moved = Membership {
+            version: 1,
+            epoch: Epoch(1),
+            leader: Some(n(1)),
+            replicas: vec![n(1), n(2)],
+            isr: vec![n(1), n(2)],
+            joining: vec![],
+            min_isr: 2,
+            wanted: None,
+            former: None,
+            removals: 1,
+        };
+        assert!(moved.has_moved_from(n(3)) && !moved.has_moved_from(n(1)));
+        for needed in [
+            Membership { leader: None, ..moved.clone() },
+            Membership { isr: vec![n(1)], ..moved.clone() },
+            Membership { former: Some(n(3)), ..moved.clone() },
+            Membership { replicas: vec![n(1), n(2), n(3)], ..moved.clone() },
+        ] {
+            assert!(!needed.has_moved_from(n(3)), "{needed:?}");
+        }
     }
 }

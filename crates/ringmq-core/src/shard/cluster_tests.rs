@@ -22,6 +22,7 @@ mod deletion;
 mod failover;
 mod forward;
 mod growth;
+mod moved;
 mod native;
 mod operate;
 mod quorum;
@@ -95,6 +96,8 @@ struct Net {
     closed: Vec<ConnId>,
     next_conn: u64,
     resigned: Vec<usize>,
+    /// What nodes said of their replicas.
+    doubts: Vec<(usize, bool)>,
     /// Topics that a core asked for.
     wanted: Vec<TopicName>,
     /// Who came to the ISR, with what its disk had of channels then.
@@ -125,6 +128,7 @@ impl Net {
             min_isr: 2,
             wanted: None,
             former: None,
+            removals: 0,
         };
         let mut net = Net {
             nodes: vec![],
@@ -144,6 +148,7 @@ impl Net {
             closed: vec![],
             next_conn: 0,
             resigned: vec![],
+            doubts: vec![],
             wanted: vec![],
             joined: vec![],
         };
@@ -250,6 +255,14 @@ impl Net {
             }
             Ask::CreateTopic { name, .. } => return self.wanted.push(name.clone()),
             Ask::Release { .. } | Ask::PeerLost { .. } => return,
+            Ask::Doubt { is_suspect, .. } => return self.doubts.push((node, *is_suspect)),
+            Ask::Leave { route, version } => {
+                let is_newest = self.metadata[route.partition.0 as usize].version == *version;
+                if self.is_store_there && is_newest && route.topic_id == self.topic.id {
+                    self.tell(node, Fact::MayLeave { route: *route, version: *version });
+                }
+                return;
+            }
         };
         let partition = route.partition.0;
         let m = &self.metadata[partition as usize];
@@ -274,7 +287,8 @@ impl Net {
                     self.change_soon(partition, |m| (m.leader, m.epoch, m.wanted) = (Some(to), epoch, None));
                 }
             }
-            Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::PeerLost { .. } => {}
+            Ask::CreateTopic { .. } | Ask::Release { .. } => {}
+            Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => {}
         }
     }
 

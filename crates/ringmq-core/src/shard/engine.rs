@@ -205,6 +205,7 @@ impl Engine {
                     }
                 }
                 self.removals_durable(now, upto);
+                self.leavings_durable(upto);
                 self.cursors_durable(now, upto);
                 self.emptied_up_to(upto);
                 self.member_records(now, upto);

@@ -230,6 +230,7 @@ impl Shard {
                 engine.store.await_agreement(idx);
             }
             engine.partitions.insert(idx, partition);
+            engine.note_doubt(idx);
             for image in channels {
                 engine.add_channel(idx, image);
             }
@@ -449,6 +450,7 @@ impl Shard {
                 Timer::Topics => self.engine.look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
                 Timer::Parts => self.engine.look_for_parts(now),
+                Timer::Leaving => self.engine.tick_leaving(now),
                 Timer::Forwards => self.engine.tick_forwards(now),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.

@@ -132,7 +132,8 @@ enum Role {
     Alone(Replica),
     /// Replica of a cluster's partition, perhaps the only one.
     Member(Box<Seat>),
-    /// Replica of a topic that the cluster deleted: nothing is decided any more, and nothing served.
+    /// Replica of a partition that goes, as the cluster deleted its topic or moved the replica: nothing is decided any more, and nothing
+    /// served.
     Retired { committed: Position },
 }
 
@@ -201,7 +202,7 @@ impl Partition {
         self.channels.len() > usize::from(self.pause.is_some())
     }
 
-    /// Takes the replica out, for good: its topic is deleted.
+    /// Takes the replica out, for good: the partition goes.
     pub fn retire(&mut self) -> Option<Box<Seat>> {
         let retired = Role::Retired { committed: self.committed() };
         match std::mem::replace(&mut self.role, retired) {
@@ -217,7 +218,7 @@ impl Partition {
         matches!(self.role, Role::Retired { .. })
     }
 
-    /// Replica of a cluster's partition. `None`: the node is alone, or the topic is deleted.
+    /// Replica of a cluster's partition. `None`: the node is alone, or the partition goes.
     pub fn seat(&self) -> Option<&Seat> {
         if let Role::Member(seat) = &self.role { Some(seat) } else { None }
     }
@@ -314,9 +315,17 @@ impl Partitions {
 
     /// The store has removed it; the index may come again for another one.
     pub fn remove(&mut self, idx: PartitionIdx) {
-        if let Some(partition) = self.slots.get_mut(idx.0 as usize).and_then(Option::take) {
+        if let Some(partition) = self.slots.get_mut(idx.0 as usize).and_then(Option::take)
+            && self.by_dir.get(&partition.dir) == Some(&idx)
+        {
             self.by_dir.remove(&partition.dir);
         }
+    }
+
+    /// Nobody finds it by its name any more, as if this node never had it.
+    pub fn unlist(&mut self, idx: PartitionIdx) {
+        let dir = self.get(idx).dir.clone();
+        self.by_dir.remove(&dir);
     }
 
     /// The channel from which the client gets this partition's messages.

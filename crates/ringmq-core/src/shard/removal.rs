@@ -169,8 +169,9 @@ impl Engine {
 
     pub(super) fn is_in_use(&self, topic: &TopicRef) -> bool {
         let is_forced = self.removals.forced.contains(&topic.id);
+        let is_leaving = |idx: PartitionIdx| self.cluster.as_ref().is_some_and(|c| c.leaves(idx));
         let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
-            p.topic.id == topic.id && (!is_forced && p.has_channels() || self.store.is_poisoned(idx))
+            p.topic.id == topic.id && (!is_forced && p.has_channels() || self.store.is_poisoned(idx) && !is_leaving(idx))
         };
         self.life.is_stopping()
             || self.life.is_read_only()
@@ -182,6 +183,7 @@ impl Engine {
     fn is_busy(&self, topic: &TopicRef) -> bool {
         self.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
+            || self.cluster.as_ref().is_some_and(|c| c.leaves_any_of(topic.id))
             || self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
                 !p.publishers.is_empty()
                     || !self.store.is_at_rest(idx)
@@ -483,6 +485,7 @@ impl Engine {
         if is_gone {
             self.partitions.remove(idx);
         }
+        self.has_left(now, idx, is_gone);
         let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
         let dropping = &mut self.removals.dropping[i];
         dropping.left.retain(|p| *p != idx);

@@ -19,6 +19,7 @@ mod facts;
 mod forwarding;
 mod growth;
 mod guests;
+mod leaving;
 mod lines;
 pub mod loss;
 mod places;
@@ -78,6 +79,8 @@ pub struct Seat {
     told: Share,
     /// What the log was told.
     seen: Seen,
+    /// The coordinator was told that the replica is suspect.
+    is_told_suspect: bool,
 }
 
 #[derive(Default)]
@@ -102,6 +105,7 @@ impl Seat {
             given_up: 0,
             told: Share::default(),
             seen: Seen::default(),
+            is_told_suspect: false,
         }
     }
 
@@ -168,6 +172,7 @@ pub struct Cluster {
     /// At their home: topics whose record is on its way.
     recording: VecDeque<(RecordTicket, TopicRef)>,
     deletions: deletion::Deletions,
+    leaving: leaving::Leaving,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
     /// Who leads what, by the newest metadata: its version, and the node.
@@ -214,6 +219,7 @@ impl Cluster {
             added: IdMap::default(),
             recording: VecDeque::new(),
             deletions: deletion::Deletions::default(),
+            leaving: leaving::Leaving::default(),
             coming: BTreeMap::new(),
             leaders: IdMap::default(),
             places: IdMap::default(),
@@ -292,6 +298,7 @@ impl Engine {
             self.stop_leading(now, idx);
         }
         self.note_role(now, idx);
+        self.note_doubt(idx);
         self.timers.at_most(Timer::Replica(idx.0), deadline);
     }
 

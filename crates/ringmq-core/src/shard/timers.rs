@@ -23,6 +23,8 @@ pub enum Timer {
     Wanted,
     /// Publishes that wait for the leader of another node.
     Forwards,
+    /// Replicas that have moved to other nodes.
+    Leaving,
     /// Subscriptions that lack a partition.
     Parts,
     /// Client errors that the log was spared.

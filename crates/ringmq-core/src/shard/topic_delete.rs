@@ -93,13 +93,15 @@ impl Engine {
     /// Nothing of the topic's partitions on this core is written any more; their channels are gone.
     pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
         let all = self.partitions_of(topic);
-        for &idx in &all {
-            for key in self.channel_keys(idx) {
-                self.end_clients_of(now, key);
-                self.forget_channel(key);
-            }
-            self.store.close_partition(idx, self.outbox.io());
-        }
+        all.iter().for_each(|&idx| self.close_partition(now, idx));
         all
+    }
+
+    pub(super) fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
+        for key in self.channel_keys(idx) {
+            self.end_clients_of(now, key);
+            self.forget_channel(key);
+        }
+        self.store.close_partition(idx, self.outbox.io());
     }
 }

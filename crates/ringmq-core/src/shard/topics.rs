@@ -253,6 +253,14 @@ impl Topics {
         places[partition.0 as usize] = Some(idx);
     }
 
+    /// The partition is not in this core's store any more.
+    pub fn forget_place(&mut self, name: &str, partition: PartitionId) {
+        let at = self.find(name);
+        if let Some(place) = at.and_then(|at| self.known[at].places.get_mut(partition.0 as usize)) {
+            *place = None;
+        }
+    }
+
     pub fn is_pending(&self, name: &str) -> bool {
         matches!(self.entries.get(name), Some(Entry::Pending { .. } | Entry::Leaving { .. }))
     }

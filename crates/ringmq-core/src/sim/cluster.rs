@@ -17,6 +17,7 @@ pub mod coverage;
 mod events;
 mod faults;
 mod meta;
+mod moved;
 mod node;
 mod operator;
 mod passing;

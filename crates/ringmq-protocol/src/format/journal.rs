@@ -242,6 +242,8 @@ pub enum RecordKind {
     Doubt = 16,
     /// Channels may be lost, as the leader says, until an operator accepts it: u64, the generation of this start.
     ChannelsLost = 17,
+    /// The node is no replica of the partition any more: its files go, and nothing before the record counts.
+    PartitionDelete = 18,
 }
 
 impl RecordKind {
@@ -255,7 +257,7 @@ impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate, Restart, Producers, LossAccepted, Doubt, ChannelsLost]
+        [Batch, DirectBatch, Truncate, Restart, Producers, LossAccepted, Doubt, ChannelsLost, PartitionDelete]
             .into_iter()
             .chain(small)
             .find(|k| *k as u16 == kind)

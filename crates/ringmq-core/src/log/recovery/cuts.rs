@@ -79,6 +79,12 @@ impl Cuts {
         }
     }
 
+    /// The partition's files go: what came before is nobody's.
+    pub fn forget(&mut self, topic: TopicId, partition: u16) {
+        self.cuts.remove(&(topic, partition));
+        self.starts.remove(&(topic, partition));
+    }
+
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
     }

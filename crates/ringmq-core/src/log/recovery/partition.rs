@@ -349,6 +349,11 @@ impl Partition {
         self.into_recovered(cx)
     }
 
+    /// Neither the disk nor a journal has anything of it.
+    pub fn is_blank(&self) -> bool {
+        !self.touched && self.end.offset == 0 && self.files.segments().is_empty() && self.saved.newest().is_none()
+    }
+
     /// The topic's first channel, as partition 0 has it, is here too.
     pub fn complete_first(&mut self, first: &CursorImage) {
         let oldest = std::cmp::max_by_key(self.collect_start, self.start, |p| p.offset);

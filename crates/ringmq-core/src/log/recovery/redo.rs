@@ -105,7 +105,8 @@ impl Partition {
             }
             RecordKind::Committed => self.committed = place().expect("verified when it was read"),
             RecordKind::Truncate | RecordKind::Restart => self.redo_cut(cx, record.header.sequence.get())?,
-            RecordKind::Batch | RecordKind::DirectBatch | RecordKind::TopicCreate | RecordKind::TopicDelete => {}
+            RecordKind::Batch | RecordKind::DirectBatch => {}
+            RecordKind::TopicCreate | RecordKind::TopicDelete | RecordKind::PartitionDelete => {}
         }
         Ok(())
     }

@@ -341,7 +341,7 @@ fn write_copy(storage: &mut dyn Storage, meta: &TopicMeta, copy: usize) -> Resul
     Ok(())
 }
 
-/// Removes a deleted topic's files; its empty folders stay, and so does a topic.meta that names another topic.
+/// Removes a deleted topic's files. A topic.meta that names another topic stays.
 fn remove(
     storage: &mut dyn Storage,
     name: &TopicName,
@@ -356,9 +356,19 @@ fn remove(
     Ok(storage.remove(&gone.map(|(file, _)| file).collect::<Vec<_>>())?)
 }
 
-fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
+/// Removes a partition's files, and so its folder: the snapshots are the last of them.
+pub fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
     let files = files(storage, dir)?;
     Ok(storage.remove(&files)?)
+}
+
+/// The same, if there are files and nothing was written to them.
+pub fn remove_blank(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
+    let mut is_any = false;
+    for file in files(storage, dir)? {
+        is_any |= storage.len(&file)?.is_some();
+    }
+    if is_any && is_blank(storage, dir)? { remove_partition(storage, dir) } else { Ok(()) }
 }
 
 /// Every file that a partition may have; a snapshot slot need not be there.

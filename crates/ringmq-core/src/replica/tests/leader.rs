@@ -163,6 +163,29 @@ fn who_is_added_again_within_an_epoch_hears_a_session_that_it_does_not_know() {
     assert!(matches!(said.body, Body::Standing(_)) && said.head.session == again.head.session);
 }
 
+/// Its files went meanwhile, which this leader, who hears of both changes at once, cannot know.
+#[test]
+fn who_was_removed_and_added_again_is_asked_anew_before_it_joins() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.effects();
+    let removed = |rig: &mut Rig, removals| Membership { removals, ..rig.membership(5, 1, &[1, 3]) };
+    // A member that leaves the ISR as this leader wants is in step, and joins at once.
+    let m = removed(&mut rig, 0);
+    rig.give(Event::Metadata(m));
+    rig.ack(2, 5, session);
+    assert_eq!(proposals(&mut rig).len(), 1, "it has all that there is");
+    let m = removed(&mut rig, 2);
+    rig.give(Event::Metadata(m));
+    rig.said(2);
+    rig.ack(2, 5, session);
+    rig.wait(Duration::from_millis(1));
+    let again = rig.said(2).pop().expect("it is asked");
+    assert!(matches!(again.body, Body::Inquire(_)) && again.head.session.0 > session);
+    assert_eq!(proposals(&mut rig), [], "nothing that it acknowledged before counts");
+}
+
 #[test]
 fn a_lagging_member_is_removed_and_the_write_commits_with_the_rest() {
     let mut rig = Rig::with_batches(1);

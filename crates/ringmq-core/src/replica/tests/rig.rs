@@ -64,6 +64,7 @@ impl Rig {
             min_isr: 2,
             wanted: None,
             former: None,
+            removals: 0,
         }
     }
 

@@ -14,6 +14,8 @@ use crate::base::topic::home_core;
 use crate::base::{Now, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::log::PartitionIdx;
+use crate::seam::cluster::Ask;
+use crate::seam::event::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// At their home core: topics whose names another topic has on the disk, and topics that go once their own record is durable.
@@ -91,10 +93,14 @@ impl Engine {
         self.retry_waiting(now);
     }
 
-    fn retire(&mut self, idx: PartitionIdx) {
+    /// Nothing is decided any more in the partition.
+    pub(super) fn retire(&mut self, idx: PartitionIdx) {
         let p = self.partitions.get_mut(idx);
         let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
         let Some(seat) = p.retire() else { return };
+        if seat.is_told_suspect {
+            self.outbox.push(Effect::Ask(Ask::Doubt { route, is_suspect: false }));
+        }
         let cluster = self.cluster_mut();
         cluster.places.remove(&route);
         cluster.uncommitted -= seat.uncommitted;

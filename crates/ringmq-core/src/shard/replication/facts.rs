@@ -80,6 +80,7 @@ impl Engine {
             Fact::NodeDown { node } => {
                 self.members().into_iter().for_each(|idx| self.tell_member(now, idx, Event::Down { node }))
             }
+            Fact::MayLeave { route, version } => self.on_may_leave(now, route, version),
             Fact::TopicRefused { name, error } => self.topic_refused(&name, error),
             Fact::ProposalRefused { route, version } => {
                 if let Some(idx) = self.member_at(route) {
@@ -229,7 +230,8 @@ impl Engine {
     fn take_membership(&mut self, now: Now, topic: &TopicRef, route: Route, membership: Membership, is_mine: bool) {
         let partition = route.partition;
         if let Some(idx) = self.member_at(route) {
-            return self.tell_member(now, idx, Event::Metadata(membership));
+            self.tell_member(now, idx, Event::Metadata(membership));
+            return self.look_whether_moved(now, route, idx);
         }
         let coming = &mut self.cluster_mut().coming;
         let key = (topic.id, partition.0);
@@ -293,12 +295,16 @@ impl Engine {
         self.create_coming(now);
     }
 
-    fn create_coming(&mut self, now: Now) {
+    pub(super) fn create_coming(&mut self, now: Now) {
+        let is_stopping = self.life.is_stopping();
         let cluster = self.cluster_mut();
-        if cluster.coming.is_empty() {
+        if cluster.coming.is_empty() || is_stopping {
             return;
         }
         let is_ready = |(id, number): &&(TopicId, u16)| {
+            if cluster.leaving.has(Route { topic_id: *id, partition: PartitionId(*number) }) {
+                return false;
+            }
             let recorded = cluster.topics.get(id).and_then(|topic| cluster.recorded.get(&topic.name));
             recorded.is_some_and(|recorded| recorded.id == *id && recorded.partitions > *number)
         };

@@ -3,10 +3,13 @@
 use super::{Engine, Seat};
 use crate::base::{ConnId, Now, PartitionId, SubId, TopicRef};
 use crate::channel::Channel;
+use crate::format::snapshot::Doubt;
 use crate::log::PartitionIdx;
 use crate::log::recovery::channels::clamp;
 use crate::replica::Alarm;
 use crate::replica::states::State;
+use crate::seam::cluster::Ask;
+use crate::seam::event::Effect;
 use crate::seam::message::{MeshMessage, Share};
 use crate::shard::outbox::Heard;
 use crate::shard::partitions::ChannelKey;
@@ -76,6 +79,17 @@ impl Engine {
         self.tell_others(message);
         self.pass(crate::base::CoreId::HTTP, message());
         self.on_share(now, &topic, partition, share);
+    }
+
+    /// The coordinator hears whether the replica lost something that was complete once. A torn tail alone is no reason to elect others:
+    /// every crash under a write leaves one.
+    pub(in crate::shard) fn note_doubt(&mut self, idx: PartitionIdx) {
+        let is_suspect = self.store.log_view(idx).doubt() == Doubt::Lost;
+        let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
+        if std::mem::replace(&mut seat.is_told_suspect, is_suspect) != is_suspect {
+            let route = seat.member.route();
+            self.outbox.push(Effect::Ask(Ask::Doubt { route, is_suspect }));
+        }
     }
 
     pub(super) fn raise_alarm(&mut self, idx: PartitionIdx, alarm: Alarm) {

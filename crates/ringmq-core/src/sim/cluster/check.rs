@@ -11,6 +11,7 @@
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
 //! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
 //! | a_deleted_topic_leaves_nothing | at the end: no disk has anything of a deleted topic ([`super::passing`]) |
+//! | a_moved_replica_leaves_nothing | at the end: no disk has a file of a partition of which its node is no replica ([`super::moved`]) |
 //! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
 
 use super::meta::Key;

@@ -91,6 +91,7 @@ impl Meta {
                     min_isr: plan.min_isr,
                     wanted: None,
                     former: None,
+                    removals: 0,
                 };
                 entries.insert((t, p), Entry::new(now));
             }
@@ -194,7 +195,7 @@ impl Meta {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
                 *route
             }
-            Ask::Release { .. } | Ask::PeerLost { .. } => return Answer::default(),
+            Ask::Release { .. } | Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return Answer::default(),
             Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
         let Some(key) = self.key(route) else { return Answer::default() };

@@ -248,6 +248,7 @@ impl World {
         let rest = if self.plan.coordination == Coordination::File { 3 * SECOND } else { SECOND };
         self.run_until(self.now + rest);
         self.wait(self.now + PATIENCE, "all nodes are up and in sync in the end", World::is_in_step);
+        self.a_moved_replica_leaves_nothing();
         self.phase = Phase::Ending;
         (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
         let until = self.now + 20 * SECOND;

@@ -365,7 +365,7 @@ impl World {
         if is_journal && let DiskOp::Write { at, parts, .. } = &request {
             self.note_journal_write(n, core, *at, parts.iter().map(|p| p.len() as u64).sum());
         }
-        let is_removal = matches!(request, DiskOp::Remove { .. } | DiskOp::Retire { .. });
+        let is_removal = matches!(request, DiskOp::Remove { .. } | DiskOp::Retire { .. } | DiskOp::RemovePartition { .. });
         if is_removal && self.faults.crash_at_removal > 0.0 && self.rng.chance(self.faults.crash_at_removal) {
             let left = self.rng.below(6);
             self.nodes[n].running.as_mut().expect("it runs").effects_left.get_or_insert(left);

@@ -64,7 +64,7 @@ pub const PRODUCERS_TOLD_MAX: usize = 1000;
 
 /// Address of a partition's replica in a frame. Topic id and partition choose the replica. A known name with another id is other data
 /// and is answered with [`PeerError::UnknownPartition`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Route {
     pub topic_id: TopicId,
     /// Partition, below [`PartitionId::COUNT_MAX`].
