@@ -3,7 +3,7 @@
 use super::What;
 use crate::base::NodeId;
 use crate::metadata::record::PartitionRecord;
-use crate::metadata::summary::has_no_leader;
+use crate::metadata::summary::{has_no_leader, is_below_min_isr, lacks_in_sync};
 use crate::metadata::view::View;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -75,10 +75,10 @@ impl Report {
                 } else if p.former.is_some() {
                     troubles.push("no deliveries yet");
                 }
-                if p.isr.len() < p.min_isr as usize {
+                if is_below_min_isr(view, p) {
                     troubles.push("below min_isr");
                 }
-                if p.isr.len() < p.replicas.len() || p.replicas.len() < t.value.record.replicas as usize {
+                if lacks_in_sync(view, p, t.value.record.replicas) {
                     troubles.push("too few in sync");
                 }
                 let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect();
@@ -225,6 +225,13 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
     }
     let (coming, away): (Vec<NodeId>, Vec<NodeId>) =
         p.replicas.iter().copied().filter(|id| !p.isr.contains(id)).partition(is_there);
+    let missed: Vec<NodeId> = p.isr.iter().copied().filter(|id| !is_there(id)).collect();
+    if !missed.is_empty() && !has_no_leader(view, p) {
+        parts.push(match is_below_min_isr(view, p) {
+            true => format!("publishes wait for {}, which is away: start it", names(&missed)),
+            false => format!("publishes wait until {}, which is away, leaves the ISR", names(&missed)),
+        });
+    }
     if !coming.is_empty() {
         parts.push(format!("{} catches up", names(&coming)));
     }

@@ -7,7 +7,7 @@
 use super::finding::Finding;
 use crate::base::{NodeId, TopicId};
 use crate::metadata::record::{PartitionRecord, store_epoch};
-use crate::metadata::summary::has_no_leader;
+use crate::metadata::summary::{has_no_leader, is_below_min_isr, living_in_sync};
 use crate::metadata::view::View;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -104,8 +104,8 @@ fn metadata(view: &View, about: &str, record: &PartitionRecord) -> Vec<Finding> 
     if has_no_leader(view, record) {
         findings.push(bad("nobody leads it".into(), "`ringmq cluster status` says what it waits for"));
     }
-    if record.isr.len() < usize::from(record.min_isr) {
-        let found = format!("{} in sync, and min_isr is {}", record.isr.len(), record.min_isr);
+    if is_below_min_isr(view, record) {
+        let found = format!("{} in sync and there, and min_isr is {}", living_in_sync(view, record), record.min_isr);
         findings.push(bad(found, "start the nodes that are away"));
     }
     for node in record.replicas.iter().filter(|node| view.member(**node).is_none()) {

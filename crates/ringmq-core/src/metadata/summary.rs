@@ -19,6 +19,21 @@ pub fn has_no_leader(view: &View, record: &PartitionRecord) -> bool {
     record.leader.is_none_or(|l| view.session(l.node) != Some(l.session))
 }
 
+/// Number of in-sync replicas whose nodes are there: the others may be away for ever.
+pub fn living_in_sync(view: &View, record: &PartitionRecord) -> usize {
+    record.isr.iter().filter(|node| view.session(**node).is_some()).count()
+}
+
+/// Whether the partition takes no publish: too few of those in sync are there.
+pub fn is_below_min_isr(view: &View, record: &PartitionRecord) -> bool {
+    living_in_sync(view, record) < record.min_isr.into()
+}
+
+/// Whether fewer replicas are in sync and there than the topic, or an addition under way, wants.
+pub fn lacks_in_sync(view: &View, record: &PartitionRecord, wanted: u8) -> bool {
+    living_in_sync(view, record) < record.replicas.len().max(wanted.into())
+}
+
 impl Summary {
     /// Looks at every partition.
     pub fn of(view: &View) -> Summary {
@@ -29,9 +44,8 @@ impl Summary {
                 let record = &entry.value;
                 sum.partitions += 1;
                 sum.without_leader += usize::from(has_no_leader(view, record));
-                sum.below_min_isr += usize::from(record.isr.len() < record.min_isr as usize);
-                let wanted = record.replicas.len().max(topic.value.record.replicas as usize);
-                sum.too_few_in_sync += usize::from(record.isr.len() < wanted);
+                sum.below_min_isr += usize::from(is_below_min_isr(view, record));
+                sum.too_few_in_sync += usize::from(lacks_in_sync(view, record, topic.value.record.replicas));
             }
         }
         sum
@@ -84,7 +98,7 @@ mod tests {
         }
         let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         put(&mut view, 4, Key::Node(n(1)), encode(&node));
-        let topic = TopicRecord::new(TOPIC, 2, 3, 2, Default::default());
+        let topic = TopicRecord::new(TOPIC, 3, 3, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         let record = |leader: Leader, isr: Vec<NodeId>| PartitionRecord {
             epoch: 1,
@@ -100,10 +114,18 @@ mod tests {
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));
         put(&mut view, 7, Key::Partition(TOPIC, 1), encode(&record(Leader { node: n(2), session: 2 }, vec![n(2), n(3)])));
+        // Its leader is there, and nobody whom the leader waits for.
+        put(&mut view, 8, Key::Partition(TOPIC, 2), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1), n(2), n(3)])));
         let sum = Summary::of(&view);
-        assert_eq!((sum.nodes, sum.nodes_away, sum.partitions), (3, 2, 2));
-        assert_eq!((sum.without_leader, sum.below_min_isr, sum.too_few_in_sync, sum.is_stable()), (1, 1, 2, false));
+        assert_eq!((sum.nodes, sum.nodes_away, sum.partitions), (3, 2, 3));
+        assert_eq!((sum.without_leader, sum.below_min_isr, sum.too_few_in_sync, sum.is_stable()), (1, 3, 3, false));
+        put(&mut view, 9, Key::Node(n(2)), encode(&node));
+        let sum = Summary::of(&view);
+        assert_eq!((sum.below_min_isr, sum.too_few_in_sync), (2, 3), "two of the last one's are there");
+        put(&mut view, 10, Key::Node(n(3)), encode(&node));
+        let sum = Summary::of(&view);
+        assert_eq!((sum.below_min_isr, sum.too_few_in_sync), (1, 2), "only those that have left it");
         let stats = stats(&view);
-        assert_eq!((&stats["stable"], &stats["node_stat_list"][0]["leads"]), (&json!(false), &json!(1)));
+        assert_eq!((&stats["stable"], &stats["node_stat_list"][0]["leads"]), (&json!(false), &json!(2)));
     }
 }

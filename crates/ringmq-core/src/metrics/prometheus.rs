@@ -261,6 +261,12 @@ impl Page {
         for (p, r) in replicas() {
             self.labelled(name, format_args!("topic=\"{}\",partition=\"{}\"", p.topic, p.partition), r.isr.len());
         }
+        let name = "ringmq_replica_alarm";
+        self.family(name, "gauge", "1 where the replica here waits for an operator, else 0.");
+        for (p, r) in replicas() {
+            let labels = format_args!("topic=\"{}\",partition=\"{}\"", p.topic, p.partition);
+            self.labelled(name, labels, u8::from(r.alarm.is_some()));
+        }
         let name = "ringmq_follower_lag_bytes";
         self.family(name, "gauge", "Bytes of a leader's log that are not durable on the follower.");
         for (p, r) in replicas() {
@@ -340,7 +346,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::stats::{PartitionStats, TurnStats};
+    use crate::metrics::stats::{PartitionStats, ReplicationStats, TurnStats};
     use std::collections::BTreeSet;
     use std::time::Duration;
 
@@ -422,6 +428,18 @@ mod tests {
                 assert!(is_rendered || of_cluster.contains(&format!("\"{name}\"")), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_replica_that_waits_for_an_operator_is_told() {
+        let mut shards = node(2, 1);
+        let alarmed = ReplicationStats { alarm: Some("no".into()), role: "leader, opening", ..Default::default() };
+        shards[0].partitions[0].replication = Some(alarmed);
+        shards[0].partitions[1].replication = Some(Default::default());
+        let text = render(&shards, &ProcessFacts::default());
+        check(&text);
+        let told: Vec<&str> = text.lines().filter(|l| l.starts_with("ringmq_replica_alarm{")).collect();
+        assert!(told.len() == 2 && told[0].ends_with(" 1") && told[1].ends_with(" 0"), "{told:?}");
     }
 
     #[test]
