@@ -219,6 +219,7 @@ fn command() -> Command {
                 .help("Of drain: wait until the node is empty")
                 .help_heading("Change"),
         )
+        .args(ringmq_tools::address::tls_args().map(|flag| flag.help_heading("HTTPS of nodes")))
         .after_help("Exit codes: 0 all is well, 1 it is not, or etcd does not answer, 2 a wrong call.");
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
@@ -349,6 +350,10 @@ fn of_change(flag: Arg, value: &'static str, help: &'static str) -> Arg {
 
 fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
     let word = matches.get_one::<String>("what").expect("clap asks for it");
+    let asker = match ringmq_tools::address::https_terms(matches) {
+        Ok(terms) => ringmq::operator::ask::Asker::new(terms),
+        Err(error) => return misused(&error),
+    };
     if let Some(word) = ringmq::operator::change::WORDS.into_iter().find(|known| known == word) {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let names = ringmq::operator::change::Names {
@@ -360,12 +365,12 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
             node: text("node"),
             waits: matches.get_flag("wait"),
         };
-        return parts::change_cluster(settings, word, &names);
+        return parts::change_cluster(settings, &asker, word, &names);
     }
     let (topic, is_json) = (matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"));
     match ringmq::operator::What::of(word) {
         Some(what) => parts::cluster(settings, what, topic, is_json),
-        None => parts::check_cluster(settings, word, topic, is_json),
+        None => parts::check_cluster(settings, &asker, word, topic, is_json),
     }
 }
 

@@ -3,6 +3,7 @@
 use ringmq::config::Settings;
 use ringmq::http::{Around, HttpServer, HttpWake, Listeners, LogLevel};
 use ringmq::inspect::{InspectError, Verdict};
+use ringmq::operator::ask::Asker;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
 use std::io::{IsTerminal as _, Write as _};
@@ -171,7 +172,7 @@ pub fn cluster(settings: &Settings, what: ringmq::operator::What, topic: Option<
 }
 
 /// `init`, `verify` and `doctor`; 1 also when something bad was found.
-pub fn check_cluster(settings: &Settings, word: &str, topic: Option<&str>, is_json: bool) -> ExitCode {
+pub fn check_cluster(settings: &Settings, asker: &Asker, word: &str, topic: Option<&str>, is_json: bool) -> ExitCode {
     use ringmq::operator::checks;
     let out = &mut std::io::stdout();
     let done = match word {
@@ -179,8 +180,8 @@ pub fn check_cluster(settings: &Settings, word: &str, topic: Option<&str>, is_js
             Ok(random) => checks::init(settings, random, is_json, out).map(|_| true),
             Err(error) => return failed(error.to_string()),
         },
-        "verify" => checks::verify(settings, topic, is_json, out),
-        _ => checks::doctor(settings, is_json, out),
+        "verify" => checks::verify(settings, asker, topic, is_json, out),
+        _ => checks::doctor(settings, asker, is_json, out),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -189,8 +190,13 @@ pub fn check_cluster(settings: &Settings, word: &str, topic: Option<&str>, is_js
     }
 }
 
-pub fn change_cluster(settings: &Settings, word: &'static str, names: &ringmq::operator::change::Names) -> ExitCode {
-    match ringmq::operator::change::run(settings, word, names, &mut std::io::stdout()) {
+pub fn change_cluster(
+    settings: &Settings,
+    asker: &Asker,
+    word: &'static str,
+    names: &ringmq::operator::change::Names,
+) -> ExitCode {
+    match ringmq::operator::change::run(settings, asker, word, names, &mut std::io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(error.to_string()),
     }

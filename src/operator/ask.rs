@@ -1,10 +1,11 @@
-//! One request of a node's HTTP, on a connection of its own, and whether a port takes connections.
+//! One request of a node's HTTP or HTTPS, on a connection of its own, and whether a port takes connections.
 
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::header::DATE;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use ringmq_tools::secure::{Stream, Terms};
 use std::error::Error;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -31,27 +32,60 @@ impl Answer {
     }
 }
 
-/// `address`: host and port.
-pub async fn get(address: &str, path: &str) -> Result<Answer, String> {
-    request(address, Method::GET, path).await
+/// Asks nodes. One that refuses plaintext is asked again at its HTTPS port.
+#[derive(Clone, Debug, Default)]
+pub struct Asker {
+    terms: Terms,
 }
 
-/// A POST without a body.
-pub async fn post(address: &str, path: &str) -> Result<Answer, String> {
-    request(address, Method::POST, path).await
+impl Asker {
+    /// `terms`: whom to trust by HTTPS, and what to show.
+    pub fn new(terms: Terms) -> Asker {
+        Asker { terms }
+    }
+
+    /// `address`: host and port.
+    pub async fn get(&self, address: &str, path: &str) -> Result<Answer, String> {
+        self.request(address, Method::GET, path).await
+    }
+
+    /// A POST without a body.
+    pub async fn post(&self, address: &str, path: &str) -> Result<Answer, String> {
+        self.request(address, Method::POST, path).await
+    }
+
+    async fn request(&self, address: &str, method: Method, path: &str) -> Result<Answer, String> {
+        let answer = within(exchange(connect(address), address, method.clone(), path)).await?;
+        let Some(port) = https_port(&answer) else { return Ok(answer) };
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let secure = format!("{host}:{port}");
+        within(exchange(self.connect_securely(&secure), &secure, method, path)).await
+    }
+
+    async fn connect_securely(&self, address: &str) -> Result<Stream, Box<dyn Error>> {
+        let stream = connect(address).await?;
+        let secure = self.terms.load()?;
+        let no_tls = |error| format!("{address}: no TLS: {error}; --http-client-tls-root-ca-file names the CAs to trust");
+        Ok(secure.connect(address, stream).await.map_err(no_tls)?)
+    }
 }
 
-async fn request(address: &str, method: Method, path: &str) -> Result<Answer, String> {
-    match timeout(ANSWER_LIMIT, converse(address, method, path)).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(error.to_string()),
+/// Where a node that refuses plaintext answers.
+fn https_port(answer: &Answer) -> Option<u16> {
+    let body: serde_json::Value = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 403)?;
+    body["https_port"].as_u64()?.try_into().ok()
+}
+
+async fn within(exchange: impl Future<Output = Result<Answer, Box<dyn Error>>>) -> Result<Answer, String> {
+    match timeout(ANSWER_LIMIT, exchange).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer within {ANSWER_LIMIT:?}")),
     }
 }
 
-async fn connect(address: &str) -> Result<TcpStream, Box<dyn Error>> {
+async fn connect(address: &str) -> Result<Stream, Box<dyn Error>> {
     let stream = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await;
-    Ok(stream.map_err(|_| format!("no connection within {CONNECT_LIMIT:?}"))??)
+    Ok(Box::new(stream.map_err(|_| format!("no connection within {CONNECT_LIMIT:?}"))??))
 }
 
 /// Why the address takes no connection.
@@ -59,9 +93,13 @@ pub async fn reach(address: &str) -> Result<(), String> {
     connect(address).await.map(drop).map_err(|error| error.to_string())
 }
 
-async fn converse(address: &str, method: Method, path: &str) -> Result<Answer, Box<dyn Error>> {
-    let stream = TokioIo::new(connect(address).await?);
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
+async fn exchange(
+    stream: impl Future<Output = Result<Stream, Box<dyn Error>>>,
+    address: &str,
+    method: Method,
+    path: &str,
+) -> Result<Answer, Box<dyn Error>> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream.await?)).await?;
     let carrier = tokio::task::spawn_local(connection);
     let request = Request::builder().method(method).uri(path).header("host", address).body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;

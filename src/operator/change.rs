@@ -1,6 +1,6 @@
 //! `ringmq cluster move`, `drain` and the like: the same requests as a node's HTTP takes, written to etcd by this command itself.
 
-use super::ask;
+use super::ask::Asker;
 use crate::agent::plans::Planner;
 use crate::agent::{Admin, AdminError, TRIES_MAX};
 use crate::base::{TopicId, TopicName};
@@ -77,12 +77,18 @@ impl Names {
     }
 }
 
-pub fn run(settings: &Settings, word: &'static str, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
+pub fn run(
+    settings: &Settings,
+    asker: &Asker,
+    word: &'static str,
+    names: &Names,
+    out: &mut dyn Write,
+) -> Result<(), ChangeError> {
     if !settings.has_etcd() {
         return Err(ChangeError::NoEtcd);
     }
     if word == "expand" {
-        return expand(settings, names, out);
+        return expand(settings, asker, names, out);
     }
     let admin = names.admin(word)?;
     carry(settings, &admin)?;
@@ -94,7 +100,7 @@ pub fn run(settings: &Settings, word: &'static str, names: &Names, out: &mut dyn
 }
 
 /// By the first node that answers: the partitions begin with the topic's channels, which nodes know and etcd does not.
-fn expand(settings: &Settings, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
+fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
     let name = names.topic("expand")?;
     let partitions = names.partitions.ok_or(ChangeError::Missing { word: "expand", flag: "partitions" })?;
     let path = format!("/topic/partition/expand?topic={}&partition_num={partitions}", name.replace('#', "%23"));
@@ -102,7 +108,7 @@ fn expand(settings: &Settings, names: &Names, out: &mut dyn Write) -> Result<(),
     let live = view.nodes().filter_map(|(id, _)| view.member(id)?.value.http_address.clone());
     let mut last = "no node is there that could".to_owned();
     for address in live {
-        match store::on_a_loop(ask::post(&address, &path)) {
+        match store::on_a_loop(asker.post(&address, &path)) {
             Ok(answer) if answer.status == 200 => {
                 writeln!(out, "topic {name} has {partitions} partitions")?;
                 return Ok(());

@@ -1,5 +1,6 @@
 //! `ringmq cluster init`, `verify` and `doctor`: gathers what they judge, and prints it.
 
+use super::ask::Asker;
 use super::finding::{self, Finding};
 use super::{OperatorError, ask, doctor, verify};
 use crate::base::NodeId;
@@ -41,16 +42,22 @@ pub fn init(settings: &Settings, random: [u8; 16], is_json: bool, out: &mut dyn 
 }
 
 /// Whether nothing bad was found.
-pub fn verify(settings: &Settings, topic: Option<&str>, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+pub fn verify(
+    settings: &Settings,
+    asker: &Asker,
+    topic: Option<&str>,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<bool, OperatorError> {
     let (_, before) = list(settings)?;
     let nodes: Vec<(NodeId, MemberRecord)> = before.members().map(|(id, e)| (id, e.value.clone())).collect();
-    let rounds = store::on_a_loop(rounds(&before, &nodes, topic));
+    let rounds = store::on_a_loop(rounds(&before, &nodes, asker, topic));
     let (_, view) = list(settings)?;
     print(&verify::check(&before, &view, topic, &rounds), is_json, out)
 }
 
 /// Whether nothing bad was found.
-pub fn doctor(settings: &Settings, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
+pub fn doctor(settings: &Settings, asker: &Asker, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
     let mut seen = doctor::Seen { members: store::health(settings)?, ..Default::default() };
     seen.space = store::space(settings)?;
     let began = Instant::now();
@@ -61,7 +68,7 @@ pub fn doctor(settings: &Settings, is_json: bool, out: &mut dyn Write) -> Result
             seen.nodes = store::on_a_loop(async {
                 let mut nodes = vec![];
                 for (id, member) in &members {
-                    nodes.push(look_at(member, view.session(*id).is_some()).await);
+                    nodes.push(look_at(asker, member, view.session(*id).is_some()).await);
                 }
                 nodes
             });
@@ -90,7 +97,7 @@ fn list(settings: &Settings) -> Result<(crate::metadata::keys::Layout, View), Op
     Ok((layout, view))
 }
 
-async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], topic: Option<&str>) -> verify::Rounds {
+async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], asker: &Asker, topic: Option<&str>) -> verify::Rounds {
     let topic = topic.map_or_else(String::new, |topic| format!("&topic={}", topic.replace('#', "%23")));
     let path = format!("/stats?format=json&include_clients=false{topic}");
     let mut told: BTreeMap<NodeId, Result<Vec<verify::Replicas>, String>> = BTreeMap::new();
@@ -101,7 +108,7 @@ async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], topic: Option<&st
             let answer = match (&member.http_address, view.session(*id)) {
                 (_, None) => Err("it is away".to_owned()),
                 (None, _) => Err("it tells no HTTP address".to_owned()),
-                (Some(address), Some(_)) => ask::get(address, &path).await.and_then(ask::Answer::good),
+                (Some(address), Some(_)) => asker.get(address, &path).await.and_then(ask::Answer::good),
             };
             match answer.and_then(|body| serde_json::from_str(&body).map_err(|error| error.to_string())) {
                 Ok(stats) => replicas.push(verify::replicas(&stats)),
@@ -114,7 +121,7 @@ async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], topic: Option<&st
     verify::Rounds { nodes: told.into_iter().map(|(id, told)| (id, told.and_then(three))).collect() }
 }
 
-async fn look_at(member: &MemberRecord, is_there: bool) -> doctor::Node {
+async fn look_at(asker: &Asker, member: &MemberRecord, is_there: bool) -> doctor::Node {
     let mut node = doctor::Node { name: member.name.clone(), version: member.version.clone(), is_there, ..Default::default() };
     if !is_there {
         return node;
@@ -129,7 +136,7 @@ async fn look_at(member: &MemberRecord, is_there: bool) -> doctor::Node {
         }
     }
     let Some(http) = &member.http_address else { return node };
-    match ask::get(http, "/ping").await {
+    match asker.get(http, "/ping").await {
         Err(why) => node.unreachable.push((format!("http {http}"), why)),
         Ok(answer) => {
             let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
@@ -138,8 +145,8 @@ async fn look_at(member: &MemberRecord, is_there: bool) -> doctor::Node {
         }
     }
     for setting in doctor::AGREED {
-        // A node that requires TLS, or an older one, does not tell it.
-        if let Ok(answer) = ask::get(http, &format!("/config/{setting}")).await
+        // An older node does not tell it.
+        if let Ok(answer) = asker.get(http, &format!("/config/{setting}")).await
             && let Ok(value) = answer.good()
         {
             node.settings.insert(setting, value);

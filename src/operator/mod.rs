@@ -1,7 +1,7 @@
 //! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). That needs no node;
 //! `verify` and `doctor` ask the nodes, too ([`checks`]).
 
-mod ask;
+pub mod ask;
 pub mod change;
 pub mod checks;
 mod doctor;

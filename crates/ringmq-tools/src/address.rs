@@ -40,10 +40,15 @@ const CERT: &str = "http-client-tls-cert";
 const KEY: &str = "http-client-tls-key";
 const INSECURE: &str = "http-client-tls-insecure-skip-verify";
 
-fn terms(matches: &ArgMatches) -> Terms {
+/// Terms of HTTPS by these flags.
+pub fn https_terms(matches: &ArgMatches) -> Result<Terms, String> {
     let file = |name| matches.try_get_one::<PathBuf>(name).ok().flatten().cloned();
     let is_insecure = matches.try_get_one::<bool>(INSECURE).ok().flatten().copied().unwrap_or(false);
-    Terms { ca: file(ROOT_CA), certificate: file(CERT), key: file(KEY), is_insecure, is_newest: false }
+    let terms = Terms { ca: file(ROOT_CA), certificate: file(CERT), key: file(KEY), is_insecure, is_newest: false };
+    if terms.certificate.is_some() != terms.key.is_some() {
+        return Err(format!("give --{CERT} and --{KEY} together"));
+    }
+    Ok(terms)
 }
 
 /// `is_http`: the address may have a scheme.
@@ -98,11 +103,7 @@ impl Nodes {
             matches.try_get_one::<Duration>(name).ok().flatten().copied().unwrap_or(Duration::from_secs(default))
         };
         let (connect, answer) = (limit("http-client-connect-timeout", 2), limit("http-client-request-timeout", 5));
-        let terms = terms(matches);
-        if terms.certificate.is_some() != terms.key.is_some() {
-            return Err(format!("give --{CERT} and --{KEY} together"));
-        }
-        Ok(Nodes { named, lookupds, limits: Limits { connect, answer }, terms })
+        Ok(Nodes { named, lookupds, limits: Limits { connect, answer }, terms: https_terms(matches)? })
     }
 
     pub fn is_looked_up(&self) -> bool {

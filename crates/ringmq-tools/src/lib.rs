@@ -4,7 +4,7 @@
 //! Each tool is a `clap` command and a function that runs it to an exit code: 0 done, 1 it failed (the message says what to do), 2 a wrong
 //! call. A program that has closed the pipe behind a tool ends it without a word; that is up to the binary, which leaves SIGPIPE alone.
 
-mod address;
+pub mod address;
 mod admin;
 pub mod check_flags;
 mod http;
@@ -12,7 +12,7 @@ pub mod import;
 mod nsq;
 mod options;
 mod publish;
-mod secure;
+pub mod secure;
 pub mod shell;
 mod stat;
 mod stats;
