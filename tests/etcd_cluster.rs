@@ -315,6 +315,7 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     background.wait_more(100);
     let metrics = cluster.nodes[first].get("/metrics").expect("it answers");
     assert!(metrics.contains("ringmq_cluster_partitions_without_leader 0\n"), "{metrics}");
+    assert!(metrics.contains("ringmq_cluster_lease 1\n"), "{metrics}");
     let publisher = background.stop();
     consume(cluster.nodes[third].tcp(), "orders", "c", &publisher.acknowledged);
 }

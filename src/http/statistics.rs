@@ -77,9 +77,12 @@ pub async fn metrics(node: &Node) -> Reply {
 /// Of a node whose cluster an etcd decides; none when its coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
-    let look = hub.look(|agent| (Summary::of(agent.view()), agent.leaderless()));
-    let Ok(Some((sum, own_without_leader))) = tokio::time::timeout(ANSWER_LIMIT, look).await else { return vec![] };
+    let look = hub.look(|agent| (Summary::of(agent.view()), agent.leaderless(), agent.session().is_some()));
+    let Ok(Some((sum, own_without_leader, is_in_session))) = tokio::time::timeout(ANSWER_LIMIT, look).await else {
+        return vec![];
+    };
     vec![
+        ("ringmq_cluster_lease", "1 while this node's lease holds; else 0: it serves nothing", usize::from(is_in_session)),
         ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),
         ("ringmq_cluster_partitions_without_leader", "Partitions that nobody leads", sum.without_leader),
         (
