@@ -248,14 +248,6 @@ impl Leader {
         self.is_settled() && !self.peers.is_empty()
     }
 
-    /// One of the peers that have everything up to `to`, in turn.
-    pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
-        let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
-        let count = self.peers.iter().filter(has_it).count();
-        let chosen = (tries as usize).checked_rem(count)?;
-        self.peers.iter().filter(has_it).nth(chosen).map(|p| (p.node, p.head(self.epoch)))
-    }
-
     fn index(&self, node: NodeId) -> usize {
         self.peers.iter().position(|p| p.node == node).expect("it was just found")
     }

@@ -11,6 +11,8 @@
 
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect};
+use super::leader::Leader;
+use super::peer::Peer;
 use crate::base::NodeId;
 use crate::base::{Position, Ticks};
 use crate::codec::peer::message::{APPEND_BYTES_MAX, Batches, Body, Head, Pull, Pulled};
@@ -88,6 +90,16 @@ impl Mender {
 
     pub fn deadline(&self) -> Option<Ticks> {
         self.retry_at.filter(|_| !self.is_writing)
+    }
+}
+
+impl Leader {
+    /// One of the peers that have everything up to `to`, in turn.
+    pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
+        let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
+        let count = self.peers.iter().filter(has_it).count();
+        let chosen = (tries as usize).checked_rem(count)?;
+        self.peers.iter().filter(has_it).nth(chosen).map(|p| (p.node, p.head(self.epoch)))
     }
 }
 
