@@ -112,6 +112,7 @@ const LATER: &[&str] = &[
     "stray",
     "hand_over",
     "relayed",
+    "operator_elsewhere",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a

@@ -1,11 +1,12 @@
-//! An operator: pauses channels where they are led, lets them go on, empties and deletes them, under all the other faults. What was
-//! answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
+//! An operator: pauses channels, lets them go on, empties and deletes them, under all the other faults, where they are led or at any node.
+//! What was answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
 use super::meta::Key;
 use super::passing::PassingBook;
 use super::topics::Wishes;
 use super::world::{Phase, World};
 use crate::base::{CoreId, PartitionId};
+use crate::replica::states::State;
 use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, Ticket};
 use crate::sim::node::any::AnyClient;
@@ -18,6 +19,8 @@ struct Asked {
     life: u64,
     key: Key,
     change: Change,
+    /// True for a request to a node that asks another one, which may carry it out when nobody waits any more.
+    is_elsewhere: bool,
     /// True for a request after the faults, when the leader knows what there is.
     is_rest: bool,
 }
@@ -26,6 +29,8 @@ struct Asked {
 pub struct Operator {
     asked: BTreeMap<u64, Asked>,
     last_ticket: u64,
+    /// Requests that may be carried out until the faults have ended.
+    loose: BTreeMap<Key, Change>,
     /// Channels that go on, or are not there, at rest.
     settled: BTreeSet<Key>,
     /// Requests to the cluster's agents.
@@ -56,18 +61,25 @@ impl World {
         self.ask_for(key, change);
     }
 
-    /// Asks the leader, if it listens and nothing is under way.
+    /// Asks the leader, or a node that asks it, if that listens and nothing is under way.
     fn ask_for(&mut self, key: Key, change: Change) {
         self.forget_the_dead();
-        let is_asked = self.operator.asked.values().any(|a| a.key == key);
+        let is_asked = self.operator.asked.values().any(|a| a.key == key) || self.operator.loose.contains_key(&key);
         let listens = |n: &usize| self.takes_clients(*n) && self.nodes[*n].paused_until <= self.now;
-        let Some(n) = self.meta.leader(key).filter(|n| !is_asked && listens(n)) else { return };
+        let Some(leader) = self.meta.leader(key).filter(|n| !is_asked && listens(n)) else { return };
+        let at_any = self.plan.faults.strays.operators;
+        let is_led_there = self.phase == Phase::Healed || at_any == 0.0 || !self.rng.chance(at_any);
+        let n = if is_led_there { leader } else { self.rng.below(self.nodes.len() as u64) as usize };
+        if !(self.takes_clients(n) && self.nodes[n].paused_until <= self.now) {
+            return;
+        }
+        let is_elsewhere = !self.takes_itself_for_leader(n, key);
         self.operator.last_ticket += 1;
         let ticket = self.operator.last_ticket;
         self.book.time_is(self.now / super::world::MS);
         self.book.operates(&channel(key), key.1, change);
         let is_rest = self.phase == Phase::Healed;
-        self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_rest });
+        self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_elsewhere, is_rest });
         self.say(|| format!("the operator asks node{n}: {change:?} of {key:?}"));
         let topic = self.meta.topics[&key.0].clone();
         let core = topic.core_of(PartitionId(key.1), self.nodes[n].cores).0 as usize;
@@ -75,13 +87,38 @@ impl World {
         self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });
     }
 
+    fn takes_itself_for_leader(&self, n: usize, key: Key) -> bool {
+        use State::{Aligned, Apart, Cutting, Failed, Idle, Promising};
+        let Some(r) = &self.nodes[n].running else { return false };
+        let mut states = r.shards.iter().flat_map(|shard| shard.replica_states());
+        let is_leading = |state| !matches!(state, Idle | Apart | Promising | Cutting | Aligned | Failed);
+        states.any(|(route, state)| self.meta.key(route) == Some(key) && is_leading(state))
+    }
+
     /// Drops requests to leaders that are gone.
     fn forget_the_dead(&mut self) {
         let nodes = &self.nodes;
         let is_dead = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none();
         let dead: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| is_dead(a)).map(|(_, a)| a).collect();
-        for Asked { key, change, .. } in dead {
+        for Asked { key, change, is_elsewhere, .. } in dead {
+            self.nobody_knows(key, change, is_elsewhere);
+        }
+    }
+
+    fn nobody_knows(&mut self, key: Key, change: Change, is_elsewhere: bool) {
+        if is_elsewhere {
+            self.operator.loose.insert(key, change);
+        } else {
             self.book.operated(&channel(key), key.1, change, Answered::Unknown, true, false);
+        }
+    }
+
+    /// After the faults nothing is on its way from node to node any more, and who has not heard will not.
+    fn end_loose_requests(&mut self) {
+        let elsewhere: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| a.is_elsewhere).map(|(_, a)| a).collect();
+        let loose = std::mem::take(&mut self.operator.loose);
+        for (key, change) in elsewhere.into_iter().map(|a| (a.key, a.change)).chain(loose) {
+            self.nobody_knows(key, change, false);
         }
     }
 
@@ -92,8 +129,13 @@ impl World {
             MeshMessage::Published { ticket, result } => return self.passing_is_told(ticket, result.is_ok()),
             _ => return,
         };
-        let Asked { node, key, change, is_rest, .. } = self.operator.asked.remove(&ticket.0).expect("answered once");
+        // Of a request that has ended.
+        let Some(asked) = self.operator.asked.remove(&ticket.0) else { return };
+        let Asked { node, key, change, is_elsewhere, is_rest, .. } = asked;
         self.say(|| format!("node{node} answers the operator: {change:?} of {key:?}: {answer:?}"));
+        if is_elsewhere && matches!(answer, Answered::Unknown) {
+            return self.nobody_knows(key, change, true);
+        }
         if is_rest && !matches!(answer, Answered::Unknown) {
             self.operator.settled.insert(key);
         }
@@ -105,6 +147,7 @@ impl World {
 
     /// Makes all channels go on after the faults; true when the operator has an answer to that.
     pub fn lets_all_go_on(&mut self) -> bool {
+        self.end_loose_requests();
         let left: Vec<Key> = self.meta.keys().into_iter().filter(|key| !self.operator.settled.contains(key)).collect();
         left.iter().for_each(|key| self.ask_for(*key, Change::Unpause));
         left.is_empty()

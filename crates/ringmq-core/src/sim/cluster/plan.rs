@@ -17,12 +17,14 @@ pub enum Coordination {
     File,
 }
 
-/// Probabilities that an NSQ client comes to any node, and not to one that leads. No faults by themselves.
+/// Probabilities that an NSQ client, or an operator, comes to any node, and not to one that leads. No faults by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Strays {
     pub publishers: f64,
     /// All others.
     pub consumers: f64,
+    /// Of a request of an operator.
+    pub operators: f64,
 }
 
 /// Faults of the metadata store and of the way to it. Unless stated otherwise: a probability.
@@ -161,6 +163,7 @@ pub const FIELDS: &[Field] = &[
     ("stray", 0.7, 1.0, |f| &mut f.strays.publishers),
     ("relayed", 0.7, 1.0, |f| &mut f.strays.consumers),
     ("hand_over", 0.3, 2.0, |f| &mut f.hand_over),
+    ("operator_elsewhere", 0.6, 1.0, |f| &mut f.strays.operators),
     ("request_lost", 0.4, 0.3, |f| &mut f.store.request_lost),
     ("request_late", 0.3, 0.1, |f| &mut f.store.request_late),
     ("answer_lost", 0.4, 0.3, |f| &mut f.store.answer_lost),
@@ -237,6 +240,7 @@ impl Plan {
         let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
         let mut hand_over = Rng::new(seed ^ 0x4a2d);
         let (mut etcd, mut relayed) = (Rng::new(seed ^ 0xe7cd), Rng::new(seed ^ 0x4e1a));
+        let mut elsewhere = Rng::new(seed ^ 0xe15e);
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -248,6 +252,7 @@ impl Plan {
                 "stray" => &mut stray,
                 "hand_over" => &mut hand_over,
                 "relayed" => &mut relayed,
+                "operator_elsewhere" => &mut elsewhere,
                 name if APART.contains(&name) => &mut apart,
                 name if OF_ETCD.contains(&name) => &mut etcd,
                 _ => &mut rng,
