@@ -258,7 +258,8 @@ impl Engine {
 
     /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
     pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
-        if self.subs.contains(sub.conn) {
+        if let Some(s) = self.subs.get_mut(sub.conn) {
+            s.channel_deleted = true;
             self.outbox.tell(sub.conn, Heard::ChannelDeleted);
         }
     }

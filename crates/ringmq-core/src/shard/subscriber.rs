@@ -362,8 +362,8 @@ impl Engine {
                 self.pass(part.core, MeshMessage::Unsubscribe { sub, topic, partition: part.partition, channel });
             }
         }
-        if s.slot.is_some() || s.failed.is_some() {
-            // It may have kept the topic, and left no channel whose end says so.
+        if s.slot.is_some() || s.failed.is_some() || s.channel_deleted {
+            // It may have kept the topic, and leaves no channel whose end says so.
             self.topic_idle(&s.topic);
         }
     }

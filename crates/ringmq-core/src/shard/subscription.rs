@@ -145,6 +145,8 @@ pub struct Subscription {
     pub slot: Option<ReplySlot>,
     pub unanswered: usize,
     pub failed: Option<PublishError>,
+    /// True after the channel was deleted in one of its partitions: the connection ends.
+    pub channel_deleted: bool,
     pub blocked: bool,
     pub options: SubOptions,
     /// The first partition has answered and the others were asked; until then nothing is lent.
@@ -167,6 +169,7 @@ impl Subscription {
             channel,
             slot: Some(slot),
             failed: None,
+            channel_deleted: false,
             blocked: false,
             options,
             first: None,

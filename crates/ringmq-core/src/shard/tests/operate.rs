@@ -16,12 +16,19 @@ const PAUSE: ChannelChange = ChannelChange::Create { first: Some(false), is_alon
 
 impl Node {
     fn topic_t(&self) -> TopicRef {
-        self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone()
+        self.known("t")
+    }
+
+    fn known(&self, topic: &str) -> TopicRef {
+        self.shards[0].engine.topics.known(topic).expect("it is known everywhere").clone()
+    }
+
+    fn ask(&mut self, partition: u16, channel: &str, change: ChannelChange) {
+        self.ask_of(self.topic_t(), partition, channel, change);
     }
 
     /// Gives it to the core, which does no more than that.
-    fn ask(&mut self, partition: u16, channel: &str, change: ChannelChange) {
-        let topic = self.topic_t();
+    fn ask_of(&mut self, topic: TopicRef, partition: u16, channel: &str, change: ChannelChange) {
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
         let channel = ChannelName::of_cursor(channel).expect("valid");
         let set = Box::new(ChangeChannel { topic, partition: PartitionId(partition), channel, change });
@@ -343,5 +350,29 @@ fn what_is_being_copied_goes_with_what_the_channel_had() {
         n.pass_time(Duration::from_secs(3601));
         let (_, got) = n.subscribed(0, "ch", 9);
         assert_eq!(bodies(&got), Vec::<&str>::new(), "deleted: {is_deleted}");
+    }
+}
+
+/// The client is still there when its channel goes, and keeps the topic until its connection ends.
+#[test]
+fn an_ephemeral_topic_goes_when_its_last_channel_is_deleted_under_a_client() {
+    for (cores, partitions) in [(1, 1), (2, 1), (2, 3)] {
+        for channel in ["c#ephemeral", "c"] {
+            for core in 0..cores {
+                let mut n = Node::new(cores, partitions);
+                let c = n.connect(core as usize);
+                n.send(c, format!("SUB e#ephemeral {channel}\nRDY 5\n").as_bytes());
+                assert_eq!(n.take(c), ["OK"]);
+                let topic = n.known("e#ephemeral");
+                for partition in 0..partitions {
+                    n.ask_of(topic.clone(), partition, channel, ChannelChange::Delete);
+                    n.run();
+                }
+                n.pass_time(Duration::from_secs(1));
+                assert!(n.closed.contains(&c), "its connection ends, as nsqd's do");
+                let known = n.shards.iter().filter(|s| s.engine.topics.known("e#ephemeral").is_some()).count();
+                assert_eq!(known, 0, "{cores} cores, {partitions} partitions, {channel}, client of core {core}");
+            }
+        }
     }
 }
