@@ -305,7 +305,8 @@ impl Store {
             }
             Purpose::Scrub => {
                 let headers = batches.iter().map(|b| *b.header()).collect();
-                self.check_commit_log((read.p, read.base, end), headers, io);
+                let (scrub, mut shared) = self.with_scrub(io);
+                scrub.check_commit_log((read.p, read.base, end), headers, &mut shared);
             }
         }
     }
@@ -322,7 +323,7 @@ impl Store {
         if self.part(p).start().offset > offset {
             // Retention removed it meanwhile.
             match read.purpose {
-                Purpose::Scrub => self.scrubbed(p, self.part(p).start().offset),
+                Purpose::Scrub => self.scrub.scrubbed(p, self.partitions[p.0 as usize].start().offset),
                 _ => self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices),
             }
             return;

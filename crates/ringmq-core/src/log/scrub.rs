@@ -14,11 +14,11 @@
 //!   -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
 //! ```
 
-use super::notice::{Io, PartitionIdx};
+use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
-use super::reader::Purpose;
+use super::reader::{Purpose, Reader};
 use super::recovery::scan::{commit_at, commit_record};
-use super::store::{Op, Store};
+use super::store::{Op, Shared};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
     block_up,
@@ -26,7 +26,7 @@ use crate::base::{
 use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::format::files::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC};
 use crate::format::segment_table::SegmentTable;
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 use zerocopy::{FromBytes, IntoBytes};
 
 const PASS_MIN: Duration = Duration::from_secs(3600);
@@ -47,6 +47,8 @@ pub struct Scrub {
     check: Option<Check>,
     /// The last partition of which it was said that it cannot be read, in this pass.
     unreadable: Option<PartitionIdx>,
+    /// The store stops: nothing begins any more.
+    is_stopping: bool,
 }
 
 impl Scrub {
@@ -66,9 +68,19 @@ impl Scrub {
         }
     }
 
-    /// A first block or a commit log of the partition is read or written.
+    /// Whether a first block or a commit log of the partition is read or written.
     pub fn repairs(&self, p: PartitionIdx) -> bool {
         self.check.as_ref().is_some_and(|c| c.p == p)
+    }
+
+    /// Nothing begins any more.
+    pub fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    /// Number of passes over all partitions since anything of them was mended.
+    pub fn passes(&self) -> u64 {
+        self.passes
     }
 }
 
@@ -111,54 +123,46 @@ struct Check {
     todo: VecDeque<DiskOp>,
 }
 
-impl Store {
-    /// Begins the next run when it is time.
-    pub(super) fn scrub_next(&mut self, now: Now, io: &mut Io) {
-        let rate = self.options.scrub_bytes_per_second;
-        if rate == 0 || self.scrub.is_reading || self.is_stopping() || self.scrub.next_at > now.ticks {
+impl Scrub {
+    /// Begins the next run when it is time, at so many bytes per second; 0: never.
+    pub(super) fn begin_next(&mut self, now: Now, rate: u64, reader: &mut Reader, shared: &mut Shared<'_>) {
+        if rate == 0 || self.is_reading || self.is_stopping || self.next_at > now.ticks {
             return;
         }
-        if self.scrub.pass_began.is_none() {
-            (self.scrub.pass_began, self.scrub.has_mended) = (Some(now.ticks), false);
+        if self.pass_began.is_none() {
+            (self.pass_began, self.has_mended) = (Some(now.ticks), false);
         }
         // At most one walk over the partitions per tick.
-        for index in self.scrub.partition..self.partitions.capacity() {
-            if index != self.scrub.partition {
-                (self.scrub.partition, self.scrub.offset) = (index, 0);
+        for index in self.partition..shared.logs.capacity() {
+            if index != self.partition {
+                (self.partition, self.offset) = (index, 0);
             }
-            let Some(part) = self.partitions.get(index).filter(|part| !part.is_leaving()) else { continue };
+            let Some(log) = shared.logs.get(index).filter(|log| !log.is_leaving()) else { continue };
             let p = PartitionIdx(index as u32);
-            let mut offset = self.scrub.offset.max(part.start().offset);
-            while let Some((_, to)) = part.damage.lost_at(offset) {
+            let mut offset = self.offset.max(log.start().offset);
+            while let Some((_, to)) = log.damage.lost_at(offset) {
                 offset = to.offset;
             }
-            let Some(limit) = part.readable_limit(offset) else { continue };
-            let (reader, mut shared) = self.with_reader(io);
-            let bytes = reader.start_read(p, offset, limit, Purpose::Scrub, &mut shared);
-            self.scrub.is_reading = true;
-            self.scrub.next_at = now.ticks + Duration::from_nanos((bytes as u128 * 1_000_000_000 / rate as u128) as u64);
+            let Some(limit) = log.readable_limit(offset) else { continue };
+            let bytes = reader.start_read(p, offset, limit, Purpose::Scrub, shared);
+            self.is_reading = true;
+            self.next_at = now.ticks + Duration::from_nanos((bytes as u128 * 1_000_000_000 / rate as u128) as u64);
             return;
         }
-        (self.scrub.partition, self.scrub.offset) = (0, 0);
-        self.scrub.walk = None;
-        self.scrub.unreadable = None;
-        let began = self.scrub.pass_began.take().unwrap_or(now.ticks);
-        self.scrub.next_at = now.ticks + Duration::from_secs(1);
-        if !self.scrub.has_mended {
-            self.scrub.passes += 1;
-            self.scrub.next_at = (began + PASS_MIN).max(self.scrub.next_at);
+        (self.partition, self.offset) = (0, 0);
+        self.walk = None;
+        self.unreadable = None;
+        let began = self.pass_began.take().unwrap_or(now.ticks);
+        self.next_at = now.ticks + Duration::from_secs(1);
+        if !self.has_mended {
+            self.passes += 1;
+            self.next_at = (began + PASS_MIN).max(self.next_at);
         }
-    }
-
-    /// How often all partitions were gone through since anything of them was mended.
-    pub fn scrubs(&self) -> u64 {
-        self.scrub.passes
     }
 
     /// Skips what could not be read; the next pass looks again.
-    pub(super) fn scrub_passes_over(&mut self, p: PartitionIdx, offset: i64, what: &str) {
-        if self.scrub.unreadable.replace(p) != Some(p) {
-            let dir = &self.part(p).dir;
+    pub(super) fn pass_over(&mut self, p: PartitionIdx, offset: i64, what: &str, dir: &PartitionDir) {
+        if self.unreadable.replace(p) != Some(p) {
             tracing::warn!(topic = %dir.topic, partition = %dir.partition, offset, what,
                 "the scrubber skips bytes that it could not read");
         }
@@ -166,28 +170,32 @@ impl Store {
 
     /// The partition's log was verified up to `offset`, or reported.
     pub(super) fn scrubbed(&mut self, p: PartitionIdx, offset: i64) {
-        self.scrub.is_reading = false;
-        if self.scrub.partition == p.0 as usize {
-            self.scrub.offset = self.scrub.offset.max(offset);
+        self.is_reading = false;
+        if self.partition == p.0 as usize {
+            self.offset = self.offset.max(offset);
         }
     }
 
     /// A run of the segment `base` up to `end` was verified: its commit records are next, if nobody else writes them.
-    pub(super) fn check_commit_log(&mut self, (p, base, end): (PartitionIdx, i64, i64), headers: Vec<BatchHeader>, io: &mut Io) {
-        let part = self.part(p);
-        let segment = part.segments.at_base(base);
-        let border = segment.and_then(|(index, _)| part.segments.get(index + 1)).map(|s| s.base());
-        let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && !part.is_closed();
-        let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
+    pub(super) fn check_commit_log(
+        &mut self,
+        (p, base, end): (PartitionIdx, i64, i64),
+        headers: Vec<BatchHeader>,
+        shared: &mut Shared<'_>,
+    ) {
+        let log = shared.log(p);
+        let segment = log.segments.at_base(base);
+        let border = segment.and_then(|(index, _)| log.segments.get(index + 1)).map(|s| s.base());
+        let is_closed = border.is_some_and(|b| log.progress.committed().at.offset >= b) && !log.is_closed();
+        let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping).map(|h| h.start()) else {
             return self.scrubbed(p, end);
         };
         let next = segment.map_or(first, |(_, s)| s.meta.base);
-        let (file, segment) = (FileId::Commit(part.dir.clone(), base), FileId::Segment(part.dir.clone(), base));
+        let (file, segment) = (FileId::Commit(log.dir.clone(), base), FileId::Segment(log.dir.clone(), base));
         let fresh = Walk { p, base, next, index: 0, is_reported: false, is_given_up: false };
-        let known =
-            self.scrub.walk.filter(|w| w.p == p && w.base == base && w.next.offset <= first.offset && first.offset > base);
+        let known = self.walk.filter(|w| w.p == p && w.base == base && w.next.offset <= first.offset && first.offset > base);
         let is_first_block = known.is_none();
-        let walk = self.scrub.walk.insert(known.unwrap_or(fresh));
+        let walk = self.walk.insert(known.unwrap_or(fresh));
         let (bytes, messages) = (first.offset - walk.next.offset, first.count - walk.next.count);
         // A batch has a header, and hardly ever no message.
         let skipped = (bytes / BATCH_HEADER_LEN as i64).min(messages + 1).max(0) as u64;
@@ -204,98 +212,93 @@ impl Store {
         }
         match todo.pop_front() {
             Some(op) => {
-                self.ops.issue(io, op, Op::Scrub);
+                shared.issue(op, Op::Scrub);
                 let step = if is_first_block { Step::FirstBlock } else { Step::CommitLog };
-                self.scrub.check = Some(Check { p, step, file, headers, end, at, len, skipped, todo });
+                self.check = Some(Check { p, step, file, headers, end, at, len, skipped, todo });
             }
             None => self.scrubbed(p, end),
         }
     }
 
-    /// An operation on the commit log, or on the segment's first block, has finished.
-    pub(super) fn commit_log_done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let Some(check) = &self.scrub.check else { return };
+    /// An operation on the commit log, or on the segment's first block, has finished. Where space `is_short`, only damage is written
+    /// again.
+    pub(super) fn done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, is_short: bool, shared: &mut Shared<'_>) {
+        let Some(check) = &self.check else { return };
         let p = check.p;
         let result = match (check.step, outcome) {
             (Step::FirstBlock, Ok(DiskDone::Read(bytes))) => {
-                self.compare_first_block(now, &bytes);
+                self.compare_first_block(now, &bytes, is_short, shared.log(p));
                 Ok(())
             }
             (Step::FirstBlock | Step::FirstBlockWrite, Err(error)) => {
-                self.pass_over_first_block(&error.to_string());
+                self.pass_over_first_block(&error.to_string(), &shared.log(p).dir);
                 Ok(())
             }
             (Step::FirstBlockWrite, Ok(_)) => {
-                self.scrub.check.iter_mut().for_each(|check| check.step = Step::CommitLog);
+                self.check.iter_mut().for_each(|check| check.step = Step::CommitLog);
                 Ok(())
             }
-            (Step::CommitLog, Ok(DiskDone::Read(bytes))) => self.compare(now, &bytes),
-            (Step::CommitLog, Err(DiskError::NotFound { .. })) if check.todo.is_empty() => self.compare(now, &[]),
+            (Step::CommitLog, Ok(DiskDone::Read(bytes))) => self.compare(now, &bytes, is_short, shared.log(p)),
+            (Step::CommitLog, Err(DiskError::NotFound { .. })) if check.todo.is_empty() => {
+                self.compare(now, &[], is_short, shared.log(p))
+            }
             (Step::CommitLog, Err(error)) => Err(error.to_string()),
             (_, Ok(_)) => Ok(()),
         };
         if let Err(error) = &result {
-            let file = self.scrub.check.as_ref().map(|c| c.file.to_string());
+            let file = self.check.as_ref().map(|c| c.file.to_string());
             tracing::warn!(file, error, "the commit log is neither verified nor repaired before the next pass");
-            self.scrub.walk.iter_mut().for_each(|w| w.is_given_up = true);
+            self.walk.iter_mut().for_each(|w| w.is_given_up = true);
         }
-        let may_go_on = result.is_ok() && !self.is_stopping() && !self.part(p).is_closed();
-        let Some(check) = &mut self.scrub.check else { return };
+        let may_go_on = result.is_ok() && !self.is_stopping && !shared.log(p).is_closed();
+        let Some(check) = &mut self.check else { return };
         match check.todo.pop_front().filter(|_| may_go_on) {
-            Some(op) => self.ops.issue(io, op, Op::Scrub),
+            Some(op) => shared.issue(op, Op::Scrub),
             None => {
                 let end = check.end;
-                self.scrub.check = None;
+                self.check = None;
                 self.scrubbed(p, end);
             }
         }
     }
 
     /// Compares the first block of the segment with what is known of it, and plans to write it where it differs.
-    fn compare_first_block(&mut self, now: Now, found: &[u8]) {
-        let (Some(mut check), Some(walk)) = (self.scrub.check.take(), self.scrub.walk) else { return };
-        let part = self.part(check.p);
-        let file = FileId::Segment(part.dir.clone(), walk.base);
-        let right = part.first_block(SEGMENT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns);
+    fn compare_first_block(&mut self, now: Now, found: &[u8], is_short: bool, log: &PartitionLog) {
+        let (Some(mut check), Some(walk)) = (self.check.take(), self.walk) else { return };
+        let file = FileId::Segment(log.dir.clone(), walk.base);
+        let right = log.first_block(SEGMENT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns);
         check.step = Step::CommitLog;
         match right {
-            Ok(Some(Right { block, why })) if self.is_worth_a_write(why) => {
+            Ok(Some(Right { block, why })) if is_worth_a_write(why, is_short) => {
                 warn_of_first_block(&file, why);
                 check.step = Step::FirstBlockWrite;
                 let parts = vec![bytes::Bytes::from(block)];
                 check.todo.push_front(DiskOp::Write { file, at: 0, parts, durability: Durability::Durable });
-                self.scrub.check = Some(check);
+                self.check = Some(check);
             }
-            Ok(_) => self.scrub.check = Some(check),
+            Ok(_) => self.check = Some(check),
             Err(bad) => {
-                self.scrub.check = Some(check);
-                self.pass_over_first_block(&bad.to_string());
+                self.check = Some(check);
+                self.pass_over_first_block(&bad.to_string(), &log.dir);
             }
         }
     }
 
-    /// A file whose write fails takes no other one for the life of this process, and a cut may need one. So what is no damage waits
-    /// while the disk is full.
-    fn is_worth_a_write(&self, why: Option<&str>) -> bool {
-        why.is_some() || !self.is_short_of_space()
-    }
-
     /// The next pass looks again; the commit log is verified all the same.
-    fn pass_over_first_block(&mut self, error: &str) {
-        if let (Some(check), Some(walk)) = (&mut self.scrub.check, self.scrub.walk) {
+    fn pass_over_first_block(&mut self, error: &str, dir: &Arc<PartitionDir>) {
+        if let (Some(check), Some(walk)) = (&mut self.check, self.walk) {
             check.step = Step::CommitLog;
-            let file = FileId::Segment(self.partitions[check.p.0 as usize].dir.clone(), walk.base).to_string();
+            let file = FileId::Segment(dir.clone(), walk.base).to_string();
             tracing::warn!(file, error, "the first block of a segment is neither verified nor repaired before the next pass");
         }
     }
 
     /// Compares records with batches, and plans what has to be written.
-    fn compare(&mut self, now: Now, found: &[u8]) -> Result<(), String> {
-        let (Some(mut check), Some(mut walk)) = (self.scrub.check.take(), self.scrub.walk) else { return Ok(()) };
-        let part = self.part(check.p);
+    fn compare(&mut self, now: Now, found: &[u8], is_short: bool, log: &PartitionLog) -> Result<(), String> {
+        let (Some(mut check), Some(mut walk)) = (self.check.take(), self.walk) else { return Ok(()) };
         let mut bytes = found.to_vec();
         bytes.resize(check.len, 0);
-        let first = check.first_index(&bytes, walk.index, &part.dir);
+        let first = check.first_index(&bytes, walk.index, &log.dir);
         // The parts of the file that do not hold.
         let mut bad: Option<(u64, u64)> = None;
         let mut mend = |at: u64, right: &[u8]| {
@@ -306,20 +309,20 @@ impl Store {
             }
         };
         if check.at == 0 {
-            match part.first_block(COMMIT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns) {
-                Ok(Some(Right { block, why })) if self.is_worth_a_write(why) => {
+            match log.first_block(COMMIT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns) {
+                Ok(Some(Right { block, why })) if is_worth_a_write(why, is_short) => {
                     mend(0, &block);
                     warn_of_first_block(&check.file, why);
                 }
                 Ok(_) => {}
                 Err(bad) => {
-                    self.scrub.check = Some(check);
+                    self.check = Some(check);
                     return Err(bad.to_string());
                 }
             }
         }
         for (h, index) in check.headers.iter().zip(first..) {
-            mend(commit_at(index), commit_record(h, &part.dir).as_bytes());
+            mend(commit_at(index), commit_record(h, &log.dir).as_bytes());
         }
         walk.index = first + check.headers.len() as u64;
         walk.next = check.headers.last().map_or(walk.next, |h| h.end());
@@ -334,14 +337,20 @@ impl Store {
             check.todo.push_back(DiskOp::Allocate { file: file.clone(), len: to });
             check.todo.push_back(DiskOp::Write { file, at: from, parts: vec![right], durability: Durability::Durable });
         }
-        (self.scrub.check, self.scrub.walk) = (Some(check), Some(walk));
+        (self.check, self.walk) = (Some(check), Some(walk));
         Ok(())
     }
 
-    pub(super) fn scrub_deadline(&self) -> Option<Ticks> {
-        let is_off = self.options.scrub_bytes_per_second == 0 || self.scrub.is_reading || self.partitions.is_empty();
-        (!is_off && !self.is_stopping()).then_some(self.scrub.next_at)
+    /// Time at which the next run begins. `None`: none is awaited.
+    pub(super) fn deadline(&self) -> Option<Ticks> {
+        (!self.is_reading && !self.is_stopping).then_some(self.next_at)
     }
+}
+
+/// A file whose write fails takes no other one for the life of this process, and a truncation may need one. So what is no damage waits
+/// while the disk is full.
+fn is_worth_a_write(why: Option<&str>, is_short: bool) -> bool {
+    why.is_some() || !is_short
 }
 
 impl PartitionLog {

@@ -441,11 +441,13 @@ impl Store {
                         self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices);
                     }
                     // The scrubber's: whoever wants it finds out for himself.
-                    Finding::Damaged(what) | Finding::Unreadable(what) => self.scrub_passes_over(p, offset, &what),
+                    Finding::Damaged(what) | Finding::Unreadable(what) => {
+                        self.scrub.pass_over(p, offset, &what, &self.partitions[p.0 as usize].dir);
+                    }
                 }
                 self.notices.push(Notice::Readable { p });
                 if purpose == Purpose::Scrub {
-                    self.scrubbed(p, to.offset);
+                    self.scrub.scrubbed(p, to.offset);
                 }
             }
         }

@@ -19,6 +19,7 @@ use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTick
 use super::partition::PartitionLog;
 use super::reader::Reader;
 use super::rounds::Rounds;
+use super::scrub::Scrub;
 use super::search::Searches;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
@@ -158,7 +159,7 @@ pub struct Store {
     pub(super) verbatim: Verbatim,
     pub(super) searches: Searches,
     pub(super) retention: super::retention::Retention,
-    pub(super) scrub: super::scrub::Scrub,
+    pub(super) scrub: Scrub,
 }
 
 impl Store {
@@ -227,6 +228,11 @@ impl Store {
         (&mut self.reader, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
+    /// The scrubber, and what it works with.
+    pub(super) fn with_scrub<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Scrub, Shared<'a>) {
+        (&mut self.scrub, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
+    }
+
     /// The reads of whole batches, and what they work with.
     pub(super) fn with_verbatim<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Verbatim, Shared<'a>) {
         (&mut self.verbatim, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
@@ -264,6 +270,11 @@ impl Store {
     pub fn stats(&self, p: PartitionIdx) -> LogStats {
         let stats = self.part(p).stats();
         LogStats { read_only: stats.read_only || self.is_read_only(), ..stats }
+    }
+
+    /// Number of passes of the scrubber over all partitions since anything of them was mended.
+    pub fn scrubs(&self) -> u64 {
+        self.scrub.passes()
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -472,7 +483,11 @@ impl Store {
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Verbatim(key, at) => self.verbatim_done(key, at, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
-            Op::Scrub => self.commit_log_done(now, outcome, io),
+            Op::Scrub => {
+                let is_short = self.is_short_of_space();
+                let (scrub, mut shared) = self.with_scrub(io);
+                scrub.done(now, outcome, is_short, &mut shared);
+            }
             Op::Remove(p) => self.removed(now, p, outcome),
             Op::Truncation(p) => self.truncation_went_on(now, p, outcome),
             Op::Mend(p) => self.mend_went_on(p, outcome, io),
@@ -544,7 +559,8 @@ impl Store {
             let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
             self.reader.retry_holds(now, &self.searches, &mut shared);
         }
-        self.scrub_next(now, io);
+        let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+        self.scrub.begin_next(now, self.options.scrub_bytes_per_second, &mut self.reader, &mut shared);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
         notices.append(&mut self.notices);
@@ -569,14 +585,12 @@ impl Store {
         if !self.notices.is_empty() || self.reader.has_called() {
             return Some(Ticks(0));
         }
+        let scrubs = self.options.scrub_bytes_per_second > 0 && !self.partitions.is_empty();
+        let scrub = self.scrub.deadline().filter(|_| scrubs);
         let holds = self.reader.holds.deadline().filter(|_| !self.is_stopping());
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topics.deadline(), holds];
-        let background = [
-            self.scrub_deadline(),
-            self.retention_deadline(),
-            self.retention.deletes.deadline(&self.ops),
-            self.truncation_deadline(),
-        ];
+        let background =
+            [scrub, self.retention_deadline(), self.retention.deletes.deadline(&self.ops), self.truncation_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -585,6 +599,7 @@ impl Store {
         if self.stopping == Stopping::No {
             self.stopping = Stopping::Asked;
             self.verbatim.stop();
+            self.scrub.stop();
             self.stop_truncations();
         }
         self.turn_end(now, cursors, io);
