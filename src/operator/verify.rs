@@ -6,7 +6,7 @@
 
 use super::finding::Finding;
 use crate::base::{NodeId, TopicId};
-use crate::metadata::record::{PartitionRecord, store_epoch};
+use crate::metadata::record::PartitionRecord;
 use crate::metadata::summary::{has_no_leader, is_below_min_isr, living_in_sync};
 use crate::metadata::view::View;
 use serde_json::Value;
@@ -160,7 +160,7 @@ fn compare(
     }
     let Some(leader) = record.leader.map(|l| l.node) else { return findings };
     let (Some(Some(first)), Some(Some(last))) = (told(leader, 0), told(leader, 2)) else { return findings };
-    if last.role != "leader" || last.epoch != store_epoch(record.epoch).0 {
+    if last.role != "leader" || last.epoch != record.epoch {
         let found = format!("node {} is to lead it in epoch {}, and says that it is {}", name(leader), record.epoch, last.role);
         findings.push(Finding::bad(about, found, "repeat it: a leader opens within seconds; else look at that node's log"));
         return findings;
@@ -226,8 +226,7 @@ mod tests {
     }
 
     fn told(role: &str, committed: i64, durable: i64) -> Replicas {
-        let replica =
-            json!({ "partition": 0, "role": role, "epoch": store_epoch(5).0, "committed": committed, "durable": durable });
+        let replica = json!({ "partition": 0, "role": role, "epoch": 5, "committed": committed, "durable": durable });
         replicas(&json!({ "topics": [{ "topic_name": "t", "replication": [replica] }] }))
     }
 

@@ -54,7 +54,7 @@ impl Leader {
         self.hand_over_at = cx.now + base.options.retry;
         let in_step = |p: &&super::peer::Peer| p.node == to && p.link == PeerPhase::Live && p.cursors.is_complete();
         if self.peers.iter().any(|p| in_step(&p)) && self.may_write(base).is_ok() {
-            tracing::info!(epoch = self.epoch.0, %to, "handing over: publishes wait");
+            tracing::info!(epoch = self.epoch.number(), %to, "handing over: publishes wait");
             self.phase = Phase::Quiescing { to, until: cx.now + base.options.follower_limit / 2, round: Round::Committing };
             base.go(Trigger::AskedToHandOver);
             self.quiesce(base, cx);
@@ -116,7 +116,7 @@ impl Leader {
 
     /// Nobody takes over: this leader goes on, and tries again later.
     fn keep_on(&mut self, base: &mut Base, cx: &Cx<'_>) {
-        tracing::info!(epoch = self.epoch.0, "the hand-over is postponed: publishes go on");
+        tracing::info!(epoch = self.epoch.number(), "the hand-over is postponed: publishes go on");
         self.hand_over_at = cx.now + base.options.follower_limit;
         self.phase = Phase::Open;
         base.go(Trigger::KeptOn);

@@ -342,7 +342,7 @@ impl Leader {
         }
         self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
         tracing::error!(
-            epoch = self.epoch.0, witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
+            epoch = self.epoch.number(), witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
             "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
         );
         cx.out.extend([Effect::Alarm(alarm), Effect::Doubted]);
@@ -447,7 +447,7 @@ impl Leader {
             (base.hands_over_until, base.hand_overs) = (None, 0);
             base.go(Trigger::TailCommitted);
             self.commit_mark = None;
-            tracing::info!(epoch = self.epoch.0, at = base.committed.offset, "the epoch is open");
+            tracing::info!(epoch = self.epoch.number(), at = base.committed.offset, "the epoch is open");
             cx.out.push(Effect::Opened { epoch: self.epoch });
         }
         self.note_uncommitted(base, cx);
@@ -626,7 +626,11 @@ impl Leader {
             return self.damaged_since = None;
         }
         if cx.now >= *self.damaged_since.get_or_insert(cx.now) + base.options.write_limit {
-            tracing::warn!(epoch = self.epoch.0, damage = damage.offset, "the chosen tail is damaged: asking for another epoch");
+            tracing::warn!(
+                epoch = self.epoch.number(),
+                damage = damage.offset,
+                "the chosen tail is damaged: asking for another epoch"
+            );
             self.damaged_since = Some(cx.now);
             cx.out.push(Effect::AskEpoch { above: base.fence() });
         }
@@ -634,7 +638,7 @@ impl Leader {
 
     /// Ends writing in this epoch.
     pub fn close(&mut self, base: &Base, cx: &mut Cx<'_>, error: ReplicaError) {
-        tracing::warn!(epoch = self.epoch.0, committed = base.committed.offset, %error, "writes are disabled");
+        tracing::warn!(epoch = self.epoch.number(), committed = base.committed.offset, %error, "writes are disabled");
         cx.out.push(Effect::Closed { error });
         self.cursors.fail_all(cx, error);
     }

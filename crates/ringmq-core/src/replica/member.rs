@@ -238,7 +238,11 @@ impl Member {
         if let Role::Leader(leader) = &self.role
             && heard > leader.epoch
         {
-            tracing::warn!(epoch = leader.epoch.0, heard = heard.0, "a higher epoch exists: this node stops leading");
+            tracing::warn!(
+                epoch = leader.epoch.number(),
+                heard = heard.number(),
+                "a higher epoch exists: this node stops leading"
+            );
             self.base.heard = self.base.heard.max(heard);
             cx.out.push(Effect::Refresh);
             self.follow(cx, heard, None);

@@ -166,7 +166,7 @@ impl Leader {
             }
             return self.settle(base, cx, Trigger::HeardSelf);
         };
-        tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
+        tracing::info!(%source, epoch = last_epoch.number(), end = end.offset, own = own.durable.offset, "another replica has more");
         let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
     }
@@ -179,7 +179,7 @@ impl Leader {
         }
         base.given_up += 1;
         self.asking_since = cx.now;
-        tracing::warn!(epoch = self.epoch.0, "too few in-sync replicas answer this node: another one should lead");
+        tracing::warn!(epoch = self.epoch.number(), "too few in-sync replicas answer this node: another one should lead");
         cx.out.push(Effect::Resign { to: None });
     }
 
@@ -206,7 +206,7 @@ impl Leader {
         if cx.now < until {
             let others = if to.is_some() { "is sound" } else { "may have lost less" };
             tracing::warn!(
-                epoch = self.epoch.0,
+                epoch = self.epoch.number(),
                 "this replica lost something, and another in-sync replica {others}: that one should lead"
             );
             cx.out.push(Effect::Resign { to });

@@ -65,7 +65,7 @@ impl Membership {
 
 /// Epochs that a metadata store gives begin here: above those of every static file, and of every node that ran alone. So a log that
 /// ran without a store goes on under one.
-pub const EPOCH_BASE: u64 = 1 << 63;
+pub const EPOCH_BASE: u64 = Epoch::STORE_BASE;
 
 const STARTS_BITS: u32 = 20;
 /// Epochs of a static file end here.
@@ -80,12 +80,19 @@ const OPENINGS_BITS: u32 = 20;
 /// epoch, or a restart, helps.
 pub fn static_epoch(file: u64, generation: u64, openings: u64) -> Option<Epoch> {
     let fits = file <= FILE_EPOCH_MAX && generation < 1 << STARTS_BITS && openings < 1 << OPENINGS_BITS;
-    fits.then_some(Epoch(file << (STARTS_BITS + OPENINGS_BITS) | generation << OPENINGS_BITS | openings))
+    const { assert!(STARTS_BITS + OPENINGS_BITS == Epoch::STATIC_BITS) };
+    fits.then_some(Epoch(file << Epoch::STATIC_BITS | generation << OPENINGS_BITS | openings))
 }
 
 #[cfg(test)]
 mod tests {
     use crate::seam::membership::*;
+
+    #[test]
+    fn people_see_the_numbers_that_epochs_were_given_as() {
+        let of_file = static_epoch(FILE_EPOCH_MAX, GENERATION_MAX, 7).unwrap();
+        assert_eq!([of_file, Epoch(EPOCH_BASE | 5), Epoch(12)].map(Epoch::number), [FILE_EPOCH_MAX, 5, 12]);
+    }
 
     #[test]
     fn static_epochs_rise_with_each_part_and_never_wrap() {

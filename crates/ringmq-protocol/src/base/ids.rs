@@ -90,6 +90,23 @@ impl Position {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Epoch(pub u64);
 
+impl Epoch {
+    /// Epochs of a metadata store begin here, above all of static files and of nodes that are alone.
+    pub const STORE_BASE: u64 = 1 << 63;
+    /// Bits of a static file's epoch below the number in the file.
+    pub const STATIC_BITS: u32 = 40;
+
+    /// The number for people: that in the metadata store or the static file, or the generation of a node that is alone. Several epochs
+    /// of a static file have one number.
+    pub fn number(self) -> u64 {
+        match self.0 {
+            epoch if epoch >= Self::STORE_BASE => epoch - Self::STORE_BASE,
+            epoch if epoch >> Self::STATIC_BITS > 0 => epoch >> Self::STATIC_BITS,
+            epoch => epoch,
+        }
+    }
+}
+
 /// Number of a core's executor. The HTTP thread takes part in the mesh under a number of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CoreId(pub u16);

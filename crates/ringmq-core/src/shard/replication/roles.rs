@@ -1,7 +1,7 @@
 //! A replica's role as the rest of the node sees it: who may use the partition, who has to leave it, and what the log says of it.
 
 use super::{Engine, Seat};
-use crate::base::{ConnId, Now, PartitionId, SubId, TopicRef};
+use crate::base::{ConnId, Epoch, Now, PartitionId, SubId, TopicRef};
 use crate::channel::Channel;
 use crate::format::snapshot::Doubt;
 use crate::log::PartitionIdx;
@@ -54,7 +54,7 @@ impl Engine {
             }
             let (role, was) = (role_of(state), before.map_or("none", role_of));
             if role != was {
-                let (epoch, committed) = (seat.member.epoch().map(|e| e.0), seat.member.committed().offset);
+                let (epoch, committed) = (seat.member.epoch().map(Epoch::number), seat.member.committed().offset);
                 tracing::info!(topic = %topic.name, %partition, role, was, epoch, committed, "the replica's role");
             }
         }
@@ -62,7 +62,7 @@ impl Engine {
             let (leader, isr) = (m.leader, &m.isr);
             if leader != seat.seen.leader || *isr != seat.seen.isr {
                 let leader_name = leader.map_or("nobody".into(), |l| cluster.name_of(l));
-                let (isr_names, epoch, min_isr) = (cluster.names_of(isr), m.epoch.0, m.min_isr);
+                let (isr_names, epoch, min_isr) = (cluster.names_of(isr), m.epoch.number(), m.min_isr);
                 let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }

@@ -51,7 +51,7 @@ impl Cluster {
         Some(ReplicationStats {
             partition: p.dir.partition.0,
             role: role_of(seat.member.state()),
-            epoch: seat.member.epoch().or(membership.map(|m| m.epoch)).unwrap_or_default().0,
+            epoch: seat.member.epoch().or(membership.map(|m| m.epoch)).unwrap_or_default().number(),
             leader: leader.map(|l| self.name_of(l)),
             leader_tcp_address: at.and_then(|n| n.tcp_address.as_ref()).map(|a| a.to_string()),
             leader_native_address: at.and_then(|n| n.native_address.as_ref()).map(|a| a.to_string()),
