@@ -3,6 +3,7 @@
 use ringmq::config::Settings;
 use ringmq::http::{Around, HttpServer, HttpWake, Listeners, LogLevel};
 use ringmq::inspect::{InspectError, Verdict};
+use ringmq::net::Reserved;
 use ringmq::operator::ask::Asker;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
@@ -11,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Time in which a killed nsqlookupd lets go of its addresses.
+const LOOKUPD_ADDRESS_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs until SIGTERM or SIGINT; `reread` is called on SIGHUP.
 pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: impl FnMut()) -> Result<(), NodeError> {
@@ -41,7 +45,9 @@ fn log(finding: &checks::Finding) {
 
 /// Runs until SIGTERM or SIGINT.
 pub fn lookupd(options: ringmq_lookupd::options::Options) -> ExitCode {
-    match ringmq_lookupd::daemon::run(options) {
+    let open =
+        |address: &str| Reserved::take(address, LOOKUPD_ADDRESS_WAIT).and_then(Reserved::listen).map_err(|e| e.to_string());
+    match ringmq_lookupd::daemon::run(options, open) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

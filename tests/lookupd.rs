@@ -2,10 +2,10 @@
 
 mod node;
 
-use node::stock::{Lookupd, eventually, request};
+use node::stock::{Lookupd, Process, eventually, get_json, request, stock};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -47,14 +47,18 @@ fn in_order(value: Value, key: &str) -> Value {
 struct Peer(TcpStream);
 
 impl Peer {
-    fn connect(lookupd: &Lookupd) -> Peer {
-        let stream = TcpStream::connect(lookupd.tcp()).expect("it listens");
+    fn connect(tcp: SocketAddr) -> Peer {
+        let stream = TcpStream::connect(tcp).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
         Peer(stream)
     }
 
     fn identified(lookupd: &Lookupd, number: u16) -> Peer {
-        let mut peer = Self::connect(lookupd);
+        Self::identified_at(lookupd.tcp(), number)
+    }
+
+    fn identified_at(tcp: SocketAddr, number: u16) -> Peer {
+        let mut peer = Self::connect(tcp);
         let body = format!(
             r#"{{"broadcast_address":"b{number}","hostname":"h{number}","http_port":{},"tcp_port":4150,"version":"1.3.0"}}"#,
             4151 + number
@@ -246,7 +250,7 @@ fn nodes_are_answered_as_by_nsqlookupd() {
     ];
     for bytes in sent {
         let [ours, stock] = [&ours, &stock].map(|lookupd| {
-            let mut peer = Peer::connect(lookupd);
+            let mut peer = Peer::connect(lookupd.tcp());
             peer.say(&bytes);
             let _ = peer.0.shutdown(Shutdown::Write);
             let answers: Vec<Value> = std::iter::from_fn(|| peer.hear())
@@ -264,6 +268,30 @@ fn nodes_are_answered_as_by_nsqlookupd() {
             answers
         });
         assert_eq!(ours, stock, "{}", String::from_utf8_lossy(&bytes));
+    }
+}
+
+/// A node that comes by IPv4 has an address of IPv4.
+#[test]
+fn every_address_of_the_machine_is_of_both_versions_of_ip() {
+    let hosts: Vec<IpAddr> = ["127.0.0.1", "::1"].map(|host| host.parse().expect("an address")).into();
+    let hosts: Vec<IpAddr> = hosts.into_iter().filter(|host| TcpListener::bind((*host, 0)).is_ok()).collect();
+    for (program, first) in [(node::binary(), Some("lookupd")), (stock("nsqlookupd"), None)] {
+        let ports = node::Ports::free();
+        let (tcp, http) = (ports.at(0).port(), ports.at(1).port());
+        let flags = [format!("--tcp-address=:{tcp}"), format!("--http-address=0.0.0.0:{http}")];
+        let mut process = Process::start(&program, first.map(String::from).into_iter().chain(flags));
+        [ports.at(0), ports.at(1)].into_iter().for_each(|at| process.wait_listening(at));
+        let nodes: Vec<Peer> = hosts.iter().zip(1..).map(|(host, n)| Peer::identified_at((*host, tcp).into(), n)).collect();
+        let mut expected: Vec<String> = nodes.iter().map(|node| node.0.local_addr().expect("connected").to_string()).collect();
+        expected.sort();
+        for host in &hosts {
+            let answer = get_json((*host, http).into(), "/nodes");
+            let mut found: Vec<&str> =
+                answer["producers"].as_array().into_iter().flatten().filter_map(|node| node["remote_address"].as_str()).collect();
+            found.sort_unstable();
+            assert_eq!(found, expected, "{}, over {host}: {answer}", program.display());
+        }
     }
 }
 
@@ -310,7 +338,7 @@ fn hostile_nodes_and_clients_do_no_harm() {
         [b"  V1", &vec![b'x'; 4 << 20][..]].concat(),
         vec![0; 100_000],
     ] {
-        let mut peer = Peer::connect(&ours);
+        let mut peer = Peer::connect(ours.tcp());
         peer.say(&bytes);
         assert!(peer.hear().is_some_and(|answer| answer.starts_with("E_")));
         assert_eq!(peer.hear(), None);
@@ -370,5 +398,5 @@ fn the_command_line_is_nsqlookupds() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = taken.local_addr().expect("it is bound").to_string();
     let (code, said) = run(&link, &["-tcp-address", &address, "-http-address", "127.0.0.1:0"]);
-    assert!(code == Some(1) && said.contains(&format!("--tcp-address={address}")), "{said}");
+    assert!(code == Some(1) && said.contains(&format!("--tcp-address: {address} is in use: pid ")), "{said}");
 }

@@ -4,9 +4,10 @@
 
 mod node;
 
-use node::{Chance, Client, Node};
+use node::stock::{Process, get_json};
+use node::{Chance, Client, Node, Ports};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -164,6 +165,43 @@ fn a_native_address_that_the_cluster_file_lists_is_not_done_without() {
             said.iter().find(|line| line.contains(":4153 ") && line.contains("the cluster file sends native clients to it"));
         assert_eq!(refusal.is_some(), !is_good, "{said:#?}");
     }
+}
+
+/// A client that comes by IPv4 has an address of IPv4.
+#[test]
+fn every_address_of_the_machine_is_of_both_versions_of_ip() {
+    let hosts: Vec<IpAddr> = ["127.0.0.1", "::1"].map(|host| host.parse().expect("an address")).into();
+    let hosts: Vec<IpAddr> = hosts.into_iter().filter(|host| TcpListener::bind((*host, 0)).is_ok()).collect();
+    let (folder, ports) = (folder(), Ports::free());
+    let at = |every: &str, n| format!("{every}:{}", ports.at(n).port());
+    let flags = [
+        format!("--data-path={}", folder.path().display()),
+        format!("--tcp-address={}", at("0.0.0.0", 0)),
+        format!("--http-address={}", at("", 1)),
+        format!("--native-address={}", at("0.0.0.0", 2)),
+    ];
+    let mut node = Process::start(
+        &node::binary(),
+        ["serve", "--shards=2", "--journal-bytes=1MiB"].map(String::from).into_iter().chain(flags),
+    );
+    node.wait_listening(ports.at(1));
+    let clients: Vec<Client> = hosts
+        .iter()
+        .map(|host| {
+            let mut client = Client::connect((*host, ports.at(0).port()).into()).expect("it listens");
+            client.subscribe("t", "c", 1).expect("it is taken");
+            assert!(std::net::TcpStream::connect((*host, ports.at(2).port())).is_ok(), "the native protocol over {host}");
+            client
+        })
+        .collect();
+    for host in &hosts {
+        let answer = get_json((*host, ports.at(1).port()).into(), "/stats?format=json");
+        let listed = answer["topics"][0]["channels"][0]["clients"].as_array().cloned().unwrap_or_default();
+        let mut found: Vec<String> = listed.iter().filter_map(|client| client["client_id"].as_str().map(String::from)).collect();
+        found.sort();
+        assert_eq!(found, hosts.iter().map(IpAddr::to_string).collect::<Vec<_>>(), "over {host}: {answer}");
+    }
+    drop(clients);
 }
 
 #[test]

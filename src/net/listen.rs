@@ -4,7 +4,7 @@ use super::holder::holder;
 use super::{Holder, NetError};
 use crate::base::Peer;
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.
@@ -13,18 +13,27 @@ pub(super) const BACKLOG: i32 = 4096;
 /// A listener on `host:port` whose address other listeners of this process (one per core) may share: the kernel spreads
 /// connections over them. `:4150` and `*:4150` mean every address.
 pub fn listen(address: &str) -> Result<TcpListener, NetError> {
-    let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
     let mut failed = io::Error::other("the name has no address");
-    for at in in_full(address).to_socket_addrs().map_err(invalid)? {
+    for at in candidates(address)? {
         match listen_at(at) {
             Ok(listener) => return Ok(listener),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => return Err(error_of(address, e)),
             Err(e) => failed = e,
         }
     }
     Err(error_of(address, failed))
 }
 
-pub(super) fn in_full(address: &str) -> String {
+/// Addresses that `host:port` stands for, the preferred one first. As in Go every address of the machine (`:4150`, `*:4150`,
+/// `0.0.0.0:4150`, `[::]:4150`) is one socket for IPv6 and IPv4, and IPv4 alone on a machine without IPv6.
+pub(super) fn candidates(address: &str) -> Result<Vec<SocketAddr>, NetError> {
+    let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
+    let every = |port| vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
+    let found = in_full(address).to_socket_addrs().map_err(invalid)?;
+    Ok(found.flat_map(|at| if at.ip().is_unspecified() { every(at.port()) } else { vec![at] }).collect())
+}
+
+fn in_full(address: &str) -> String {
     match address.strip_prefix('*').unwrap_or(address) {
         port if port.starts_with(':') => format!("0.0.0.0{port}"),
         _ => address.to_owned(),
@@ -35,8 +44,8 @@ pub(super) fn error_of(address: &str, failed: io::Error) -> NetError {
     let address = address.to_owned();
     match failed.raw_os_error() {
         Some(libc::EADDRINUSE) => {
-            let taken = in_full(&address).to_socket_addrs().into_iter().flatten();
-            let holder = taken.map(holder).find(|holder| *holder != Holder::Nobody).unwrap_or(Holder::Nobody);
+            let taken = candidates(&address).unwrap_or_default();
+            let holder = taken.into_iter().map(holder).find(|holder| *holder != Holder::Nobody).unwrap_or(Holder::Nobody);
             NetError::InUse { address, holder }
         }
         Some(libc::EACCES) => NetError::Forbidden { address },
@@ -62,6 +71,9 @@ pub(super) fn open(at: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
     if is_shared {
         set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+    }
+    if at.is_ipv6() && at.ip().is_unspecified() {
+        set_to(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
     }
     let (storage, len) = raw_address(at);
     // SAFETY: `storage` holds an address of `len` bytes.
@@ -147,7 +159,7 @@ pub(super) fn shutdown_both(fd: &OwnedFd) {
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Address of the peer. An error says that the connection is gone.
+/// Address of the peer; IPv4 also where the listener is for both versions of IP. An error says that the connection is gone.
 pub(super) fn peer(fd: &OwnedFd) -> io::Result<Peer> {
     // SAFETY: all zeros is a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -163,7 +175,7 @@ pub(super) fn peer(fd: &OwnedFd) -> io::Result<Peer> {
         libc::AF_INET6 => {
             // SAFETY: the kernel says that it is this kind.
             let a = unsafe { *(&raw const storage).cast::<libc::sockaddr_in6>() };
-            SocketAddr::from((a.sin6_addr.s6_addr, u16::from_be(a.sin6_port))).to_string()
+            SocketAddr::new(IpAddr::from(a.sin6_addr.s6_addr).to_canonical(), u16::from_be(a.sin6_port)).to_string()
         }
         _ => "unknown".to_owned(),
     };
@@ -177,6 +189,7 @@ pub(super) fn check(answer: i32) -> io::Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpStream;
 
     #[test]
     fn cores_share_an_address_and_errors_say_what_to_do() {
@@ -188,8 +201,23 @@ mod tests {
         assert!(matches!(listen(&taken), Err(NetError::InUse { .. })));
         assert!(matches!(listen("192.0.2.1:0"), Err(NetError::NotHere { .. })));
         assert!(matches!(listen("no port"), Err(NetError::Address { .. })));
-        for all in [":0", "*:0", "localhost:0"] {
-            listen(all).unwrap();
+        listen("localhost:0").unwrap();
+    }
+
+    #[test]
+    fn every_address_of_the_machine_is_of_both_versions_of_ip() {
+        let clients = ["127.0.0.1:0", "[::1]:0"].into_iter().filter(|at| TcpListener::bind(at).is_ok());
+        let clients: Vec<IpAddr> = clients.map(|at| at.parse::<SocketAddr>().unwrap().ip()).collect();
+        for all in [":0", "*:0", "0.0.0.0:0", "[::]:0"] {
+            let listener = listen(all).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            for client in &clients {
+                let client = TcpStream::connect((*client, port)).unwrap();
+                let accepted = OwnedFd::from(listener.accept().unwrap().0);
+                assert_eq!(*peer(&accepted).unwrap().0, client.local_addr().unwrap().to_string(), "{all}");
+            }
         }
+        let of = |address: &str| candidates(address).unwrap().iter().map(SocketAddr::to_string).collect::<Vec<_>>();
+        assert_eq!((of(":1"), of("127.0.0.1:1")), (vec!["[::]:1".to_owned(), "0.0.0.0:1".into()], vec!["127.0.0.1:1".into()]));
     }
 }

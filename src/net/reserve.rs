@@ -11,10 +11,10 @@
 //! ```
 //! Between two nodes that start at the same time one wins: `listen` is the kernel's to decide.
 
-use super::listen::{BACKLOG, check, error_of, in_full, listen_at, open, set_to};
+use super::listen::{BACKLOG, candidates, check, error_of, listen_at, open, set_to};
 use super::{Holder, NetError};
 use std::io;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -59,8 +59,7 @@ impl Reserved {
     }
 
     fn try_take(address: &str) -> Result<io::Result<Reserved>, NetError> {
-        let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
-        Ok(Self::first_of(in_full(address).to_socket_addrs().map_err(invalid)?))
+        Ok(Self::first_of(candidates(address)?.into_iter()))
     }
 
     /// The first one that this machine has. One that somebody has is not passed over: whose process just dies would else have another.
@@ -164,6 +163,24 @@ mod tests {
         assert_eq!(taken(of(&[elsewhere, other])).unwrap(), of(&[other])[0].ip());
         assert_eq!(taken(vec![held, of(&[other])[0]]).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert!(taken(vec![]).is_err());
+    }
+
+    #[test]
+    fn every_address_is_not_free_while_a_process_has_one_of_either_version_of_ip() {
+        for held in ["127.0.0.1:0", "0.0.0.0:0", "[::1]:0"] {
+            let Ok(holder) = TcpListener::bind(held) else { continue };
+            for every in ["0.0.0.0", "[::]", ""] {
+                let address = format!("{every}:{}", holder.local_addr().unwrap().port());
+                let said = Reserved::take(&address, NOW).err().unwrap().to_string();
+                assert!(said.starts_with(&format!("{address} is in use: pid {} (", std::process::id())), "{held}: {said}");
+            }
+        }
+        let every = Reserved::take("0.0.0.0:0", NOW).unwrap();
+        let port = every.address().port();
+        let _listeners = every.share(2).unwrap();
+        for host in ["127.0.0.1", "0.0.0.0", "[::1]"] {
+            assert!(Reserved::take(&format!("{host}:{port}"), NOW).is_err(), "{host}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::{About, NSQ_VERSION, http, tcp};
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -20,8 +20,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(3);
 pub enum DaemonError {
     #[error("cannot start: {0}")]
     Runtime(io::Error),
-    #[error("cannot listen on --{flag}={address}: {error}")]
-    Listen { flag: &'static str, address: String, error: io::Error },
+    #[error("cannot listen on --{flag}: {error}")]
+    Listen { flag: &'static str, error: String },
     #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
 }
@@ -44,13 +44,13 @@ impl Shared {
     }
 }
 
-/// Runs until SIGTERM or SIGINT.
-pub fn run(options: Options) -> Result<(), DaemonError> {
+/// Runs until SIGTERM or SIGINT. `open` makes the listener of a `host:port`, or says why there is none.
+pub fn run(options: Options, open: impl Fn(&str) -> Result<std::net::TcpListener, String>) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DaemonError::Runtime)?;
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let signals = signals().map_err(DaemonError::Signals)?;
-        let (tcp_listener, tcp) = listen("tcp-address", &options.tcp_address).await?;
-        let (http_listener, http) = listen("http-address", &options.http_address).await?;
+        let (tcp_listener, tcp) = listen("tcp-address", open(&options.tcp_address))?;
+        let (http_listener, http) = listen("http-address", open(&options.http_address))?;
         tracing::info!(%tcp, %http, nsq_version = NSQ_VERSION, "nsqlookupd listens");
         let about = About {
             hostname: options.hostname.clone(),
@@ -74,12 +74,10 @@ pub fn run(options: Options) -> Result<(), DaemonError> {
     })
 }
 
-async fn listen(flag: &'static str, address: &str) -> Result<(TcpListener, SocketAddr), DaemonError> {
-    let failed = |error| DaemonError::Listen { flag, address: address.into(), error };
-    // As in Go an empty host is every address.
-    let name = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address.into() };
-    let listener = TcpListener::bind(&name).await.map_err(failed)?;
-    let local = listener.local_addr().map_err(failed)?;
+fn listen(flag: &'static str, opened: Result<std::net::TcpListener, String>) -> Result<(TcpListener, SocketAddr), DaemonError> {
+    let listener = opened.map_err(|error| DaemonError::Listen { flag, error })?;
+    let ready = listener.set_nonblocking(true).and_then(|()| Ok((listener.local_addr()?, TcpListener::from_std(listener)?)));
+    let (local, listener) = ready.map_err(|error| DaemonError::Listen { flag, error: error.to_string() })?;
     Ok((listener, local))
 }
 
@@ -127,11 +125,19 @@ pub(crate) async fn each_connection<C: Future<Output = ()> + 'static>(
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok(accepted) => return accepted,
+            Ok((stream, remote)) => return (stream, canonical(remote)),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
+    }
+}
+
+/// The address of an IPv4 client of a listener for both versions of IP as IPv4's.
+fn canonical(remote: SocketAddr) -> SocketAddr {
+    match remote.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, remote.port()),
+        IpAddr::V6(_) => remote,
     }
 }

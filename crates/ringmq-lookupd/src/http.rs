@@ -25,7 +25,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// Serves until `stopping` closes, and then until the requests under way are answered.
 pub async fn serve(listener: TcpListener, shared: Rc<Shared>, connections_max: usize, stopping: watch::Receiver<()>) {
     let converse = |stream, remote: SocketAddr| {
-        let conversation = converse(stream, shared.clone(), stopping.clone());
+        let conversation = converse(stream, remote.to_string(), shared.clone(), stopping.clone());
         async move {
             if let Err(error) = conversation.await {
                 tracing::debug!(%remote, %error, "http connection ended");
@@ -43,8 +43,7 @@ fn refuse(stream: &TcpStream) {
     let _ = stream.try_write(ANSWER);
 }
 
-async fn converse(stream: TcpStream, shared: Rc<Shared>, mut stopping: watch::Receiver<()>) -> hyper::Result<()> {
-    let remote = stream.peer_addr().map_or_else(|_| "?".into(), |address| address.to_string());
+async fn converse(stream: TcpStream, remote: String, shared: Rc<Shared>, mut stopping: watch::Receiver<()>) -> hyper::Result<()> {
     let _ = stream.set_nodelay(true);
     let service = hyper::service::service_fn(move |request| {
         let (shared, remote) = (shared.clone(), remote.clone());
