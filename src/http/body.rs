@@ -1,4 +1,5 @@
-//! Bodies, bounded while they are read: by the request's limit, by a budget all requests share, and by time.
+//! Bodies, bounded while they are read: by the request's limit, by a budget all requests share, and by the time
+//! without a further byte.
 
 use super::Node;
 use http_body_util::BodyExt;
@@ -30,14 +31,14 @@ pub async fn read(node: &Node, body: Incoming, max: u64) -> Result<Paid, BodyErr
     if body.size_hint().lower() > max {
         return Err(BodyError::TooBig);
     }
-    timeout(node.timeout(), collect(node, body, max)).await.unwrap_or(Err(BodyError::TooSlow))
+    collect(node, body, max).await
 }
 
 async fn collect(node: &Node, mut body: Incoming, max: u64) -> Result<Paid, BodyError> {
     let patience = Duration::from_millis(node.settings.pub_waiting_timeout_ms);
     let mut paid = Paid { bytes: Vec::new(), budget: Vec::new() };
     let mut paid_bytes = 0;
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = timeout(node.timeout(), body.frame()).await.map_err(|_| BodyError::TooSlow)? {
         let frame = frame.map_err(|_| BodyError::Broken)?;
         let Some(data) = frame.data_ref() else { continue };
         let len = (paid.bytes.len() + data.len()) as u64;

@@ -4,7 +4,7 @@
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
-//! Nothing a client does makes it grow: connections, bytes of bodies and the time for head, body and answer are bounded.
+//! Nothing a client does makes it grow: connections, bytes of bodies and the time without progress are bounded.
 
 mod authd;
 mod body;
@@ -13,6 +13,7 @@ mod cluster;
 mod config;
 mod debug;
 mod discovered;
+mod head;
 mod link;
 mod load;
 mod lookups;
@@ -35,6 +36,7 @@ use crate::mesh::{HttpPort, Wake};
 use crate::metrics::Latency;
 use crate::metrics::buckets::Buckets;
 use crate::metrics::node::SpareBytes;
+use head::{HeadLimited, Progress};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use link::CoreLink;
@@ -180,6 +182,7 @@ struct Node {
     /// Kilobytes of bodies that may be held at a time.
     body_budget: Arc<Semaphore>,
     connections: Arc<Semaphore>,
+    connections_max: u32,
     topics: RefCell<publish::Topics>,
     publish_latency: RefCell<Latency>,
     publish_times: RefCell<Buckets>,
@@ -187,6 +190,7 @@ struct Node {
 
 impl Node {
     fn new(settings: Settings, link: CoreLink, ports: Ports, around: Around) -> Self {
+        let connections_max = connections_max(&settings);
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,
@@ -197,7 +201,8 @@ impl Node {
             hostname: hostname.trim().to_string(),
             start_unix_s: unix_s(),
             body_budget: Arc::new(Semaphore::new((settings.max_pub_waiting_size / body::PERMIT_BYTES) as usize)),
-            connections: Arc::new(Semaphore::new(settings.max_http_connections as usize)),
+            connections: Arc::new(Semaphore::new(connections_max as usize)),
+            connections_max,
             topics: RefCell::default(),
             publish_latency: RefCell::default(),
             publish_times: RefCell::default(),
@@ -219,6 +224,17 @@ impl Node {
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.settings.http_timeout_ms)
     }
+}
+
+/// Connections at a time. The default leaves half of the files that the process may open to the rest of it.
+fn connections_max(settings: &Settings) -> u32 {
+    let wanted = settings.max_http_connections as u32;
+    if settings.given.contains("max-http-connections") {
+        return wanted;
+    }
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let open_files = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok());
+    open_files.map_or(wanted, |files: u32| wanted.min(files / 2).max(1))
 }
 
 fn unix_s() -> i64 {
@@ -259,8 +275,7 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     }
     more.iter().for_each(tokio::task::JoinHandle::abort);
     drop(closing);
-    let all = node.settings.max_http_connections as u32;
-    if timeout(STOP_LIMIT, node.connections.acquire_many(all)).await.is_err() {
+    if timeout(STOP_LIMIT, node.connections.acquire_many(node.connections_max)).await.is_err() {
         tracing::warn!("http requests were cut off: they did not end within {STOP_LIMIT:?} of the stop");
     }
     authorizer.abort();
@@ -331,15 +346,20 @@ async fn converse(
     safety: Safety,
     mut closed: watch::Receiver<()>,
 ) {
-    let limit = node.timeout();
-    let io = TokioIo::new(stream);
+    let (progress, idle_limit) = (Progress::new(), Duration::from_millis(node.settings.http_idle_timeout_ms));
+    let io = TokioIo::new(HeadLimited::new(stream, progress.clone(), node.timeout()));
     let service = hyper::service::service_fn(move |request| {
-        let node = node.clone();
-        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, safety, Instant::now()).await) }
+        let (node, progress) = (node.clone(), progress.clone());
+        progress.begin_request();
+        async move {
+            let answer = routes::answer(&node, request, safety, Instant::now()).await;
+            progress.end_request();
+            Ok::<_, std::convert::Infallible>(answer)
+        }
     });
     let mut builder = http1::Builder::new();
     // A head is 16 KB at most: a query holds two names. Names of headers are written as nsqd writes them.
-    builder.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(16 * 1024).title_case_headers(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(idle_limit).max_buf_size(16 * 1024).title_case_headers(true);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut stopping = false;
     loop {

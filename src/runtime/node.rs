@@ -364,9 +364,17 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     }
     let each = of_core.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
-    let lookups = lookups.map(Reserved::listen).transpose()?;
-    let https = https.map(Reserved::listen).transpose()?;
-    Ok(Parts { parts, http_port, listener: http.listen()?, lookups, https })
+    let lookups = lookups.map(listen_alone).transpose()?;
+    let https = https.map(listen_alone).transpose()?;
+    Ok(Parts { parts, http_port, listener: listen_alone(http)?, lookups, https })
+}
+
+/// One listener, whose connections end by themselves when their other end is gone for good: they may be silent for long.
+fn listen_alone(address: Reserved) -> Result<TcpListener, NetError> {
+    let at = address.address();
+    let listener = address.listen()?;
+    net::keep_alive(&listener).map_err(|cause| NetError::Listen { address: at.to_string(), cause })?;
+    Ok(listener)
 }
 
 /// 128 bits from the kernel.

@@ -101,7 +101,7 @@ settings! {
             "Client connections that the node accepts; further ones are closed at once";
         max_topics: u64 = 10_000, Unit::Count, 0, 1_000_000, "max-topics",
             "Topics that the node creates on demand, 0 for no limit; further ones are refused";
-        max_channels_per_topic: u64 = 1_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
+        max_channels_per_topic: u64 = 10_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
             "Channels of a topic, 0 for the most possible (65536); further ones are refused";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
             "Lowest level of logged lines: debug, info, warn, error or fatal. SIGHUP reads the file's value again";
@@ -165,10 +165,12 @@ settings! {
     "HTTP" {
         https_address: String = "0.0.0.0:4152".into(), Unit::Text, 0, 0, "https-address", ["0.0.0.0:4152; empty: none"],
             "Address for HTTPS clients; needs --tls-cert. If the default is taken, the node starts without it";
-        max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
-            "HTTP connections at a time; further ones get 503";
+        max_http_connections: u64 = 10_000, Unit::Count, 1, 100_000, "max-http-connections",
+            "HTTP connections at a time; further ones get 503. The default is at most half of the open files that are allowed";
         http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
-            "Time limit for the head, and again for the body, of an HTTP request";
+            "Time limit for the head of an HTTP request, and for each wait for more of its body";
+        http_idle_timeout_ms: u64 = HOUR, Unit::Millis, 100, DAY, "http-idle-timeout",
+            "Time that an HTTP connection may be open without a request";
     }
     "statsd" {
         statsd_address: String = String::new(), Unit::Text, 0, 0, "statsd-address", ["empty: nothing is pushed"],
