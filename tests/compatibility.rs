@@ -203,7 +203,7 @@ fn every_json_field_of_nsqd_is_here_with_its_type() {
         consumer.message().expect("the message");
         clients.extend([client, consumer]);
     }
-    let ours_alone = ["cores[]", "spare_bytes"];
+    let ours_alone = ["cores[]", "spare_bytes", "ringmq_version"];
     for path in [
         "/info",
         "/stats?format=json",
@@ -223,6 +223,8 @@ fn every_json_field_of_nsqd_is_here_with_its_type() {
         });
         assert!(theirs.len() > 3, "{path}: {theirs:?}");
         assert_eq!(ours, theirs, "{path}: ours, then nsqd's");
+        let [ours, theirs] = both.http().map(|http| get_json(http, path)["version"].clone());
+        assert_eq!(ours, theirs, "{path}: the version");
     }
     let page: BTreeSet<&str> = section("JSON fields").split('`').skip(1).step_by(2).collect();
     assert!(ours_alone.iter().all(|own| page.contains(own)));

@@ -1,6 +1,7 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
 use super::{Node, channels, cluster, config, debug, lookups, publish, replicas, statistics, topics};
+use crate::discovery::NSQ_VERSION;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -200,7 +201,8 @@ fn info(node: &Node) -> String {
     let settings = &node.settings;
     let ns = |ms: u64| ms * 1_000_000;
     serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
+        "version": NSQ_VERSION,
+        "ringmq_version": env!("CARGO_PKG_VERSION"),
         "broadcast_address": settings.broadcast_address,
         "hostname": node.hostname,
         "http_port": node.ports.http,

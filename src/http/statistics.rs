@@ -4,6 +4,7 @@ use super::link::CoreAnswer;
 use super::routes::{Query, Reply, json, text, versioned, with_type};
 use super::{Node, unix_s};
 use crate::base::{ChannelName, CoreId, TopicName};
+use crate::discovery::NSQ_VERSION;
 use crate::metadata::summary::Summary;
 use crate::metrics::node::{Filter, NodeFacts, NodeStats};
 use crate::metrics::prometheus::{self, ProcessFacts};
@@ -41,6 +42,7 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
     let channel = filter.channel.as_deref().and_then(|name| ChannelName::new(name).ok());
     let shards = ask_all(node, topic, channel, filter.clients).await;
     let facts = NodeFacts {
+        nsqd_version: NSQ_VERSION,
         version: env!("CARGO_PKG_VERSION"),
         start_unix_s: node.start_unix_s,
         now_unix_s: unix_s(),

@@ -566,6 +566,9 @@ fn stats_and_info_have_nsqds_shape() {
     let info: serde_json::Value = serde_json::from_str(&cores.get("/info").body).expect("JSON");
     assert_eq!((&info["tcp_port"], &info["http_port"]), (&4150.into(), &cores.address.port().into()));
     assert_eq!(info["max_heartbeat_interval"], 60_000_000_000u64);
+    let own = env!("CARGO_PKG_VERSION");
+    assert_eq!((&info["version"], &info["ringmq_version"]), (&"1.3.0".into(), &own.into()));
+    assert!(text.starts_with(&format!("nsqd v1.3.0 (ringmq {own})\n")), "{text}");
     cores.stop();
 }
 

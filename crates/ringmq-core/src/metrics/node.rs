@@ -21,6 +21,8 @@ pub struct Filter {
 /// Facts of the node beside the cores' answers.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
+    /// Release of nsqd that the node stands in for.
+    pub nsqd_version: &'static str,
     pub version: &'static str,
     pub start_unix_s: i64,
     pub now_unix_s: i64,
@@ -52,6 +54,7 @@ pub struct NodeStats {
     cores: Vec<Core>,
     /// Ours: of the disk, kept for new segments.
     spare_bytes: u64,
+    ringmq_version: &'static str,
     #[serde(skip)]
     now_unix_s: i64,
     #[serde(skip)]
@@ -232,7 +235,7 @@ impl NodeStats {
         }
         producers.sort_by(|a, b| a.remote_address.cmp(&b.remote_address));
         NodeStats {
-            version: facts.version,
+            version: facts.nsqd_version,
             health,
             start_time: facts.start_unix_s,
             topics: (!nothing_found).then_some(topics),
@@ -242,6 +245,7 @@ impl NodeStats {
             cores,
             now_unix_s: facts.now_unix_s,
             spare_bytes: facts.spare_bytes,
+            ringmq_version: facts.version,
             extra: facts.extra,
         }
     }
@@ -463,6 +467,7 @@ mod tests {
     fn facts() -> NodeFacts {
         let extra = vec![("http_publish", "none".to_string())];
         NodeFacts {
+            nsqd_version: "1.3.0",
             version: "0.1.0",
             start_unix_s: 1_795_286_029,
             now_unix_s: 1_795_286_031,
@@ -479,8 +484,8 @@ mod tests {
         NodeStats::merge(shards, &filter, facts())
     }
 
-    /// The keys and their order are nsqd 1.3.0's own, but for `cores` and `spare_bytes` at the end; the version and
-    /// `backend_depth` (everything is on disk here) differ.
+    /// The keys and their order are nsqd 1.3.0's own, but for `cores`, `spare_bytes` and `ringmq_version` at the end;
+    /// `backend_depth` (everything is on disk here) differs.
     #[test]
     fn the_json_is_nsqds() {
         const TLS: &str = r#""tls":false,"tls_cipher_suite":"","tls_version":"","tls_negotiated_protocol":"",
@@ -502,11 +507,11 @@ mod tests {
             "pub_counts":[{{"topic":"pp","count":2}}],{TLS}}}"#
         );
         let wanted = format!(
-            r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
+            r#"{{"version":"1.3.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
             "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
             "producers":[{producer}],"cores":[{{"core":0,"health":"OK","connections":1,
             "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0,"deleting_bytes":0}}],
-            "spare_bytes":7}}"#
+            "spare_bytes":7,"ringmq_version":"0.1.0"}}"#
         );
         let wanted: String = wanted.lines().map(str::trim).collect();
         assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);
@@ -515,7 +520,7 @@ mod tests {
     #[test]
     fn the_text_is_nsqds() {
         let wanted = [
-            "ringmq v0.1.0",
+            "nsqd v1.3.0 (ringmq 0.1.0)",
             "start_time 2026-11-21T18:33:49Z",
             "uptime 2s",
             "",

@@ -14,7 +14,7 @@ impl NodeStats {
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         let uptime = self.now_unix_s - self.start_time;
-        writeln!(out, "ringmq v{}", self.version)?;
+        writeln!(out, "nsqd v{} (ringmq {})", self.version, self.ringmq_version)?;
         writeln!(out, "start_time {}", show_unix_s(self.start_time))?;
         writeln!(out, "uptime {}", show_age(uptime))?;
         writeln!(out, "\nHealth: {}", self.health)?;
