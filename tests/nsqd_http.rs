@@ -2,8 +2,10 @@
 
 mod node;
 
+use node::pki::Pki;
 use node::stock::{Process, get_json, request, stock};
 use node::{Client, Node, Ports};
+use rcgen::ExtendedKeyUsagePurpose;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -77,6 +79,31 @@ const OPERATIONS: [&str; 13] = [
 ];
 
 #[test]
+fn http_on_the_port_of_https_is_told_so_in_nsqds_words() {
+    let pki = Pki::new();
+    let ports = Ports::free();
+    pki.sign("node", ExtendedKeyUsagePurpose::ServerAuth, 4000);
+    let (cert, key) = (format!("--tls-cert={}", pki.path("node.pem")), format!("--tls-key={}", pki.path("node.key")));
+    let flags = |n| [cert.clone(), key.clone(), format!("--https-address={}", ports.at(n))];
+    let (ours, theirs) = (flags(0), flags(1));
+    let _both = (Node::start(&words(&ours)), Nsqd::start(&words(&theirs)));
+    let answer = |n| {
+        let mut stream = TcpStream::connect(ports.at(n)).expect("it listens");
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a limit");
+        stream.write_all(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx").expect("it is connected");
+        let mut answer = vec![];
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    assert_eq!(answer(0), answer(1), "ours, then nsqd's");
+    assert!(answer(0).starts_with("HTTP/1.0 400 "), "{}", answer(0));
+}
+
+fn words(flags: &[String]) -> Vec<&str> {
+    flags.iter().map(String::as_str).collect()
+}
+
+#[test]
 fn topics_and_channels_are_made_and_removed_as_nsqd_does() {
     let (ours, theirs) = (Node::start(&["--shards=2", "--partitions=3"]), Nsqd::start(&[]));
     let both = (ours.http(), theirs.http());
@@ -125,6 +152,10 @@ fn topics_and_channels_are_made_and_removed_as_nsqd_does() {
         ("GET", "/ping/"),
         ("GET", "/PING"),
         ("GET", "//ping"),
+        ("GET", "/%70ing"),
+        ("GET", "/%2Fping"),
+        ("GET", "/foo/../ping"),
+        ("GET", "/./stats?format=json&topic=t"),
         ("GET", "/stats/?format=json&topic=t"),
         ("POST", "/pub/?topic=t"),
         ("POST", "/TOPIC/create?topic=t"),

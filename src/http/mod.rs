@@ -48,7 +48,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
@@ -323,10 +323,29 @@ fn refuse(stream: TcpStream) {
     let _ = stream.try_write(ANSWER);
 }
 
+/// True if a client of HTTPS begins with HTTP, as Go sees that.
+async fn speaks_http(stream: &TcpStream) -> bool {
+    let mut begin = [0; 5];
+    let read = stream.peek(&mut begin).await.unwrap_or(0);
+    [&b"GET /"[..], b"HEAD ", b"POST ", b"PUT /", b"OPTIO"].contains(&&begin[..read])
+}
+
+/// Answers in Go's words, and reads a little of what is still sent, so that a reset does not overtake the answer.
+async fn refuse_without_tls(mut stream: TcpStream) -> std::io::Result<()> {
+    const READ_BYTES_MAX: u64 = 1 << 20;
+    stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n").await?;
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream.take(READ_BYTES_MAX), &mut tokio::io::sink()).await.map(drop)
+}
+
 async fn begin(node: Rc<Node>, stream: TcpStream, door: Door, permit: OwnedSemaphorePermit, closed: watch::Receiver<()>) {
     let limit = node.timeout();
     // Answers are small and sent whole.
     let _ = stream.set_nodelay(true);
+    if matches!(door, Door::Https(_)) && timeout(limit, speaks_http(&stream)).await == Ok(true) {
+        let _ = timeout(STOP_LIMIT, refuse_without_tls(stream)).await;
+        return;
+    }
     let stream = stream::WriteLimited::new(stream, limit);
     match door {
         Door::Http => converse(node, stream, Safety::Open, closed).await,

@@ -84,7 +84,8 @@ pub enum Safety {
 
 pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, began: Instant) -> Reply {
     let (head, body) = request.into_parts();
-    let path = head.uri.path();
+    let path = decoded(head.uri.path());
+    let path = &*path;
     let is_open = safety == Safety::Secure || safety == Safety::OpenForLookups && lookups::is_lookup(path);
     if !is_open && node.settings.is_https_required() {
         return closed(node.ports.https);
@@ -254,9 +255,29 @@ fn allowing(methods: &[Method], mut reply: Reply) -> Reply {
     reply
 }
 
-/// Where a path leads that nsqd would mend: another case, a slash more or less.
+/// The path without escapes; with them where they are broken, which no path has.
+fn decoded(path: &str) -> Cow<'_, str> {
+    match path.contains('%') {
+        true => unescape(&path.replace('+', "%2B")).map_or(Cow::Borrowed(path), Cow::Owned),
+        false => Cow::Borrowed(path),
+    }
+}
+
+/// The words of a path, without those that `.` and `..` take back.
+fn words(path: &str) -> Vec<String> {
+    let mut words = vec![];
+    for word in path.split('/') {
+        match word {
+            "" | "." => {}
+            ".." => drop(words.pop()),
+            word => words.push(word.to_ascii_lowercase()),
+        }
+    }
+    words
+}
+
+/// Where a path leads that nsqd would mend: another case, a slash more or less, words that are taken back.
 fn redirected(method: &Method, path: &str, query: Option<&str>) -> Option<Reply> {
-    let words = |path: &str| path.split('/').filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect::<Vec<_>>();
     let meant = words(path);
     let (to, _) = ROUTES.iter().find(|(known, methods)| methods.contains(method) && words(known) == meant)?;
     let to = query.map_or(to.to_string(), |query| format!("{to}?{query}"));
