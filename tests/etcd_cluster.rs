@@ -230,6 +230,12 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
+    // One that is not there is not well.
+    for word in ["status", "nodes", "topics", "partitions", "verify", "rebalance"] {
+        let (code, text) = ringmq(&[word]);
+        assert!(code == Some(1) && text.contains("this etcd has no cluster main: it has none"), "{word}: {text}");
+    }
+    assert!(ringmq(&["doctor"]).1.contains("this etcd has no cluster main"));
     let made = ringmq(&["init"]);
     assert!(made.0 == Some(0) && made.1.contains("is made: id "), "{made:?}");
     let (_, id) = made.1.split_once("id ").expect("it was looked at");
@@ -259,6 +265,14 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
     // The version of this machine's etcd is what it is.
     let of_nodes = || doctor().into_iter().filter(|found| !found.starts_with("etcd")).collect::<Vec<_>>();
     assert_eq!(of_nodes(), [""; 0]);
+    let (code, text) = ringmq(&["status", "--cluster-name=mian"]);
+    assert!(code == Some(1) && text.contains("no cluster mian: it has main"), "{text}");
+    // Of three nodes none can take a third replica.
+    let (code, text) = ringmq(&["drain", "--wait", "--node=b"]);
+    assert!(code == Some(1) && text.contains("node b keeps 1 replicas that no other node can take: orders/0"), "{text}");
+    let (code, text) = ringmq(&["remove", "--node=b"]);
+    assert!(code == Some(1) && text.contains("holds 1 replicas"), "{text}");
+    assert_eq!(ringmq(&["undrain", "--node=b"]).0, Some(0));
     drop(background.stop());
     let other = (cluster.leader("orders", 0) + 1) % 3;
     cluster.nodes[other].kill();
@@ -567,6 +581,11 @@ fn a_topic_has_limits_of_its_own() {
         is_answered(node, "/pub?topic=orders&defer=1001", b"x", "400", "INVALID_DEFER");
         is_answered(node, "/pub?topic=orders&defer=1000", b"12345678", "200", "OK");
     }
+    // A number of partitions is not changed by the way, nor is a min_isr that was chosen.
+    is_answered(1, "/topic/meta/update?topic=orders&partition_num=4", b"", "400", "/topic/partition/expand");
+    is_answered(1, "/topic/create?topic=other&partition_num=0", b"", "400", "partition_num is at least 1");
+    is_answered(1, "/topic/create?topic=chosen&replicator=3&min_isr=3", b"", "200", "");
+    is_answered(1, "/topic/meta/update?topic=chosen&replicator=1", b"", "400", "a min_isr of 1 to its replicas");
     is_answered(1, "/topic/meta/update?topic=orders&max_msg_size=4&max_defer=0", b"", "200", "");
     for node in 0..3 {
         until(|| publish(node, b"12345").starts_with("E_BAD_MESSAGE"), || format!("node {node} has the tighter limit"));

@@ -9,7 +9,7 @@ use crate::base::{NodeId, Ticks};
 use crate::config::Settings;
 use crate::etcd::health::Health;
 use crate::etcd::{Endpoint, Etcd, Options, Store, User};
-use crate::metadata::keys::{Key, Layout};
+use crate::metadata::keys::{Key, Layout, ROOT};
 use crate::metadata::record::{ClusterRecord, MemberRecord, decode, encode};
 use crate::metadata::request::{Answer, Compare, KeyValue, Listing, Op, Request, Txn};
 use crate::seam::cluster::ClusterOptions;
@@ -182,6 +182,16 @@ pub fn list(settings: &Settings) -> Result<(Layout, Listing), CoordinatorError> 
         Ok(other) => Err(CoordinatorError::Etcd(format!("etcd answers with {other:?}"))),
         Err(failure) => Err(CoordinatorError::Etcd(failure.to_string())),
     }
+}
+
+/// Names of the clusters that the store has, as far as the user may look.
+pub fn clusters(settings: &Settings) -> Vec<String> {
+    let Ok((mut options, _)) = options(settings) else { return vec![] };
+    options.prefix = ROOT.into();
+    let answer = on_a_loop(async { Etcd::new(options).carry(Request::List).await });
+    let Ok(Answer::Listed(listing)) = answer else { return vec![] };
+    let name = |kv: &KeyValue| std::str::from_utf8(&kv.key).ok()?.strip_prefix(ROOT)?.strip_suffix("/id").map(str::to_owned);
+    listing.entries.iter().filter_map(name).filter(|name| !name.contains('/')).collect()
 }
 
 /// Carries one transaction of who only changes something. Whether its compares held.

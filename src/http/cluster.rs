@@ -36,9 +36,9 @@ pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
     };
     let admin = Admin::CreateTopic {
         name,
-        partitions: number(query, "partition_num")?.unwrap_or(0),
-        replicas: number(query, "replicator")?.unwrap_or(0),
-        min_isr: number(query, "min_isr")?.unwrap_or(0),
+        partitions: positive(query, "partition_num")?,
+        replicas: positive(query, "replicator")?,
+        min_isr: positive(query, "min_isr")?,
         properties,
     };
     carry(hub, admin).await
@@ -56,6 +56,9 @@ pub async fn delete(hub: &Hub, query: &Query) -> Result<(), Failure> {
 pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
     let (query, hub) = (query?, hub(node)?);
     check_syncdisk(&query)?;
+    if query.get("partition_num").is_some() {
+        return Err(bad("INVALID_ARG: POST /topic/partition/expand adds partitions"));
+    }
     let bytes: Option<u64> = number(&query, "retention_bytes")?;
     let change = TopicChange {
         replicas: number(&query, "replicator")?,
@@ -101,7 +104,7 @@ pub async fn remove_node(node: &Node, query: Result<Query, Failure>) -> Result<(
     let (query, hub) = (query?, hub(node)?);
     let name = query.get("remove_node").filter(|name| !name.is_empty()).ok_or_else(|| bad("MISSING_ARG_REMOVE_NODE"))?.to_owned();
     match timeout(ANSWER_LIMIT, hub.admin(Admin::RemoveNode { node: name.clone() })).await {
-        Ok(Some(Err(AdminError::NodeInUse { .. }))) => carry(hub, Admin::Drain { node: name }).await,
+        Ok(Some(Err(AdminError::NodeInUse { .. } | AdminError::NodeAlive(_)))) => carry(hub, Admin::Drain { node: name }).await,
         Ok(Some(result)) => told(result),
         _ => Err(no_answer()),
     }
@@ -142,6 +145,7 @@ fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
         AdminError::TopicDiffers(_)
         | AdminError::Shrinks { .. }
         | AdminError::NodeInUse { .. }
+        | AdminError::NodeAlive(_)
         | AdminError::NodeNotUsable(_)
         | AdminError::BadMove { .. }
         | AdminError::NotInSync { .. } => StatusCode::CONFLICT,
@@ -162,6 +166,16 @@ fn no_answer() -> Failure {
 fn number<T: FromStr>(query: &Query, key: &'static str) -> Result<Option<T>, Failure> {
     let wrong = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is no number that it can have"));
     query.get(key).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+/// From 1. 0: it is not given, and the cluster's default holds.
+fn positive<T: FromStr + Default + PartialEq>(query: &Query, key: &'static str) -> Result<T, Failure> {
+    match number(query, key)? {
+        Some(zero) if zero == T::default() => {
+            Err(Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is at least 1")))
+        }
+        value => Ok(value.unwrap_or_default()),
+    }
 }
 
 /// 0: none but the nodes'.

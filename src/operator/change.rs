@@ -3,7 +3,7 @@
 use super::ask::Asker;
 use crate::agent::plans::Planner;
 use crate::agent::{Admin, AdminError, TRIES_MAX};
-use crate::base::{TopicId, TopicName};
+use crate::base::{NodeId, TopicId, TopicName};
 use crate::config::Settings;
 use crate::coordinator::CoordinatorError;
 use crate::coordinator::store;
@@ -13,6 +13,10 @@ use std::time::Duration;
 
 /// Between two looks at a node that is being drained.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks without a change after which replicas that no other node can take end the wait.
+const LOOKS_MAX: u32 = 10;
+/// Partitions that a refusal names.
+const NAMED_MAX: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
@@ -24,10 +28,16 @@ pub enum ChangeError {
     BadTopic(String),
     #[error("topic {name} is not expanded: {why}")]
     NotExpanded { name: TopicName, why: String },
+    #[error(
+        "node {node} keeps {count} replicas that no other node can take: {named}. Add a node, or lower the replicas of the topics"
+    )]
+    Kept { node: String, count: usize, named: String },
     #[error(transparent)]
     Coordinator(#[from] CoordinatorError),
     #[error(transparent)]
     View(#[from] ViewError),
+    #[error(transparent)]
+    NoCluster(#[from] super::NoCluster),
     #[error(transparent)]
     Admin(#[from] AdminError),
     #[error("cannot print: {0}")]
@@ -124,6 +134,7 @@ fn view(settings: &Settings) -> Result<View, ChangeError> {
     let (layout, listing) = store::list(settings)?;
     let mut view = View::new(layout, 0);
     view.replace(listing, None)?;
+    super::check_exists(settings, &view)?;
     Ok(view)
 }
 
@@ -153,10 +164,10 @@ fn carry(settings: &Settings, admin: &Admin) -> Result<(), ChangeError> {
 }
 
 fn wait_until_empty(settings: &Settings, node: &str, out: &mut dyn Write) -> Result<(), ChangeError> {
-    let mut said = None;
+    let (mut said, mut looks) = (None, 0);
     loop {
         let view = view(settings)?;
-        let is_it = |id: &crate::base::NodeId, name: &str| name == node || id.to_string() == node;
+        let is_it = |id: &NodeId, name: &str| name == node || id.to_string() == node;
         let Some(id) = view.members().find(|(id, e)| is_it(id, &e.value.name)).map(|(id, _)| id) else {
             return Err(AdminError::NoNode(node.into()).into());
         };
@@ -169,11 +180,28 @@ fn wait_until_empty(settings: &Settings, node: &str, out: &mut dyn Write) -> Res
             writeln!(out, "node {node} is empty: stop it, then `ringmq cluster remove --node={node}`")?;
             return Ok(());
         }
+        looks += 1;
         if said.replace((replicas, leads)) != Some((replicas, leads)) {
             writeln!(out, "node {node} has {replicas} replicas left and leads {leads} partitions")?;
+            looks = 0;
+        }
+        let kept = kept(&view, id);
+        if looks >= LOOKS_MAX && kept.len() == replicas {
+            let named = kept[..kept.len().min(NAMED_MAX)].join(", ");
+            return Err(ChangeError::Kept { node: node.into(), count: replicas, named });
         }
         std::thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Partitions whose replica at the node no other node can take.
+fn kept(view: &View, id: NodeId) -> Vec<String> {
+    let is_stuck = |at: &(TopicId, u16)| {
+        let is_there = |node: &NodeId| view.partition(at.0, at.1).is_some_and(|e| e.value.replicas.contains(node));
+        !view.nodes().any(|(node, _)| !view.is_draining(node) && !is_there(&node))
+    };
+    let name = |at: (TopicId, u16)| Some(format!("{}/{}", view.topic_by_id(at.0)?.value.info.name, at.1));
+    view.replicas_of(id).filter(is_stuck).filter_map(name).collect()
 }
 
 #[cfg(test)]

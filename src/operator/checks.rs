@@ -2,7 +2,7 @@
 
 use super::ask::Asker;
 use super::finding::{self, Finding};
-use super::{OperatorError, ask, doctor, verify};
+use super::{OperatorError, ask, check_exists, doctor, verify};
 use crate::base::NodeId;
 use crate::config::Settings;
 use crate::coordinator::store;
@@ -50,6 +50,7 @@ pub fn verify(
     out: &mut dyn Write,
 ) -> Result<bool, OperatorError> {
     let (_, before) = list(settings)?;
+    check_exists(settings, &before)?;
     let nodes: Vec<(NodeId, MemberRecord)> = before.members().map(|(id, e)| (id, e.value.clone())).collect();
     let rounds = store::on_a_loop(rounds(&before, &nodes, asker, topic));
     let (_, view) = list(settings)?;
@@ -60,9 +61,10 @@ pub fn verify(
 pub fn doctor(settings: &Settings, asker: &Asker, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
     let mut seen = doctor::Seen { members: store::health(settings)?, ..Default::default() };
     seen.space = store::space(settings)?;
-    let began = Instant::now();
+    let (began, mut missing) = (Instant::now(), None);
     match list(settings) {
         Ok((_, view)) => {
+            missing = check_exists(settings, &view).err();
             seen.read = Some(Ok(began.elapsed()));
             let members: Vec<(NodeId, MemberRecord)> = view.members().map(|(id, e)| (id, e.value.clone())).collect();
             seen.nodes = store::on_a_loop(async {
@@ -76,7 +78,9 @@ pub fn doctor(settings: &Settings, asker: &Asker, is_json: bool, out: &mut dyn W
         Err(OperatorError::Coordinator(error)) => seen.read = Some(Err(error.to_string())),
         Err(error) => return Err(error),
     }
-    print(&doctor::findings(&seen), is_json, out)
+    let mut findings = doctor::findings(&seen);
+    findings.extend(missing.map(|missing| Finding::bad(format!("cluster {}", settings.cluster_name), missing.to_string(), "")));
+    print(&findings, is_json, out)
 }
 
 fn print(findings: &[Finding], is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {

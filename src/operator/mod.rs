@@ -43,8 +43,31 @@ pub enum OperatorError {
     Coordinator(#[from] CoordinatorError),
     #[error(transparent)]
     View(#[from] ViewError),
+    #[error(transparent)]
+    NoCluster(#[from] NoCluster),
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
+}
+
+/// The etcd was asked for a cluster that it does not have.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this etcd has no cluster {name}: {found}. --cluster-name and --etcd-endpoints say which is meant; ringmq cluster init makes a new one"
+)]
+pub struct NoCluster {
+    name: String,
+    /// What it has instead.
+    found: String,
+}
+
+/// Fails where the etcd does not have the cluster of the view.
+fn check_exists(settings: &Settings, view: &View) -> Result<(), NoCluster> {
+    if view.cluster_id().is_some() {
+        return Ok(());
+    }
+    let others = store::clusters(settings);
+    let found = if others.is_empty() { "it has none".into() } else { format!("it has {}", others.join(", ")) };
+    Err(NoCluster { name: settings.cluster_name.clone(), found })
 }
 
 /// Prints; whether all is well: each partition has a leader, its replicas are in sync, no node is away.
@@ -61,6 +84,7 @@ pub fn run(
     let (layout, listing) = store::list(settings)?;
     let mut view = View::new(layout, 0);
     view.replace(listing, None)?;
+    check_exists(settings, &view)?;
     let report = Report::of(&view, &settings.cluster_name, topic);
     match is_json {
         true => writeln!(out, "{}", report.json(what))?,

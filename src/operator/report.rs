@@ -5,7 +5,7 @@ use crate::base::NodeId;
 use crate::metadata::record::PartitionRecord;
 use crate::metadata::summary::{has_no_leader, is_below_min_isr, lacks_in_sync};
 use crate::metadata::view::View;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
 /// Partitions that `status` names; of more it tells the number.
@@ -30,6 +30,8 @@ struct Topic {
     partitions: u16,
     replicas: u8,
     min_isr: u8,
+    /// Settings that the topic has of its own.
+    settings: Map<String, Value>,
 }
 
 struct Partition {
@@ -89,7 +91,12 @@ impl Report {
             .collect();
         let topics = wanted.iter().map(|e| {
             let r = &e.value.record;
-            Topic { name: e.value.info.name.to_string(), partitions: r.partitions, replicas: r.replicas, min_isr: r.min_isr }
+            let name = e.value.info.name.to_string();
+            let settings = match serde_json::to_value(r.properties) {
+                Ok(Value::Object(settings)) => settings,
+                _ => Map::new(),
+            };
+            Topic { name, partitions: r.partitions, replicas: r.replicas, min_isr: r.min_isr, settings }
         });
         Report {
             cluster: cluster.into(),
@@ -131,10 +138,13 @@ impl Report {
                 }),
             ),
             What::Topics => table(
-                &["topic", "partitions", "replicas", "min_isr"],
-                self.topics
-                    .iter()
-                    .map(|t| vec![t.name.clone(), t.partitions.to_string(), t.replicas.to_string(), t.min_isr.to_string()]),
+                &["topic", "partitions", "replicas", "min_isr", "settings"],
+                self.topics.iter().map(|t| {
+                    let [partitions, replicas, min_isr] =
+                        [t.partitions, t.replicas.into(), t.min_isr.into()].map(|n: u16| n.to_string());
+                    let settings = t.settings.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+                    vec![t.name.clone(), partitions, replicas, min_isr, settings.join(" ")]
+                }),
             ),
             What::Partitions => partitions(self.partitions.iter()),
         }
@@ -236,7 +246,12 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
         parts.push(format!("{} catches up", names(&coming)));
     }
     if !away.is_empty() {
-        parts.push(format!("{} is away: start it, or it is replaced after 10 minutes", names(&away)));
+        let is_free = |id: &NodeId| !p.replicas.contains(id) && !view.is_draining(*id);
+        let later = match view.nodes().any(|(id, _)| is_free(&id)) {
+            true => "or it is replaced 10 minutes after it left",
+            false => "since no other node can take its replica",
+        };
+        parts.push(format!("{} is away: start it, {later}", names(&away)));
     }
     if p.replicas.len() < wanted {
         parts.push(format!("{} nodes more are needed for its replicas", wanted - p.replicas.len()));
@@ -284,7 +299,12 @@ impl Node {
 
 impl Topic {
     fn json(&self) -> Value {
-        json!({ "topic": self.name, "partitions": self.partitions, "replicas": self.replicas, "min_isr": self.min_isr })
+        let mut json =
+            json!({ "topic": self.name, "partitions": self.partitions, "replicas": self.replicas, "min_isr": self.min_isr });
+        if let Value::Object(all) = &mut json {
+            all.extend(self.settings.clone());
+        }
+        json
     }
 }
 

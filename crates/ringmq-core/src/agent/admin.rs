@@ -84,7 +84,8 @@ pub struct TopicChange {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(
-        "topic {0} is there with other partitions, replicas or properties than asked for: POST /topic/meta/update changes them"
+        "topic {0} is there with other partitions, replicas or properties than asked for: POST /topic/partition/expand adds partitions, \
+         /topic/meta/update changes the others"
     )]
     TopicDiffers(TopicName),
     #[error("topic {topic} has {partitions} partitions: they become more, never fewer")]
@@ -99,7 +100,12 @@ pub enum AdminError {
     AmbiguousNode(String),
     #[error("node {0} is away, or is drained")]
     NodeNotUsable(NodeId),
-    #[error("node {node} holds {replicas} replicas or is alive: drain and stop it first")]
+    #[error("node {0} is alive: drain it, then stop it")]
+    NodeAlive(NodeId),
+    #[error(
+        "node {node} holds {replicas} replicas (ringmq cluster partitions): drain it first. What no other node can take stays: add a node, \
+         or lower the replicas of the topics"
+    )]
     NodeInUse { node: NodeId, replicas: usize },
     #[error("partition {partition} of topic {topic} has no replica at {from}, or has one at {to} already")]
     BadMove { topic: TopicName, partition: u16, from: NodeId, to: NodeId },

@@ -195,7 +195,9 @@ impl Planner<'_> {
         let topic = self.topic(name)?;
         let before = &topic.value.record;
         let replicas = change.replicas.unwrap_or(before.replicas);
-        let kept = if replicas == before.replicas { before.min_isr } else { replicas / 2 + 1 };
+        // One that is not the default was chosen, and is not changed by the way.
+        let is_default = before.min_isr == before.replicas / 2 + 1;
+        let kept = if is_default { replicas / 2 + 1 } else { before.min_isr };
         let min_isr = change.min_isr.unwrap_or(kept);
         if !(1..=REPLICAS_MAX).contains(&replicas) || !(1..=replicas).contains(&min_isr) {
             return Err(AdminError::BadTopic);
@@ -333,8 +335,11 @@ impl Planner<'_> {
     fn remove_node(&self, node: NodeId) -> Result<Vec<Txn>, AdminError> {
         let member = self.view.member(node).ok_or_else(|| AdminError::NoNode(node.to_string()))?;
         let replicas = self.view.replica_count(node);
-        if replicas > 0 || self.view.session(node).is_some() {
+        if replicas > 0 {
             return Err(AdminError::NodeInUse { node, replicas });
+        }
+        if self.view.session(node).is_some() {
+            return Err(AdminError::NodeAlive(node));
         }
         let (key, session) = (self.layout().key(&Key::Member(node)), self.layout().key(&Key::Node(node)));
         let compares = vec![

@@ -24,6 +24,9 @@ pub enum Key {
     Gone(TopicId),
 }
 
+/// The prefix of the keys of all clusters.
+pub const ROOT: &str = "/ringmq/";
+
 /// The prefix that all keys of a cluster share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -36,7 +39,7 @@ impl Layout {
         if cluster.is_empty() || cluster.len() > CLUSTER_LEN_MAX || !is_plain {
             return Err(BadClusterName(cluster.into()));
         }
-        Ok(Layout { prefix: format!("/ringmq/{cluster}/") })
+        Ok(Layout { prefix: format!("{ROOT}{cluster}/") })
     }
 
     /// Prefix of every key; it is listed and watched.
