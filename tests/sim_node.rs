@@ -280,6 +280,12 @@ fn kept_seeds() {
             ORDER_FAILING_DISK,
         ),
         ("a REQ puts off what was deferred, before its publisher reads its answer", "FULL_DISK", 770_000_189, FULL_DISK),
+        (
+            "a SUB of a new channel is refused while failed files keep the journal full",
+            "REMOVALS_FAILING_DISK",
+            880_000_057,
+            REMOVALS_FAILING_DISK,
+        ),
         ("FINs of a channel that was deleted behind them are no damage", "REMOVALS_FULL_DISK", 20_054, REMOVALS_FULL_DISK),
     ];
     for (what, name, seed, plan) in kept {

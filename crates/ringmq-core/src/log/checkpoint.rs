@@ -43,18 +43,7 @@ impl Store {
         if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
             return;
         }
-        // What a poisoned partition needs stays in the ring.
-        let topics = self.topics.failed_records();
-        let topics = topics.chain(self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence));
-        let limit = self
-            .failures
-            .partitions()
-            .iter()
-            .filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from())
-            .chain(topics)
-            .chain(self.needed_by_stuck())
-            .min();
-        if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
+        if self.is_kept() {
             if self.admission.is_refused(Lack::Journal) && !self.is_read_only() {
                 self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
             }
@@ -73,6 +62,22 @@ impl Store {
             self.want_flush(p, false);
         }
         self.finish_checkpoint(io);
+    }
+
+    /// Whether nothing of the journal is freed until a restart: what a failed file needs stays in the ring, and begins it.
+    fn is_kept(&self) -> bool {
+        let topics = self.topics.failed_records();
+        let deletes = self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence);
+        let failed = self.failures.partitions().iter();
+        let partitions = failed.filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from());
+        let needed = partitions.chain(topics).chain(deletes).chain(self.needed_by_stuck());
+        needed.min().is_some_and(|from| from <= self.ring.tail_sequence())
+    }
+
+    /// True if a publish or a new channel would wait for the journal until a restart. The rest of the journal is for the channels that
+    /// are there.
+    pub fn is_kept_full(&self) -> bool {
+        !self.ring.admits(self.admission.unpacked()) && self.is_kept()
     }
 
     /// Writes the slot when all that the checkpoint passes stands in its files.

@@ -5,7 +5,7 @@
 //! segment, commit, snapshot  the partition: no publish; what the journal has of it is acknowledged and readable
 //! topic.meta                 nothing but the checkpoint, which never passes the topic's record
 //! no space for snapshots     the journal is not freed: once it fills, publishes and what is new are refused, then FINs wait
-//! ring full for good         the core: no publish; facts go on while the reserve lasts, then FINs wait in their channels
+//! ring full for good         the core: no publish, no new channel; facts go on while the reserve lasts, then FINs wait in their channels
 //! ```
 
 use super::checkpoint::Running;

@@ -165,8 +165,12 @@ impl Engine {
     /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
     /// cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
-        let is_refused = !self.is_clustered() && !name.is_ephemeral() && self.store.is_stuck();
-        if is_refused { Err(PublishError::DiskFull) } else { Ok(()) }
+        match () {
+            () if self.is_clustered() || name.is_ephemeral() => Ok(()),
+            () if self.store.is_stuck() => Err(PublishError::DiskFull),
+            () if self.store.is_kept_full() => Err(PublishError::ReadOnly),
+            () => Ok(()),
+        }
     }
 
     /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.
