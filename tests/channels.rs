@@ -117,3 +117,31 @@ fn a_deleted_channel_leaves_nothing_behind_over_a_kill() {
     client.set_read_timeout(std::time::Duration::from_millis(500)).expect("a socket");
     assert!(client.message().is_err(), "nothing of before");
 }
+
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|e| if e.path().is_dir() { bytes_below(&e.path()) } else { e.metadata().map_or(0, |m| m.len()) }).sum()
+}
+
+/// A client of an ephemeral channel that finishes nothing, and a durable channel that goes on.
+#[test]
+fn a_stuck_ephemeral_channel_does_not_keep_the_log() {
+    let node = Node::start(&["--shards=1", "--mem-queue-size=20", "--max-bytes-per-file=1MiB", "--spare-bytes=0"]);
+    let mut stuck = Client::connect(node.tcp()).expect("it takes connections");
+    stuck.subscribe("t", "tail#ephemeral", 1).expect("subscribed");
+    let mut publisher = Client::connect(node.tcp()).expect("it takes connections");
+    let mut healthy = subscribe(&node, 50);
+    let body = vec![7; 64 * 1024];
+    for _ in 0..400 {
+        publisher.publish("t", &body).expect("stored");
+        let message = healthy.message().expect("a message");
+        healthy.finish(&message.id).expect("it reads");
+    }
+    let topics = node.data_path().join("topics");
+    let began = std::time::Instant::now();
+    while bytes_below(&topics) > 8 << 20 {
+        assert!(began.elapsed().as_secs() < 20, "{} bytes of 25 MiB are still there", bytes_below(&topics));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(stuck.message().expect("a message").body, body);
+}

@@ -124,7 +124,7 @@ snappy = true
     let output = check(&[format!("-config={}", path.display())]);
     let said = text(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.lines().any(|line| line.starts_with("mem_queue_size") && line.contains("ignored")), "{said}");
+    assert!(said.lines().any(|line| line.starts_with("sync_every") && line.contains("ignored")), "{said}");
     std::fs::write(&path, "max_mgs_size = 1\n").expect("writable");
     let output = check(&[format!("-config={}", path.display())]);
     assert!(output.status.code() == Some(1) && text(&output).contains("refused"), "{}", text(&output));

@@ -199,6 +199,44 @@ fn a_topic_is_emptied_of_what_waits_for_its_first_channel() {
     assert_eq!(topics(both(&ours).0), topics(both(&ours).1));
 }
 
+fn put(http: SocketAddr, topic: &str, numbers: std::ops::Range<u32>) {
+    numbers.for_each(|n| assert!(shown_with(http, "POST", &format!("/pub?topic={topic}"), &n.to_string()).starts_with("200 ")));
+}
+
+#[test]
+fn an_ephemeral_channel_keeps_as_many_messages_as_nsqds() {
+    let flags = ["--mem-queue-size=20"];
+    let (ours, theirs) = (Node::start(&["--shards=2", flags[0]]), Nsqd::start(&flags));
+    for http in [ours.http(), theirs.http()] {
+        for path in
+            ["/topic/create?topic=t", "/channel/create?topic=t&channel=c%23ephemeral", "/channel/create?topic=t&channel=d"]
+        {
+            assert!(shown(http, "POST", path).starts_with("200 "), "{path}");
+        }
+        put(http, "t", 0..100);
+    }
+    let both = || (topics(ours.http()), topics(theirs.http()));
+    node::stock::eventually("both keep as many", || both().0 == both().1);
+    assert_eq!(both().0, ["\"t\" 0 false [\"\\\"c#ephemeral\\\":20:false\", \"\\\"d\\\":100:false\"]"]);
+    let mut client = Client::connect(ours.tcp()).expect("it takes connections");
+    client.subscribe("t", "c#ephemeral", 1).expect("subscribed");
+    assert_eq!(client.message().expect("a message").body, b"80", "the newest, where nsqd keeps the oldest");
+    let metrics = ours.get("/metrics").expect("it answers");
+    assert!(metrics.contains("ringmq_channel_dropped_total{topic=\"t\",channel=\"c#ephemeral\"} 80\n"), "{metrics}");
+    assert!(ours.log().contains("drops the oldest"), "{}", ours.log());
+}
+
+#[test]
+fn an_ephemeral_topic_goes_when_its_last_channel_is_deleted_under_a_client() {
+    let (ours, theirs) = (Node::start(&["--shards=2"]), Nsqd::start(&[]));
+    for (http, tcp) in [(ours.http(), ours.tcp()), (theirs.http(), theirs.ports.at(0))] {
+        let mut client = Client::connect(tcp).expect("it takes connections");
+        client.subscribe("e#ephemeral", "c#ephemeral", 1).expect("subscribed");
+        assert!(shown(http, "POST", "/channel/delete?topic=e%23ephemeral&channel=c%23ephemeral").starts_with("200 "));
+        node::stock::eventually("the topic is gone", || topics(http).is_empty());
+    }
+}
+
 /// Steps of a topic that is paused: each is done at both nodes, which then have to show the same.
 struct Paused {
     ours: Node,

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 /// Settings that nsqd has too, and that mean something else here.
 const OTHERWISE: &[(&str, &str)] = &[
     ("data-path", "a folder of RingMQ's own: nsqd's files are not read there; `ringmq import` takes them"),
+    ("mem-queue-size", "bounds ephemeral channels, in each partition; every other message is in the log"),
     ("max-bytes-per-file", "size of a segment of a partition's log, not of a queue's file; the default is 128 MiB"),
     ("max-req-timeout", "delays are durable here, so the default is 30 days instead of an hour"),
     ("max-msg-size", "at most 63 MiB are taken here"),
@@ -164,14 +165,14 @@ mod tests {
 
     #[test]
     fn each_flag_and_key_has_its_verdict() {
-        let file = "mem_queue_size = 5\nmax_rdy_count = 3\nnsqlookupd_tcp_addresses = [\"a:1\"]";
+        let file = "sync_every = 5\nmax_rdy_count = 3\nnsqlookupd_tcp_addresses = [\"a:1\"]";
         let judged = judged(&["-mem-queue-size", "0", "--data-path=/x", "-msg-timeout=5s", "--config=f"], file);
         let becomes = |name: &str| judged.iter().find(|(written, _)| written == name).map(|(_, becomes)| *becomes);
         for (name, wanted) in [
-            ("--mem-queue-size", Becomes::Ignored),
+            ("--mem-queue-size", Becomes::Otherwise),
             ("--data-path", Becomes::Otherwise),
             ("--msg-timeout", Becomes::Same),
-            ("mem_queue_size", Becomes::Ignored),
+            ("sync_every", Becomes::Ignored),
             ("max_rdy_count", Becomes::Same),
             ("nsqlookupd_tcp_addresses", Becomes::Same),
         ] {

@@ -9,6 +9,7 @@ use super::flights::{Flight, Flights};
 use super::open::Open;
 use super::ordered::Syncing;
 use super::reading::Reading;
+use super::tail::Tail;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::metrics::end_to_end::Window;
@@ -70,6 +71,8 @@ pub struct Channel {
 
     requeue_count: u64,
     timeout_count: u64,
+    /// Messages that an ephemeral channel did not wait for.
+    dropped_count: u64,
     end_to_end: Option<Box<Window>>,
 }
 
@@ -102,6 +105,7 @@ impl Channel {
             clients: Clients::default(),
             requeue_count: 0,
             timeout_count: 0,
+            dropped_count: 0,
             end_to_end: options.end_to_end.map(|length| Box::new(Window::new(length, Ticks::default()))),
         }
     }
@@ -427,6 +431,7 @@ impl Channel {
             message_count: u64::try_from(end.count - self.began).unwrap_or(0),
             requeue_count: self.requeue_count,
             timeout_count: self.timeout_count,
+            dropped_count: self.dropped_count,
             paused: self.paused,
             full_bytes: self.is_full(end).then(|| self.open_bytes() as u64),
             end_to_end: self.end_to_end.as_ref().map(|window| window.sample()),
@@ -439,6 +444,26 @@ impl Channel {
     /// The log is read no further while open messages take `bytes` and more. What waits still goes out.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
+    }
+
+    /// More messages wait for a delivery than an ephemeral channel keeps, and none of them is being read for a client.
+    pub fn has_old(&self, tail: &Tail, end: Position) -> bool {
+        self.name.is_ephemeral()
+            && !self.awaits_read
+            && !self.is_syncing()
+            && self.reading.is_before(end)
+            && self.depth(end) > tail.kept()
+    }
+
+    /// Drops the oldest unread ones of them. What clients gave back stays. The number of dropped messages.
+    pub fn drop_old(&mut self, tail: &Tail, end: Position) -> u64 {
+        if !self.has_old(tail, end) {
+            return 0;
+        }
+        let num = (self.depth(end) - tail.kept()).min(self.reading.unread(end));
+        self.reading.skip(num, tail);
+        self.dropped_count += num;
+        num
     }
 
     /// The log may be read on. A few open messages are always allowed: what is in memory already has room for them.

@@ -21,7 +21,8 @@
 //! follows from the open entries, which are linked by id, and the read position (`cursor`). What the log lost (damage,
 //! retention, a gap in the ids) counts as confirmed once the read position meets it.
 //!
-//! Nothing bounds how many messages are open but memory: [`Channel::set_room`].
+//! Nothing bounds how many messages are open but memory: [`Channel::set_room`]. Of those that wait for a delivery an ephemeral channel
+//! drops what is too much, the oldest of the log first ([`Channel::drop_old`]).
 
 mod arena;
 mod backlog;
@@ -54,12 +55,16 @@ mod range_tests;
 mod ranges;
 mod reading;
 mod runs;
+mod tail;
+#[cfg(test)]
+mod tail_tests;
 #[cfg(test)]
 mod tests;
 
 pub use copies::Copy;
 pub use forward::ForwardPolicy;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
+pub use tail::Tail;
 
 use crate::base::{LogId, SubId};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Message};

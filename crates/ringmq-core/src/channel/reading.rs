@@ -3,6 +3,7 @@
 
 use super::cursor::Restored;
 use super::open::{Fresh, Open};
+use super::tail::Tail;
 use crate::base::{LogId, Position};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 use crate::format::cursor::{Handed, Interval};
@@ -91,6 +92,12 @@ impl Reading {
     /// `interval`, of which nothing was read, counts as confirmed.
     pub(super) fn restore(&mut self, interval: Interval) {
         self.restored.insert(interval);
+        self.skip_restored();
+    }
+
+    /// The next `num` messages are not read.
+    pub(super) fn skip(&mut self, num: u64, tail: &Tail) {
+        self.next = tail.place(self.next, self.next.count + num as i64);
         self.skip_restored();
     }
 

@@ -169,7 +169,7 @@ mod tests {
             ("snappy = \"maybe\"", "snappy = \"maybe\": must be true, false"),
             ("snappy = 1", "snappy = 1: must be true or false"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
-            ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),
+            ("sync_every = 1\nsync-every = 1", "`sync-every` and `sync_every` are the same setting"),
             ("[topics.a]\nretention = \"1s\"\nretention_ms = 5", "[topics.a]: `retention` and `retention_ms` are the same"),
             ("log_level = \"loud\"", "must be one of trace, debug"),
             ("a = ", "not valid TOML"),
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn what_only_nsqd_needs_is_said_to_have_no_effect() {
         let mut settings = Settings::default();
-        let notes = apply("mem_queue_size = 10", &mut settings).unwrap();
-        assert!(notes[0].starts_with("mem-queue-size: "), "{notes:?}");
+        let notes = apply("sync_every = 10", &mut settings).unwrap();
+        assert!(notes[0].starts_with("sync-every: "), "{notes:?}");
     }
 }

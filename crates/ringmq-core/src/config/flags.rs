@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_flag_that_only_nsqd_needs_is_taken_and_named() {
-        let asked = asked(&["-mem-queue-size=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
+        let asked = asked(&["-sync-every=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
         assert_eq!(asked.without_effect.len(), 2, "{:?}", asked.without_effect);
         assert_eq!(asked.settings.max_rdy_count, 5);
     }

@@ -103,6 +103,9 @@ settings! {
             "Topics that the node creates on demand, 0 for no limit; further ones are refused";
         max_channels_per_topic: u64 = 10_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
             "Channels of a topic, 0 for the most possible (65536); further ones are refused";
+        mem_queue_size: u64 = 10_000, Unit::Count, 0, 1_000_000_000_000, "mem-queue-size",
+            "Messages that wait in an ephemeral channel, for each partition; of more the oldest are dropped. A durable channel has no such \
+             bound";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
             "Lowest level of logged lines: debug, info, warn, error or fatal. SIGHUP reads the file's value again";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
@@ -321,7 +324,6 @@ const LOG_LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "fatal"
 
 /// Settings of nsqd that name something RingMQ does not have. They are accepted and named in the log.
 pub static IGNORED: &[(&str, &str)] = &[
-    ("mem-queue-size", "every message is in the log, and what is recent is read from memory (tail-cache-bytes)"),
     ("sync-every", "every acknowledged message is synced"),
     ("sync-timeout", "every acknowledged message is synced"),
     ("queue-scan-selection-count", "timeouts are exact, there is no scan"),

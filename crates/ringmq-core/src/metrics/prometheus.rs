@@ -214,7 +214,7 @@ impl Page {
                 self.labelled(name, format_args!("topic=\"{topic}\""), value(sum));
             }
         }
-        let rows: [Row<ChannelStats, u64>; 9] = [
+        let rows: [Row<ChannelStats, u64>; 10] = [
             ("ringmq_channel_messages_total", "counter", "Messages that the channel got to deliver since it began.", |c| {
                 c.message_count
             }),
@@ -224,6 +224,9 @@ impl Page {
             ("ringmq_channel_requeued_total", "counter", "Messages that consumers gave back with REQ.", |c| c.requeue_count),
             ("ringmq_channel_timed_out_total", "counter", "Messages that came back since their timeout passed.", |c| {
                 c.timeout_count
+            }),
+            ("ringmq_channel_dropped_total", "counter", "Messages that an ephemeral channel dropped: mem-queue-size.", |c| {
+                c.dropped_count
             }),
             ("ringmq_channel_clients", "gauge", "Clients that are subscribed to the channel.", |c| c.client_count),
             ("ringmq_channel_paused", "gauge", "1 while the channel is paused, else 0.", |c| c.paused.into()),

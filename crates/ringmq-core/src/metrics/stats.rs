@@ -131,6 +131,8 @@ pub struct ChannelStats {
     pub message_count: u64,
     pub requeue_count: u64,
     pub timeout_count: u64,
+    /// Messages that an ephemeral channel dropped, since it had more to deliver than it may keep.
+    pub dropped_count: u64,
     pub paused: bool,
     /// Bytes of its open messages, when they keep it from reading on.
     pub full_bytes: Option<u64>,
@@ -150,6 +152,7 @@ impl ChannelStats {
         self.message_count += part.message_count;
         self.requeue_count += part.requeue_count;
         self.timeout_count += part.timeout_count;
+        self.dropped_count += part.dropped_count;
         self.paused |= part.paused;
         if let Some(bytes) = part.full_bytes {
             *self.full_bytes.get_or_insert(0) += bytes;

@@ -224,7 +224,8 @@ impl Engine {
     /// The oldest message that a new channel may have. What stands behind the lowest such place of all that may lead is removed by
     /// no replica, so each has what a channel that begins here needs, whoever leads next.
     pub fn oldest(&self, idx: PartitionIdx) -> Position {
-        std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset)
+        let collected_from = self.partitions.get(idx).collected_from(self.store.collect_start(idx));
+        std::cmp::max_by_key(collected_from, self.store.start(idx), |p| p.offset)
     }
 
     /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. While the

@@ -84,7 +84,7 @@ impl Engine {
         let name = self.partitions.remove_channel(key);
         self.timers.remove(Timer::Channel(key));
         if name.is_topic_pause() {
-            self.partitions.wake_all(idx);
+            self.wake_all(idx);
         } else {
             self.outbox.catalog().unlist_channel(self.partitions.get(idx), &name);
         }
@@ -316,6 +316,13 @@ impl Engine {
             self.timers.at_most(Timer::Fins, Some(now.ticks + wait));
         }
         self.partitions.agenda.put_back_fins(fins);
+    }
+
+    /// Consumers may see more of the log.
+    pub(super) fn wake_all(&mut self, idx: PartitionIdx) {
+        if self.partitions.wake_all(idx) {
+            self.update_low_water(idx);
+        }
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {

@@ -74,7 +74,7 @@ impl Engine {
         Engine {
             counters: Counters::default(),
             copies: Copies::new(&settings),
-            partitions: Partitions::new(settings.channel_memory),
+            partitions: Partitions::new(settings.channel_memory, settings.mem_queue_size),
             waiting: Waiting::new(&settings),
             core,
             cores,
@@ -177,7 +177,7 @@ impl Engine {
                 Some(replica) => {
                     replica.on_local_durable(end);
                     self.answer_publishers(p, tickets_upto);
-                    self.partitions.wake_all(p);
+                    self.wake_all(p);
                 }
                 None => self.member_durable(now, p, end, tickets_upto),
             },
@@ -213,7 +213,7 @@ impl Engine {
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
-                self.partitions.wake_all(p);
+                self.wake_all(p);
                 self.read_offsets(now, p);
             }
             Notice::Room => {

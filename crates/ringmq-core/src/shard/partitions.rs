@@ -7,7 +7,7 @@ mod room;
 use super::cursors::CursorRequest;
 use super::replication::{Origin, Seat};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
-use crate::channel::Channel;
+use crate::channel::{Channel, Tail};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
 use crate::replica::Replica;
@@ -18,6 +18,7 @@ use room::OpenMemory;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A channel on this core, for timers and ready lists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -77,6 +78,8 @@ pub struct ChannelState {
     open_bytes: usize,
     /// Earliest time of the next log line about full memory.
     tell_full_at: Ticks,
+    /// Earliest time of the next log line about dropped messages.
+    tell_dropped_at: Ticks,
     /// No copy is tried before: the last one was refused.
     pub copies_at: Ticks,
     pub subs: Vec<SubId>,
@@ -96,6 +99,7 @@ impl ChannelState {
             owed: HashMap::new(),
             open_bytes: 0,
             tell_full_at: Ticks::default(),
+            tell_dropped_at: Ticks::default(),
             copies_at: Ticks::default(),
             subs: vec![],
         }
@@ -148,6 +152,8 @@ pub struct Partition {
     /// Waiting publishers in order, each with the time since when.
     pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
     pub message_bytes: u64,
+    /// What is kept for ephemeral channels, while there are any, or for an ephemeral topic's first one.
+    tail: Option<Box<Tail>>,
     pub low_water_stale: bool,
     /// A channel that comes to be has this generation: higher than that of any which was deleted.
     pub generation_floor: u64,
@@ -173,6 +179,7 @@ impl Partition {
             pause: None,
             publishers: VecDeque::new(),
             message_bytes: 0,
+            tail: None,
             low_water_stale: true,
             generation_floor: 0,
         }
@@ -268,11 +275,60 @@ impl Partition {
     }
 
     /// Everything before it is confirmed by every channel, and is none's that begins where the topic was paused.
+    /// An ephemeral channel needs nothing of what lies before the floor of the [`Tail`], even where it has it in flight.
     pub fn low_water(&self, collect_start: Position) -> Position {
-        let confirmed = self.channels.iter().map(|(_, c)| c.machine.confirmed());
+        let floor = self.floor();
+        let needed = self.channels.iter().map(|(_, c)| match c.name.is_ephemeral() {
+            true => later(c.machine.confirmed(), floor),
+            false => c.machine.confirmed(),
+        });
+        let collect_start = self.collected_from(collect_start);
         let collected = (!self.has_channels()).then_some(collect_start);
-        confirmed.chain(collected).min_by_key(|p| p.offset).unwrap_or(collect_start)
+        needed.chain(collected).min_by_key(|p| p.offset).unwrap_or(collect_start)
     }
+
+    /// Where the topic's next first channel begins: an ephemeral topic keeps no more than an ephemeral channel.
+    pub fn collected_from(&self, collect_start: Position) -> Position {
+        let floor = self.floor().filter(|_| self.topic.name.is_ephemeral());
+        later(collect_start, floor)
+    }
+
+    fn floor(&self) -> Option<Position> {
+        self.tail.as_ref()?.floor(self.flows_to())
+    }
+
+    fn keep_tail(&mut self, kept: u64) {
+        let end = self.flows_to();
+        self.tail.get_or_insert_with(|| Box::new(Tail::new(kept, end)));
+    }
+
+    /// An ephemeral channel is gone.
+    fn forget_tail(&mut self) {
+        let is_needed = self.topic.name.is_ephemeral() || self.channels.iter().any(|(_, c)| c.name.is_ephemeral());
+        self.tail.take_if(|_| !is_needed);
+    }
+
+    /// The channel drops what it may not keep. The log has a line about it, at most once in [`TOLD_EVERY`].
+    fn drop_old(&mut self, now: Now, channel: u32) {
+        let end = self.flows_to();
+        let Partition { topic, dir, channels, tail: Some(tail), .. } = self else { return };
+        let Some(c) = channels.get_mut(channel as usize) else { return };
+        let dropped = c.machine.drop_old(tail, end);
+        if dropped > 0 && c.tell_dropped_at <= now.ticks {
+            c.tell_dropped_at = now.ticks + TOLD_EVERY;
+            tracing::warn!(
+                topic = %topic.name, partition = %dir.partition, channel = %c.name, dropped, mem_queue_size = tail.kept(),
+                "the ephemeral channel has more messages than it may keep, and drops the oldest"
+            );
+        }
+    }
+}
+
+/// Between two lines of the log about one channel.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+fn later(at: Position, floor: Option<Position>) -> Position {
+    floor.filter(|floor| floor.offset > at.offset).unwrap_or(at)
 }
 
 const KNOWN: &str = "an index that the store knows has a partition";
@@ -289,22 +345,29 @@ pub struct Partitions {
     clients: IdMap<(SubId, PartitionId), ChannelKey>,
     pub(super) agenda: Agenda,
     open_memory: OpenMemory,
+    /// Messages that a partition keeps for its ephemeral channels.
+    ephemeral_max: u64,
 }
 
 impl Partitions {
-    /// No partitions yet; the open messages of all channels may take so many bytes.
-    pub fn new(channel_memory: u64) -> Self {
+    /// No partitions yet; the open messages of all channels may take so many bytes, and a partition keeps so many messages for ephemeral
+    /// channels.
+    pub fn new(channel_memory: u64, ephemeral_max: u64) -> Self {
         Partitions {
             slots: vec![],
             by_dir: HashMap::new(),
             clients: IdMap::default(),
             agenda: Agenda::default(),
             open_memory: OpenMemory::new(channel_memory),
+            ephemeral_max,
         }
     }
 
-    pub fn insert(&mut self, idx: PartitionIdx, partition: Partition) {
+    pub fn insert(&mut self, idx: PartitionIdx, mut partition: Partition) {
         let i = idx.0 as usize;
+        if partition.topic.name.is_ephemeral() {
+            partition.keep_tail(self.ephemeral_max);
+        }
         if self.slots.len() <= i {
             self.slots.resize_with(i + 1, || None);
         }
@@ -379,8 +442,12 @@ impl Partitions {
 
     /// A channel comes to the partition, or the mark of a pause.
     pub fn add_channel(&mut self, idx: PartitionIdx, name: ChannelName, machine: Channel) -> u32 {
+        let ephemeral_max = self.ephemeral_max;
         let partition = self.get_mut(idx);
         let is_pause = name.is_topic_pause();
+        if name.is_ephemeral() {
+            partition.keep_tail(ephemeral_max);
+        }
         partition.low_water_stale = true;
         let place = partition.channels.insert(ChannelState::new(name, machine)) as u32;
         if is_pause {
@@ -397,6 +464,9 @@ impl Partitions {
         if partition.pause == Some(key.channel) {
             partition.pause = None;
         }
+        if gone.name.is_ephemeral() {
+            partition.forget_tail();
+        }
         self.open_memory.forget(key, gone.open_bytes);
         self.agenda.forget(key);
         gone.name
@@ -411,14 +481,19 @@ impl Partitions {
         }
     }
 
-    /// The partition's channels may have something to deliver, or to copy.
-    pub fn wake_all(&mut self, idx: PartitionIdx) {
+    /// The partition's channels may have something to deliver, to copy or to drop. Whether the low water may have moved.
+    pub(super) fn wake_all(&mut self, idx: PartitionIdx) -> bool {
         let partition = self.slots[idx.0 as usize].as_mut().expect(KNOWN);
-        for (i, channel) in partition.channels.iter_mut() {
-            if !channel.subs.is_empty() || channel.machine.wants_copies() {
+        let end = partition.flows_to();
+        partition.low_water_stale |= partition.tail.as_mut().is_some_and(|tail| tail.reach(end));
+        let Partition { channels, tail, low_water_stale, .. } = partition;
+        for (i, channel) in channels.iter_mut() {
+            let has_old = || tail.as_ref().is_some_and(|tail| channel.machine.has_old(tail, end));
+            if !channel.subs.is_empty() || channel.machine.wants_copies() || has_old() {
                 self.agenda.wake(ChannelKey { partition: idx.0, channel: i as u32 }, channel);
             }
         }
+        *low_water_stale && tail.is_some()
     }
 
     /// FINs of the channel wait for the journal. True: they are the only ones.
@@ -437,8 +512,12 @@ impl Partitions {
         Some(c)
     }
 
-    /// Counts what is open after the channel's turn, and tells the log if that fills its memory.
+    /// Drops what an ephemeral channel may not keep, counts what is open after the channel's turn, and tells the log if that fills its
+    /// memory.
     pub fn end_turn(&mut self, now: Now, key: ChannelKey) {
+        if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
+            partition.drop_old(now, key.channel);
+        }
         self.count_open(key);
         if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
             self.open_memory.tell_held(now, partition, key);

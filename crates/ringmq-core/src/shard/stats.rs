@@ -48,7 +48,7 @@ impl Shard {
                 .filter(|(_, c)| channel.is_none_or(|name| *name == c.name))
                 .map(|(_, c)| c.machine.stats(flows_to, clients))
                 .collect();
-            let own_from = if p.has_channels() { flows_to } else { e.store.collect_start(idx) };
+            let own_from = if p.has_channels() { flows_to } else { p.collected_from(e.store.collect_start(idx)) };
             stats.partitions.push(PartitionStats {
                 topic: p.topic.name.to_string(),
                 partition: p.dir.partition.0,

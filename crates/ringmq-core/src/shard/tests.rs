@@ -11,6 +11,7 @@ use std::time::Duration;
 
 mod catalog;
 mod delays;
+mod ephemeral;
 mod firsts;
 mod gaps;
 mod ids;

@@ -65,7 +65,7 @@ impl Engine {
                 p.low_water_stale = true;
                 self.update_low_water(idx);
                 self.store.look_at_retention(idx);
-                self.partitions.wake_all(idx);
+                self.wake_all(idx);
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
             Effect::Propose { version, isr } => self.outbox.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
@@ -170,7 +170,7 @@ impl Engine {
         if !is_leader {
             return;
         }
-        self.partitions.wake_all(idx);
+        self.wake_all(idx);
         self.count_uncommitted(idx);
         let is_free = self.cluster.as_ref().is_some_and(|c| c.uncommitted <= self.settings.max_pub_waiting_size / 2);
         if is_free && self.waiting.is_any_here() {

@@ -101,7 +101,7 @@ impl Engine {
         for idx in self.members() {
             self.tell_member(now, idx, Event::Lease { until });
             if before <= now.ticks {
-                self.partitions.wake_all(idx);
+                self.wake_all(idx);
             }
         }
     }
