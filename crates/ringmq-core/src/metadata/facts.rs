@@ -16,18 +16,21 @@ pub struct Told {
     session: Option<u64>,
     /// Sessions of this node up to this one are over.
     ended: u64,
+    /// Whether this process has been registered. Before that its cores hear of no other node, so they have no link: another process may
+    /// be this node.
+    was_registered: bool,
     topics: BTreeMap<TopicId, TopicRef>,
 }
 
 impl Told {
     pub fn new(me: NodeId) -> Told {
-        Told { me, session: None, ended: 0, topics: BTreeMap::new() }
+        Told { me, session: None, ended: 0, was_registered: false, topics: BTreeMap::new() }
     }
 
     /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
     pub fn facts(&mut self, view: &View, changed: &Changed, out: &mut Vec<Fact>) {
         let keys = &changed.keys;
-        if keys.iter().any(|key| matches!(key, Key::Member(_))) {
+        if self.was_registered && keys.iter().any(|key| matches!(key, Key::Member(_))) {
             out.push(Fact::Nodes(nodes(view)));
         }
         for key in keys {
@@ -77,6 +80,9 @@ impl Told {
         }
         self.ended = self.ended.max(self.session.unwrap_or(0)).max(session.map_or(0, |s| s.saturating_sub(1)));
         self.session = session;
+        if session.is_some() && !std::mem::replace(&mut self.was_registered, true) {
+            out.push(Fact::Nodes(nodes(view)));
+        }
         let mine = view.replicas_of(self.me).filter(|(topic, number)| {
             let leader = view.partition(*topic, *number).and_then(|e| e.value.leader);
             leader.is_some_and(|l| l.node == self.me)
@@ -191,7 +197,7 @@ mod tests {
 
     fn membership(facts: &[Fact]) -> &Membership {
         match facts {
-            [Fact::Partition { membership, .. }] => membership,
+            [Fact::Partition { membership, .. }] | [Fact::Nodes(_), Fact::Partition { membership, .. }] => membership,
             other => panic!("one partition: {other:?}"),
         }
     }
@@ -305,11 +311,29 @@ mod tests {
     #[test]
     fn a_node_is_known_while_its_lease_is_over() {
         let mut rig = Rig::new();
+        rig.told.enter(&rig.view, Some(1), &mut vec![]);
         let member = MemberRecord { name: "a".into(), peer_address: "a:1".into(), ..Default::default() };
         let facts = rig.put(Key::Member(n(3)), encode(&member));
         assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 1 && *nodes[0].name == *"a"));
         let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         assert!(rig.put(Key::Node(n(3)), encode(&node)).is_empty());
         assert!(rig.delete(Key::Node(n(3))).is_empty());
+    }
+    /// Until then another process may be this node: what this one confirmed would count as that one's.
+    #[test]
+    fn no_other_node_is_known_before_this_process_is_registered_and_each_one_after_that() {
+        let mut rig = Rig::new();
+        let member = |name: &str| encode(&MemberRecord { name: name.into(), peer_address: "a:1".into(), ..Default::default() });
+        assert!(rig.put(Key::Member(n(3)), member("c")).is_empty());
+        let enter = |rig: &mut Rig, session| {
+            let mut out = vec![];
+            rig.told.enter(&rig.view, session, &mut out);
+            out
+        };
+        let facts = enter(&mut rig, Some(2));
+        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 1 && *nodes[0].name == *"c"), "{facts:?}");
+        assert!(enter(&mut rig, None).is_empty());
+        assert!(matches!(&rig.put(Key::Member(n(4)), member("d"))[..], [Fact::Nodes(nodes)] if nodes.len() == 2));
+        assert!(enter(&mut rig, Some(9)).is_empty(), "they are known");
     }
 }
