@@ -102,6 +102,8 @@ struct Driver<S> {
     trouble: String,
     /// The last line of the log, and when.
     said: Option<(String, Instant)>,
+    /// What the data path remembers is in the file.
+    is_written: bool,
     is_over: bool,
 }
 
@@ -119,6 +121,7 @@ pub async fn run(store: impl Store + 'static, place: Place, hub: Arc<Hub>, mut t
         tokens: 0,
         trouble: "etcd was not read yet".into(),
         said: None,
+        is_written: true,
         is_over: false,
     };
     driver.step([Event::Tick]);
@@ -182,6 +185,7 @@ impl<S: Store + 'static> Driver<S> {
             self.agent.step((self.place.now)(), event, &mut effects);
         }
         let mut facts = vec![];
+        let mut remembered = None;
         for effect in effects {
             match effect {
                 Effect::Send { token, request } => {
@@ -194,7 +198,8 @@ impl<S: Store + 'static> Driver<S> {
                 Effect::Probe { node, address } => self.probe(node, address),
                 Effect::Watch { from } => self.watch(from),
                 Effect::Fact(fact) => facts.push(fact),
-                Effect::Remember { cluster, seen } => self.remember(cluster, seen),
+                // The newest one of the step. Nothing of it goes out before its end: tasks run when this one waits.
+                Effect::Remember { cluster, seen } => remembered = Some((cluster, seen)),
                 Effect::Admin { token, result } => facts.extend(self.done(token, result)),
                 Effect::Refuse(error) => {
                     self.trouble = error.to_string();
@@ -204,6 +209,12 @@ impl<S: Store + 'static> Driver<S> {
                 Effect::Stopped => self.is_over = true,
             }
         }
+        if let Some((cluster, seen)) = remembered {
+            let memory = &mut self.place.memory;
+            (memory.id, memory.revision) = (cluster, memory.revision.max(seen));
+            self.is_written = false;
+        }
+        self.write_memory();
         self.hub.tell(&facts);
         self.hub.set_condition(match self.agent.session() {
             Some(_) => self.agent.trouble((self.place.now)()).map_or(Ok(()), Err),
@@ -284,11 +295,13 @@ impl<S: Store + 'static> Driver<S> {
         self.watch = Some(task.abort_handle());
     }
 
-    fn remember(&mut self, cluster: [u8; 16], seen: u64) {
-        let memory = &mut self.place.memory;
-        (memory.id, memory.revision) = (cluster, memory.revision.max(seen));
-        if let Err(error) = memory.write(&self.place.data) {
-            tracing::error!("the newest revision of etcd is not stored: {error}");
+    fn write_memory(&mut self) {
+        if self.is_written {
+            return;
+        }
+        match self.place.memory.write(&self.place.data) {
+            Ok(()) => self.is_written = true,
+            Err(error) => self.say(tracing::Level::ERROR, format!("the newest revision of etcd is not stored: {error}")),
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::Ports;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -148,6 +148,27 @@ impl Member {
         self.wait_healthy();
     }
 
+    /// Keeps the data of now for [`Self::go_back`].
+    pub fn back_up(&mut self) {
+        self.kill();
+        self.copy_data("data", "backup");
+        self.spawn();
+        self.wait_healthy();
+    }
+
+    /// Comes back with the data of the backup, as somebody who restored it.
+    pub fn go_back(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.folder.path().join("data")).expect("it is ours");
+        self.copy_data("backup", "data");
+        self.spawn();
+        self.wait_healthy();
+    }
+
+    fn copy_data(&self, from: &str, to: &str) {
+        copy_folder(&self.folder.path().join(from), &self.folder.path().join(to));
+    }
+
     fn log_path(&self) -> PathBuf {
         self.folder.path().join("log")
     }
@@ -160,5 +181,15 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+pub fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("the folder is writable");
+    for entry in std::fs::read_dir(from).expect("it is there").map(|entry| entry.expect("it is read")) {
+        match entry.file_type().expect("it has one").is_dir() {
+            true => copy_folder(&entry.path(), &to.join(entry.file_name())),
+            false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).expect("it is copied")),
+        }
     }
 }

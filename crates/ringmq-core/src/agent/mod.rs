@@ -114,7 +114,7 @@ pub enum Effect {
     },
     /// For every core, in this order.
     Fact(Fact),
-    /// The data path belongs to this cluster, whose store was seen up to this revision. Durable before the next effect is carried.
+    /// The data path belongs to this cluster, whose store was seen up to this revision. Durable before a later effect is carried.
     Remember {
         cluster: [u8; 16],
         seen: u64,
@@ -233,8 +233,13 @@ pub struct Agent {
     is_campaigning: bool,
     /// Not before this.
     campaign_at: Ticks,
+    /// Revision that the data path remembers, and when the next one is due if the cores are told nothing.
+    remembered: u64,
+    remember_at: Ticks,
 }
 
+/// Revisions that the cores heard nothing of are remembered this often.
+const REMEMBER_EVERY: Duration = Duration::from_secs(10);
 /// A pause of who lost the office and lives on.
 const DEPOSED: Duration = Duration::from_secs(1);
 /// A pause before what failed is tried again.
@@ -261,6 +266,8 @@ impl Agent {
             list_at: Some(Ticks(0)),
             is_campaigning: false,
             campaign_at: Ticks(0),
+            remembered: options.seen,
+            remember_at: Ticks(0),
             options,
         }
     }
@@ -334,7 +341,8 @@ impl Agent {
         let campaign = self.may_campaign().then_some(self.campaign_at);
         let value = self.is_value_old().then_some(self.session.value_at());
         let look = self.session.live().and_then(|_| self.leaderless.deadline(&self.view));
-        let others = [self.session.deadline(), self.hints.deadline()];
+        let remember = (self.view.newest() > self.remembered).then_some(self.remember_at);
+        let others = [remember, self.session.deadline(), self.hints.deadline()];
         [late, again, list, plan, campaign, value, look].into_iter().chain(others).flatten().min()
     }
 
@@ -441,6 +449,9 @@ impl Agent {
             self.list_at = None;
             self.send(now, Purpose::List { seen: self.view.seen() }, Request::List, out);
         }
+        if now >= self.remember_at {
+            self.remember(now, out);
+        }
         self.go_on_session(now, out);
         self.tell_doubts(now, out);
         self.go_on_hints(now, out);
@@ -465,18 +476,20 @@ impl Agent {
                 self.list_at = Some(now + self.options.patience);
                 return out.push(Effect::Refuse(error.into()));
             }
-            Ok(changed) => self.changed(now, &changed, out),
+            Ok(changed) => {
+                self.options.cluster = self.view.cluster_id().or(self.options.cluster);
+                self.changed(now, &changed, out);
+            }
         }
-        let Some(cluster) = self.view.cluster_id() else {
+        if self.view.cluster_id().is_none() {
             // The first node of the cluster gives it its id.
             let key = self.view.layout().key(&Key::Id);
             let value = encode(&ClusterRecord { id: self.options.fresh_id });
             let compares = vec![Compare::CreateRevision { key: key.clone(), is: 0 }];
             let txn = Txn { compares, then: vec![Op::Put { key, value, lease: None }], otherwise: vec![] };
             return self.send(now, Purpose::Init, Request::Txn(txn), out);
-        };
-        self.options.cluster = Some(cluster);
-        out.push(Effect::Remember { cluster, seen: self.view.seen() });
+        }
+        self.remember(now, out);
         out.push(Effect::Watch { from: self.view.read() + 1 });
         self.confirm(now, out);
     }
@@ -485,10 +498,26 @@ impl Agent {
         out.extend(changed.unreadable.iter().cloned().map(|u| Effect::Say(Note::Unreadable(u))));
         let mut facts = vec![];
         self.told.facts(&self.view, changed, &mut facts);
-        out.extend(facts.into_iter().map(Effect::Fact));
+        self.tell(now, facts, out);
         self.controller.observe(now, &self.view, changed);
         if changed.keys.contains(&Key::Node(self.options.me)) {
             self.see_own_key(now, out);
+        }
+    }
+
+    /// A node acts upon what its cores hear of topics and partitions, so the data path remembers the revision first.
+    fn tell(&mut self, now: Ticks, facts: Vec<Fact>, out: &mut Vec<Effect>) {
+        if facts.iter().any(|fact| !matches!(fact, Fact::Nodes(_) | Fact::Read { .. })) {
+            self.remember(now, out);
+        }
+        out.extend(facts.into_iter().map(Effect::Fact));
+    }
+
+    fn remember(&mut self, now: Ticks, out: &mut Vec<Effect>) {
+        let seen = self.view.newest();
+        if let Some(cluster) = self.options.cluster.filter(|_| seen > self.remembered) {
+            (self.remembered, self.remember_at) = (seen, now + REMEMBER_EVERY);
+            out.push(Effect::Remember { cluster, seen });
         }
     }
 

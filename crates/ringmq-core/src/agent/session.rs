@@ -158,16 +158,16 @@ impl Agent {
             out.push(Effect::Say(Note::SessionOver { session }));
             self.pending.retain(|_, p| !matches!(p.purpose, Purpose::Renew));
             self.session.lease = None;
-            self.tell_session(None, out);
+            self.tell_session(now, None, out);
             self.session.phase = Phase::Reading;
             self.list_soon(now);
         }
     }
 
-    fn tell_session(&mut self, session: Option<u64>, out: &mut Vec<Effect>) {
+    fn tell_session(&mut self, now: Ticks, session: Option<u64>, out: &mut Vec<Effect>) {
         let mut facts = vec![];
         self.told.enter(&self.view, session, &mut facts);
-        out.extend(facts.into_iter().map(Effect::Fact));
+        self.tell(now, facts, out);
     }
 
     // ---- the way into a session
@@ -287,7 +287,7 @@ impl Agent {
         self.session.phase = Phase::Live { session, renew_at: now + self.session.ttl / RENEWALS, is_renewing: false };
         self.session.read = self.view.read();
         out.push(Effect::Say(Note::Registered { session }));
-        self.tell_session(Some(session), out);
+        self.tell_session(now, Some(session), out);
         self.tell_lease(out);
     }
 
@@ -359,6 +359,7 @@ impl Agent {
 
     /// The node serves nothing any more: its lease is given back, so that others lead at once.
     pub(super) fn stop(&mut self, now: Ticks, out: &mut Vec<Effect>) {
+        self.remember(now, out);
         self.pending.clear();
         self.again.clear();
         self.list_at = None;

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 mod asks;
 mod copies;
+mod store;
 
 const MS: u64 = 1_000_000;
 const TTL: Duration = Duration::from_secs(3);
@@ -26,6 +27,8 @@ struct Core {
     gone: BTreeSet<TopicId>,
     /// Versions of the metadata by which replicas may leave.
     may_leave: Vec<u64>,
+    /// Number of nodes that it has or takes links with.
+    nodes: usize,
     /// Partitions that the node resigned in an epoch, and for whom: it serves nothing of them in that epoch.
     resigned: BTreeMap<(TopicId, u16), (u64, Option<NodeId>)>,
 }
@@ -46,6 +49,7 @@ impl Core {
                 self.until = self.until.max(until.0);
             }
             Fact::MayLeave { version, .. } => self.may_leave.push(version),
+            Fact::Nodes(nodes) => self.nodes = nodes.len(),
             Fact::TopicDeleted(topic) => {
                 self.gone.insert(topic.id);
                 self.memberships.retain(|at, _| at.0 != topic.id);
@@ -159,7 +163,12 @@ impl World {
                 }
                 Effect::Probe { node, .. } => self.nodes[n].probes.push(node),
                 Effect::Watch { from } => self.nodes[n].watch = Some(from),
-                Effect::Fact(fact) => self.nodes[n].core.hear(fact),
+                Effect::Fact(fact) => {
+                    if let Fact::Partition { membership, .. } = &fact {
+                        assert!(self.nodes[n].remembered >= membership.version >> 1, "remembered before a core acts upon it");
+                    }
+                    self.nodes[n].core.hear(fact);
+                }
                 Effect::Remember { seen, .. } => self.nodes[n].remembered = seen,
                 Effect::Admin { result, .. } => self.nodes[n].admin.push(result),
                 Effect::Refuse(error) => self.nodes[n].refused.push(error),
@@ -517,8 +526,10 @@ fn a_copied_data_path_is_refused() {
     let mut copy = agent(1, 9, 0, None);
     copy.options.record.machine = "elsewhere".into();
     world.nodes[2].agent = copy;
+    world.nodes[2].core = Core::default();
     world.nodes[2].starts += 1;
     world.run(TTL.as_millis() as u64 * 3 + 500);
+    assert!(world.nodes[1].core.nodes == 3 && world.nodes[2].core.nodes == 0, "it has no links: it would confirm as another");
     assert!(matches!(&world.nodes[2].refused[..], [AgentError::IdInUse { .. }]), "{:?}", world.nodes[2].refused);
 }
 

@@ -78,6 +78,8 @@ pub struct View {
     read: u64,
     /// Highest revision up to which a view of the store was whole; a listing below that is not believed.
     seen: u64,
+    /// Highest revision of a change that is in the view; the view may not be whole up to it.
+    newest: u64,
     cluster: Option<Entry<ClusterRecord>>,
     /// Value of `id`, byte by byte: what every write compares.
     cluster_value: Bytes,
@@ -105,6 +107,7 @@ impl View {
             layout,
             read: 0,
             seen,
+            newest: seen,
             cluster: None,
             cluster_value: Bytes::new(),
             controller: None,
@@ -133,6 +136,11 @@ impl View {
 
     pub fn seen(&self) -> u64 {
         self.seen
+    }
+
+    /// Highest revision that the view has anything of. A store that is older than this lost what the node acted upon.
+    pub fn newest(&self) -> u64 {
+        self.newest
     }
 
     pub fn cluster_id(&self) -> Option<[u8; 16]> {
@@ -311,6 +319,7 @@ impl View {
     fn has_read(&mut self, revision: u64) {
         self.read = self.read.max(revision);
         self.seen = self.seen.max(revision);
+        self.newest = self.newest.max(revision);
         let read = self.read;
         self.ahead.retain(|_, at| *at > read);
     }
@@ -324,6 +333,7 @@ impl View {
     fn note(&mut self, key: &Key, revision: u64, changed: &mut Changed) {
         if revision > self.read {
             self.ahead.insert(key.clone(), revision);
+            self.newest = self.newest.max(revision);
         }
         changed.keys.insert(key.clone());
     }

@@ -107,7 +107,13 @@ impl World {
                 Effect::Watch { from } => self.watch(n, from),
                 // No probe has an answer here: who is silent is replaced when its lease is over.
                 Effect::Probe { node, .. } => probes.push(node),
-                Effect::Fact(fact) => facts.push(fact),
+                Effect::Fact(fact) => {
+                    if let Fact::Partition { membership, .. } = &fact {
+                        let remembered = self.nodes[n].remembered.map_or(0, |(_, seen)| seen);
+                        assert!(remembered >= membership.version >> 1, "node{n} acts upon a revision that it does not remember");
+                    }
+                    facts.push(fact);
+                }
                 Effect::Remember { cluster, seen } => {
                     let before = self.nodes[n].remembered.map_or(0, |(_, seen)| seen);
                     self.nodes[n].remembered = Some((cluster, seen.max(before)));
