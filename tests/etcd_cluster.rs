@@ -4,8 +4,8 @@
 mod node;
 
 use node::cluster::{Cluster, Publisher, consume, until};
-use node::etcd::{FAST, Member, copy_folder};
-use node::{Client, Frame, Node};
+use node::etcd::{FAST, Member};
+use node::{Client, Frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -166,55 +166,6 @@ fn a_wiped_etcd_changes_nothing_and_a_data_path_stays_in_its_cluster() {
     cluster.nodes[0].spawn();
     let ended = cluster.nodes[0].wait_ready().expect_err("it does not start");
     assert!(ended.contains("etcd has no key `id` of this cluster"), "{ended}");
-}
-
-/// A backup of etcd from before a failover names replicas as in sync that lack what was acknowledged after it.
-#[test]
-fn an_etcd_from_before_a_failover_is_refused() {
-    let mut etcd = Member::start(&FAST);
-    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
-    let mut publisher = Publisher::new(&cluster, "orders");
-    publisher.publish(20);
-    etcd.back_up();
-    let first = cluster.leader("orders", 0);
-    cluster.nodes[first].kill();
-    publisher.publish(50);
-    let others: Vec<usize> = (0..3).filter(|n| *n != first).collect();
-    others.iter().for_each(|n| cluster.nodes[*n].kill());
-    etcd.go_back();
-    for n in others {
-        cluster.nodes[n].spawn();
-        let ended = cluster.nodes[n].wait_ready().expect_err("it does not start");
-        assert!(ended.contains("etcd went back"), "{ended}");
-    }
-}
-
-/// The process that is registered stands still, so its links are free. What the copy confirmed would count as its own.
-#[test]
-fn a_copy_of_a_data_path_takes_no_part_while_its_origin_is_registered() {
-    let etcd = Member::start(&FAST);
-    let flags = ["--lease-ttl=60s", "--min-isr=1"];
-    let cluster = Cluster::start_with_etcd(&[etcd.url()], &flags);
-    let mut publisher = Publisher::new(&cluster, "orders");
-    publisher.publish(3);
-    cluster.wait_equal(&[0, 1, 2], "orders", 0);
-    let leader = cluster.leader("orders", 0);
-    let origin = (leader + 1) % 3;
-    cluster.nodes[origin].signal(libc::SIGSTOP);
-    let small = ["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB"];
-    let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &[&small[..], &flags[..]].concat());
-    copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
-    copy.spawn();
-    until(|| copy.whole_log().contains("another process is registered as this node"), || copy.log());
-    publisher.publish(20);
-    std::thread::sleep(Duration::from_secs(3));
-    let log = copy.whole_log();
-    assert!(!log.contains("connected to a peer") && !log.contains("role=\"follower\" "), "{log}");
-    copy.kill();
-    cluster.nodes[origin].signal(libc::SIGCONT);
-    publisher.publish(1);
-    cluster.wait_equal(&[0, 1, 2], "orders", 0);
-    consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
 #[test]

@@ -69,6 +69,7 @@ impl Place {
             patience: PATIENCE,
             record,
             member: self.member.clone(),
+            processes: memory.processes.clone(),
             cluster: Some(memory.id),
             seen: memory.revision,
             // Never used: the cluster has an id.
@@ -206,6 +207,10 @@ impl<S: Store + 'static> Driver<S> {
                     self.say(tracing::Level::ERROR, error.to_string());
                 }
                 Effect::Say(note) => self.note(&note),
+                Effect::Registered => {
+                    self.place.memory.processes = vec![self.place.member.process];
+                    self.is_written = false;
+                }
                 Effect::Stopped => self.is_over = true,
             }
         }

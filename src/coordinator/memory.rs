@@ -21,7 +21,13 @@ pub struct Memory {
     pub node: NodeId,
     /// Revision of the store that was seen. The store is never older.
     pub revision: u64,
+    /// Processes of this data path that may be the one that was registered last: the last one that surely was, and those that began
+    /// since. Empty: a version that does not know of them wrote the file.
+    pub processes: Vec<u64>,
 }
+
+/// Processes that began without being registered, at most; the oldest ones go.
+const PROCESSES_MAX: usize = 64;
 
 pub fn files(data: &Path) -> Twice {
     Twice::new(data, NAME)
@@ -41,9 +47,18 @@ impl Memory {
         files(data).write(&self.text())
     }
 
+    /// A process of the data path that begins.
+    pub fn begin(&mut self, process: u64) {
+        if self.processes.len() >= PROCESSES_MAX {
+            self.processes.remove(1);
+        }
+        self.processes.push(process);
+    }
+
     fn text(&self) -> String {
-        let Memory { cluster, id, node, revision } = self;
-        format!("cluster {cluster}\nid {}\nnode {node}\nrevision {revision}\n", NodeId(*id))
+        let Memory { cluster, id, node, revision, processes } = self;
+        let processes: String = processes.iter().map(|number| format!(" {number:016x}")).collect();
+        format!("cluster {cluster}\nid {}\nnode {node}\nrevision {revision}\nprocesses{processes}\n", NodeId(*id))
     }
 
     fn parse(text: &str) -> Option<Memory> {
@@ -52,7 +67,9 @@ impl Memory {
         let cluster = next("cluster")?.to_owned();
         let (id, node) = (parse_id(next("id")?)?, parse_id(next("node")?)?);
         let revision = next("revision")?.parse().ok()?;
-        Some(Memory { cluster, id, node: NodeId(node), revision })
+        let numbers = next("processes").unwrap_or_default().split_whitespace();
+        let processes = numbers.map(|number| u64::from_str_radix(number, 16).ok()).collect::<Option<_>>()?;
+        Some(Memory { cluster, id, node: NodeId(node), revision, processes })
     }
 }
 
@@ -64,7 +81,8 @@ mod tests {
     fn a_damaged_file_costs_nothing_and_two_are_refused() {
         let data = tempfile::tempdir().unwrap();
         assert_eq!(Memory::read(data.path()).unwrap(), None);
-        let memory = |revision| Memory { cluster: "main".into(), id: [7; 16], node: NodeId([9; 16]), revision };
+        let memory =
+            |revision| Memory { cluster: "main".into(), id: [7; 16], node: NodeId([9; 16]), revision, processes: vec![] };
         memory(41).write(data.path()).unwrap();
         let files = files(data.path());
         let older = std::fs::read(&files.paths[0]).unwrap();
@@ -80,5 +98,17 @@ mod tests {
         files.paths.iter().for_each(|path| std::fs::write(path, "").unwrap());
         let refused = Memory::read(data.path()).unwrap_err().to_string();
         assert!(files.paths.iter().all(|path| refused.contains(&*path.display().to_string())), "{refused}");
+    }
+
+    #[test]
+    fn processes_are_kept_from_the_last_registered_one_on() {
+        let data = tempfile::tempdir().unwrap();
+        let older = "cluster main\nid 07070707070707070707070707070707\nnode 09090909090909090909090909090909\nrevision 5\n";
+        let mut memory = Memory::parse(older).unwrap();
+        assert!(memory.processes.is_empty());
+        (1..=100).for_each(|process| memory.begin(process));
+        memory.write(data.path()).unwrap();
+        let read = Memory::read(data.path()).unwrap().unwrap();
+        assert_eq!((read.processes.len(), read.processes[0], read.processes[63]), (PROCESSES_MAX, 1, 100));
     }
 }

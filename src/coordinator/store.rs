@@ -64,6 +64,8 @@ pub struct StoreCoordinator {
     layout: Layout,
     cluster: [u8; 16],
     memory: Option<Memory>,
+    /// Random number of this process.
+    process: u64,
     hub: Arc<Hub>,
     told: UnboundedReceiver<Told>,
 }
@@ -99,9 +101,13 @@ impl StoreCoordinator {
         }
         let found = contact(&options, &layout, memory.as_ref(), random, is_stopping)?;
         let Some(cluster) = found else { return Ok(None) };
+        let (low, high) = random.split_at(8);
+        let half = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        // 0 stands for none.
+        let process = (half(low) ^ half(high)).max(1);
         let (sender, told) = unbounded_channel();
         let hub = Arc::new(Hub::new(sender));
-        Ok(Some(StoreCoordinator { settings: settings.clone(), data, options, layout, cluster, memory, hub, told }))
+        Ok(Some(StoreCoordinator { settings: settings.clone(), data, options, layout, cluster, memory, process, hub, told }))
     }
 
     pub fn hub(&self) -> Arc<Hub> {
@@ -118,8 +124,11 @@ impl StoreCoordinator {
         if let Some(known) = known.as_ref().filter(|known| known.node != me) {
             return Err(CoordinatorError::OtherNode { data: self.data.clone(), known: known.node, found: me });
         }
-        let revision = known.map_or(0, |known| known.revision);
-        let memory = Memory { cluster: self.settings.cluster_name.clone(), id: self.cluster, node: me, revision };
+        let (revision, processes) = known.map_or((0, vec![]), |known| (known.revision, known.processes));
+        let cluster = self.settings.cluster_name.clone();
+        let mut memory = Memory { cluster, id: self.cluster, node: me, revision, processes };
+        // Before it can be registered: who does not find it here is overtaken by it.
+        memory.begin(self.process);
         memory.write(&self.data)?;
         self.memory = Some(memory);
         Ok(())
@@ -131,7 +140,7 @@ impl StoreCoordinator {
         self.hub.set_wake(wake);
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned();
         let place = Place {
-            member: member(&self.settings, cores),
+            member: MemberRecord { process: self.process, ..member(&self.settings, cores) },
             machine,
             generation,
             memory,
@@ -235,6 +244,7 @@ fn member(settings: &Settings, cores: u16) -> MemberRecord {
         capacity: 100,
         cores: cores.into(),
         version: env!("CARGO_PKG_VERSION").into(),
+        process: 0,
     }
 }
 

@@ -35,6 +35,7 @@ fn agent(layout: &Layout) -> Agent {
         patience: Duration::from_secs(5),
         record: NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None },
         member: member(0),
+        processes: vec![],
         cluster: None,
         seen: 0,
         fresh_id: [7; 16],

@@ -53,6 +53,8 @@ pub struct AgentOptions {
     pub patience: Duration,
     pub record: NodeRecord,
     pub member: MemberRecord,
+    /// Processes of the data path that may be the one registered last. Empty: an older version used the data path last.
+    pub processes: Vec<u64>,
     /// The cluster that the data path belongs to. `None`: to none yet.
     pub cluster: Option<[u8; 16]>,
     /// Highest revision of the store that the data path remembers.
@@ -127,6 +129,8 @@ pub enum Effect {
     Refuse(AgentError),
     /// For the log.
     Say(Note),
+    /// This process is registered: no earlier one of the data path will be again.
+    Registered,
     /// The lease is revoked; the thread may end.
     Stopped,
 }
@@ -140,6 +144,11 @@ pub enum AgentError {
          id of its origin: begin with an empty one here, or stop the other process"
     )]
     IdInUse { me: NodeId, machine: String, data_path: String },
+    #[error(
+        "another data path was registered as this node ({me}) after this one, which is a copy of it, or its origin: it may lack \
+         acknowledged messages. Begin with an empty data path here"
+    )]
+    Overtaken { me: NodeId },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -249,7 +258,7 @@ impl Agent {
     pub fn new(options: AgentOptions) -> Agent {
         Agent {
             view: View::new(options.layout.clone(), options.seen),
-            told: Told::new(options.me),
+            told: Told::new(options.me, options.member.process),
             session: Session::default(),
             controller: Controller::new(options.me, ControllerOptions { ttl: options.ttl, ..options.controller.clone() }),
             term: None,

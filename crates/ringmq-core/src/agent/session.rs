@@ -1,6 +1,6 @@
 //! The node's session: registered under a lease, renewed, confirmed after a lapse, given up at the end.
 
-use super::{Agent, AgentError, Effect, Note, Purpose, RETRY};
+use super::{Agent, AgentError, AgentOptions, Effect, Note, Purpose, RETRY};
 use crate::base::{Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::metadata::keys::Key;
@@ -175,6 +175,11 @@ impl Agent {
     fn enter(&mut self, now: Ticks, out: &mut Vec<Effect>) {
         let Some(there) = self.view.node(self.options.me) else {
             self.session.foreign = None;
+            if self.is_overtaken() {
+                out.push(Effect::Refuse(AgentError::Overtaken { me: self.options.me }));
+                self.session.phase = Phase::Entering { not_before: now + self.options.ttl, is_asking: false };
+                return;
+            }
             let ttl = self.options.ttl;
             self.session.phase = Phase::Entering { not_before: now, is_asking: true };
             return self.send(now, Purpose::Grant, Request::Grant { ttl }, out);
@@ -203,12 +208,21 @@ impl Agent {
         self.session.phase = Phase::Entering { not_before: until.max(now + RETRY), is_asking: false };
     }
 
+    /// Whether another data path was registered as this node since this one was: it has what was confirmed since.
+    fn is_overtaken(&self) -> bool {
+        let AgentOptions { me, processes, member, .. } = &self.options;
+        let last = self.view.member(*me).map_or(0, |there| there.value.process);
+        last != 0 && last != member.process && !processes.is_empty() && !processes.contains(&last)
+    }
+
     fn register(&mut self, now: Ticks, lease: LeaseId, out: &mut Vec<Effect>) {
         let (me, layout) = (self.options.me, self.view.layout());
         let (node, member) = (layout.key(&Key::Node(me)), layout.key(&Key::Member(me)));
         let compares = vec![
             Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() },
             Compare::CreateRevision { key: node.clone(), is: 0 },
+            // As it was when this data path was found to be the newest.
+            Compare::ModRevision { key: member.clone(), is: self.view.mod_revision(&Key::Member(me)).unwrap_or(0) },
         ];
         let then = vec![
             Op::Put { key: node.clone(), value: encode(&self.options.record), lease: Some(lease) },
@@ -286,6 +300,8 @@ impl Agent {
     fn registered(&mut self, now: Ticks, session: u64, out: &mut Vec<Effect>) {
         self.session.phase = Phase::Live { session, renew_at: now + self.session.ttl / RENEWALS, is_renewing: false };
         self.session.read = self.view.read();
+        self.options.processes = vec![self.options.member.process];
+        out.push(Effect::Registered);
         out.push(Effect::Say(Note::Registered { session }));
         self.tell_session(now, Some(session), out);
         self.tell_lease(out);

@@ -108,7 +108,14 @@ fn agent(n: usize, start: u64, seen: u64, cluster: Option<[u8; 16]>) -> Agent {
         margin: Duration::from_millis(500),
         patience: Duration::from_secs(1),
         record: NodeRecord { machine: format!("m{n}"), data_path: "/d".into(), start, suspects: Suspects::None },
-        member: MemberRecord { name: format!("n{n}"), zone: format!("z{}", n % 3), capacity: 100, ..Default::default() },
+        member: MemberRecord {
+            name: format!("n{n}"),
+            zone: format!("z{}", n % 3),
+            capacity: 100,
+            process: start,
+            ..Default::default()
+        },
+        processes: (1..=start).collect(),
         cluster,
         seen,
         fresh_id: [7; 16],
@@ -172,7 +179,7 @@ impl World {
                 Effect::Remember { seen, .. } => self.nodes[n].remembered = seen,
                 Effect::Admin { result, .. } => self.nodes[n].admin.push(result),
                 Effect::Refuse(error) => self.nodes[n].refused.push(error),
-                Effect::Say(_) | Effect::Stopped => {}
+                Effect::Registered | Effect::Say(_) | Effect::Stopped => {}
             }
         }
         self.nodes[n].effects = out;

@@ -16,22 +16,27 @@ pub struct Told {
     session: Option<u64>,
     /// Sessions of this node up to this one are over.
     ended: u64,
-    /// Whether this process has been registered. Before that its cores hear of no other node, so they have no link: another process may
-    /// be this node.
-    was_registered: bool,
+    /// Number of this process among those that were registered as this node.
+    process: u64,
+    /// Whether this process has been registered, and no other one since. Otherwise its cores hear of no other node, so they have no
+    /// link: another process may be this node.
+    is_this_node: bool,
     topics: BTreeMap<TopicId, TopicRef>,
 }
 
 impl Told {
-    pub fn new(me: NodeId) -> Told {
-        Told { me, session: None, ended: 0, was_registered: false, topics: BTreeMap::new() }
+    pub fn new(me: NodeId, process: u64) -> Told {
+        Told { me, session: None, ended: 0, process, is_this_node: false, topics: BTreeMap::new() }
     }
 
     /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
     pub fn facts(&mut self, view: &View, changed: &Changed, out: &mut Vec<Fact>) {
         let keys = &changed.keys;
-        if self.was_registered && keys.iter().any(|key| matches!(key, Key::Member(_))) {
-            out.push(Fact::Nodes(nodes(view)));
+        if self.is_this_node && keys.iter().any(|key| matches!(key, Key::Member(_))) {
+            // The own record comes right behind the session, or with it.
+            let last = view.member(self.me).filter(|_| keys.contains(&Key::Member(self.me))).map(|e| e.value.process);
+            self.is_this_node = last.is_none_or(|last| last == self.process);
+            out.push(Fact::Nodes(if self.is_this_node { nodes(view) } else { [].into() }));
         }
         for key in keys {
             if let Key::Gone(id) = key {
@@ -80,7 +85,7 @@ impl Told {
         }
         self.ended = self.ended.max(self.session.unwrap_or(0)).max(session.map_or(0, |s| s.saturating_sub(1)));
         self.session = session;
-        if session.is_some() && !std::mem::replace(&mut self.was_registered, true) {
+        if session.is_some() && !std::mem::replace(&mut self.is_this_node, true) {
             out.push(Fact::Nodes(nodes(view)));
         }
         let mine = view.replicas_of(self.me).filter(|(topic, number)| {
@@ -147,7 +152,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Rig {
-            Rig { view: View::new(Layout::new("c").unwrap(), 0), told: Told::new(n(1)), revision: 0 }
+            Rig { view: View::new(Layout::new("c").unwrap(), 0), told: Told::new(n(1), 7), revision: 0 }
         }
 
         fn put(&mut self, key: Key, value: Bytes) -> Vec<Fact> {
@@ -335,5 +340,10 @@ mod tests {
         assert!(enter(&mut rig, None).is_empty());
         assert!(matches!(&rig.put(Key::Member(n(4)), member("d"))[..], [Fact::Nodes(nodes)] if nodes.len() == 2));
         assert!(enter(&mut rig, Some(9)).is_empty(), "they are known");
+        let own = |process| encode(&MemberRecord { name: "a".into(), process, ..Default::default() });
+        assert!(matches!(&rig.put(Key::Member(n(1)), own(7))[..], [Fact::Nodes(nodes)] if nodes.len() == 3));
+        // Another process is this node from now on.
+        assert!(matches!(&rig.put(Key::Member(n(1)), own(8))[..], [Fact::Nodes(nodes)] if nodes.is_empty()));
+        assert!(rig.put(Key::Member(n(3)), member("c2")).is_empty());
     }
 }

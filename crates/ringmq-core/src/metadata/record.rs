@@ -154,6 +154,10 @@ pub struct MemberRecord {
     pub cores: u32,
     #[serde(default)]
     pub version: String,
+    /// Random number of the process that was registered last, which is written with its session. Only its data path has all that was
+    /// confirmed as this node. 0: an older version wrote the record.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub process: u64,
 }
 
 fn capacity_default() -> u32 {
@@ -455,6 +459,15 @@ mod tests {
         assert_eq!(encode(&load), text);
         assert_eq!(decode(&encode(&load)), Ok(load));
         assert_eq!(decode(&encode(&ControllerRecord { node: NodeId([1; 16]) })), Ok(ControllerRecord { node: NodeId([1; 16]) }));
+    }
+
+    #[test]
+    fn the_process_of_a_member_is_a_number_that_an_older_record_lacks() {
+        let member = MemberRecord { name: "a".into(), process: u64::MAX - 1, ..Default::default() };
+        assert_eq!(decode(&encode(&member)), Ok(member));
+        let older = decode::<MemberRecord>(br#"{"v":1,"name":"a","peer_address":"h:1"}"#).unwrap();
+        assert_eq!(older.process, 0);
+        assert!(!encode(&older).windows(9).any(|text| text == b"\"process\""));
     }
 
     #[test]

@@ -36,3 +36,35 @@ fn revisions_of_no_topic_are_remembered_now_and_then() {
     let after = world.store.revision();
     assert!(after > before && world.nodes[0].remembered == after);
 }
+
+/// The copy is registered once the lease of its origin is over, and confirms what the origin never hears of.
+#[test]
+fn who_was_overtaken_by_a_copy_of_its_data_path_is_never_registered_again() {
+    let mut world = cluster(3);
+    world.create(0, "t", 3);
+    world.run(2_000);
+    let origin = std::mem::replace(&mut world.nodes[1].agent, agent(1, 1, 0, None));
+    let (core, watch) = (std::mem::take(&mut world.nodes[1].core), world.nodes[1].watch);
+    let mut copy = agent(1, 9, 0, None);
+    copy.options.record.machine = "elsewhere".into();
+    (world.nodes[1].agent, world.nodes[1].watch) = (copy, None);
+    world.nodes[1].starts = 9;
+    world.run(2 * TTL.as_millis() as u64);
+    assert!(world.nodes[1].agent.session().is_some() && world.nodes[1].core.nodes == 3);
+    // The copy ends, and the origin wakes up.
+    (world.nodes[1].agent, world.nodes[1].core, world.nodes[1].watch) = (origin, core, watch);
+    world.nodes[1].starts = 1;
+    assert_eq!(world.nodes[1].core.nodes, 3);
+    world.run(30);
+    assert_eq!(world.nodes[1].core.nodes, 0, "its links end as soon as it hears of the copy");
+    world.run(5 * TTL.as_millis() as u64);
+    let refused = |world: &World| world.nodes[1].refused.iter().any(|e| matches!(e, AgentError::Overtaken { .. }));
+    assert!(world.nodes[1].agent.session().is_none() && refused(&world), "{:?}", world.nodes[1].refused);
+    // Nor is its next process.
+    let mut next = agent(1, 2, 0, None);
+    next.options.processes = vec![1, 2];
+    (world.nodes[1].agent, world.nodes[1].core, world.nodes[1].watch) = (next, Core::default(), None);
+    (world.nodes[1].starts, world.nodes[1].refused) = (2, vec![]);
+    world.run(2 * TTL.as_millis() as u64);
+    assert!(world.nodes[1].agent.session().is_none() && refused(&world), "{:?}", world.nodes[1].refused);
+}

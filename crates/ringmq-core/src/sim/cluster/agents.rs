@@ -51,6 +51,7 @@ impl World {
             peer_address: known.peer_address.to_string(),
             zone: format!("zone{}", n % 2),
             capacity: 100,
+            process: node.generation + 1,
             ..MemberRecord::default()
         };
         let record = NodeRecord {
@@ -74,6 +75,7 @@ impl World {
             patience: TTL / 10,
             record,
             member,
+            processes: (1..=node.generation + 1).collect(),
             cluster: node.remembered.map(|(cluster, _)| cluster),
             seen: node.remembered.map_or(0, |(_, seen)| seen),
             fresh_id: CLUSTER,
@@ -124,7 +126,7 @@ impl World {
                     self.meta.counts.lapses += (note == Note::Lapsed) as u64;
                     self.say(|| format!("node{n}: {note}"));
                 }
-                Effect::Stopped => {}
+                Effect::Registered | Effect::Stopped => {}
             }
         }
         if !facts.is_empty() {
