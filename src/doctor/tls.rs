@@ -49,14 +49,14 @@ pub fn check(settings: &Settings, now: UnixTime) -> Vec<Finding> {
         others: "clients",
         refused: nsq_terms(settings).err(),
     };
-    [nsq, native, peer].into_iter().filter(|files| !files.certificate.is_empty()).flat_map(|files| files.check(now)).collect()
+    [nsq, native, peer].into_iter().flat_map(|files| files.check(now)).collect()
 }
 
 const REPLACE: &str = "name another file, or correct this one: the node does not start with it";
 
 impl Files<'_> {
     fn check(&self, now: UnixTime) -> Vec<Finding> {
-        let mut findings = vec![self.certificate(now), self.key()];
+        let mut findings = if self.certificate.is_empty() { vec![] } else { vec![self.certificate(now), self.key()] };
         if !self.ca.is_empty() {
             findings.push(self.ca());
         }
@@ -103,8 +103,17 @@ impl Files<'_> {
     }
 
     fn ca(&self) -> Finding {
-        match pem::roots(Path::new(self.ca)) {
-            Ok(roots) => {
+        let path = Path::new(self.ca);
+        let read = match self.flags.ca == NSQ.ca {
+            true => pem::usable_roots(path),
+            false => pem::roots(path).map(|roots| (roots, vec![])),
+        };
+        match read {
+            Ok((_, left_out)) if !left_out.is_empty() => {
+                let found = format!("{}: {} left out: {}", self.ca, count(left_out.len(), "certificate"), left_out.join("; "));
+                Finding::warn(self.flags.ca, found, "correct the file, or remove what is not valid from it")
+            }
+            Ok((roots, _)) => {
                 let found = format!("{}: {} may sign {}'", self.ca, count(roots.len(), "CA"), self.others);
                 Finding::ok(self.flags.ca, found)
             }
@@ -136,6 +145,36 @@ mod tests {
         std::fs::write(&cert_path, params.self_signed(&key).unwrap().pem()).unwrap();
         std::fs::write(&key_path, key.serialize_pem()).unwrap();
         (cert_path.to_str().unwrap().into(), key_path.to_str().unwrap().into())
+    }
+
+    #[test]
+    fn the_cas_of_nsq_clients_are_looked_at_without_a_certificate_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (good, _) = make(folder.path(), "ca");
+        let of = |text: String| {
+            let path = folder.path().join("bundle");
+            std::fs::write(&path, text).unwrap();
+            let settings = Settings { tls_root_ca_file: path.to_str().unwrap().into(), ..Settings::default() };
+            let findings = check(&settings, day(20_454));
+            assert_eq!(findings.len(), 1, "{findings:?}");
+            assert_eq!(nsq_terms(&settings).is_err(), findings[0].level == Fail, "{findings:?}");
+            (findings[0].level, findings[0].found.clone())
+        };
+        let good = std::fs::read_to_string(good).unwrap();
+        let zeros = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+        let no_base64 = "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n";
+        for (text, level, says) in [
+            (good.clone(), Ok, "1 CA may sign"),
+            (format!("{zeros}{good}"), Warn, "1 certificate left out"),
+            (format!("{no_base64}{good}{zeros}"), Warn, "2 certificates left out"),
+            (String::new(), Fail, "there is no certificate in it"),
+            (zeros.to_owned(), Fail, "not valid"),
+        ] {
+            let (is, found) = of(text);
+            assert!(is == level && found.contains(says), "{says}: {found}");
+        }
+        let nowhere = Settings { tls_root_ca_file: "/no/such/file".into(), ..Settings::default() };
+        assert!(nsq_terms(&nowhere).is_err());
     }
 
     #[test]

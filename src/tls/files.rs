@@ -6,7 +6,7 @@ use super::shown::AnyCertificate;
 use crate::base::Shared;
 use crate::codec::nsq::layers;
 use crate::config::Settings;
-use ringmq_protocol::pem::{PemError, certificates, private_key, roots};
+use ringmq_protocol::pem::{PemError, certificates, private_key, roots, usable_roots};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -133,13 +133,13 @@ impl PeerTerms {
     }
 }
 
-/// Terms for HTTPS clients, and for NSQ clients that ask for TLS. `None`: the settings have none.
+/// Terms for HTTPS clients, and for NSQ clients that ask for TLS. `None`: the settings have none. The CAs must be good in any case.
 pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError> {
+    let trusted = nsq_roots(settings)?;
     if settings.tls_cert.is_empty() {
         return Ok(None);
     }
     let own = Own::load(NSQ, &settings.tls_cert, &settings.tls_key)?;
-    let trusted = nsq_roots(settings)?;
     let verifier: Option<Arc<dyn ClientCertVerifier>> = match (settings.tls_client_auth_policy.as_str(), trusted) {
         ("require", _) => Some(Arc::new(AnyCertificate::new(provider()))),
         ("require-verify", trusted) => {
@@ -188,7 +188,7 @@ pub fn etcd_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> {
 fn nsq_roots(settings: &Settings) -> Result<Option<RootCertStore>, TlsError> {
     match settings.tls_root_ca_file.as_str() {
         "" => Ok(None),
-        path => roots(Path::new(path)).map(Some).map_err(of(NSQ.ca)),
+        path => usable_roots(Path::new(path)).map(|(roots, _)| Some(roots)).map_err(of(NSQ.ca)),
     }
 }
 
@@ -295,8 +295,30 @@ impl<'a> Own<'a> {
                 certificate: (*certificate).to_owned(),
             },
             Error::InvalidCertificate(e) => of(flags.certificate)(PemError::certificate(Path::new(certificate), &e)),
-            e => of(flags.key)(PemError::Key { path: key.into(), what: e.to_string() }),
+            e => {
+                let what = unsupported(&self.private).map_or_else(|| e.to_string(), str::to_owned);
+                of(flags.key)(PemError::Key { path: key.into(), what: format!("{what}; {SUPPORTED}") })
+            }
         }
+    }
+}
+
+const SUPPORTED: &str =
+    "supported are RSA with 2048 to 4096 bits, ECDSA with P-256 or P-384, and Ed25519: make another key and certificate";
+
+/// Kind of a key that the library refuses, where its bytes tell.
+fn unsupported(key: &PrivateKeyDer<'_>) -> Option<&'static str> {
+    const P521: &[u8] = &[0x06, 0x05, 0x2B, 0x81, 0x04, 0x00, 0x23];
+    const RSA: &[u8] = &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 0x01, 0x01, 0x01];
+    // A key of 2048 bits has nearly 1,200 bytes.
+    const RSA_2048_LEN_MIN: usize = 1_100;
+    let der = key.secret_der();
+    let has = |identifier: &[u8]| der.windows(identifier.len()).any(|bytes| bytes == identifier);
+    let is_rsa = matches!(key, PrivateKeyDer::Pkcs1(_)) || has(RSA);
+    match () {
+        () if has(P521) => Some("ECDSA with the curve P-521 is not supported"),
+        () if is_rsa && der.len() < RSA_2048_LEN_MIN => Some("RSA with less than 2048 bits is not supported"),
+        () => None,
     }
 }
 

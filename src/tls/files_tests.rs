@@ -56,6 +56,15 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     assert!(error.contains("private key is encrypted; decrypt it"), "{error}");
     let error = key(write("zeros.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"));
     assert!(error.contains("/zeros.key: its private key cannot be used: "), "{error}");
+    for (name, text, wanted) in
+        [("p521", P521, "the curve P-521 is not supported"), ("r1024", RSA_1024, "RSA with less than 2048 bits")]
+    {
+        let error = key(write(name, text));
+        assert!(
+            error.contains(wanted) && error.contains("supported are RSA with 2048 to 4096 bits, ECDSA with P-256"),
+            "{error}"
+        );
+    }
     let error = key(PKI.path("client.key").to_str().unwrap().into());
     assert!(error.contains("client.key does not fit the certificate in --native-tls-cert="), "{error}");
 
@@ -156,3 +165,29 @@ fn a_policy_asks_nsq_clients_for_a_certificate() {
         assert_eq!(is_let_in(nsq_terms(&settings).unwrap().unwrap(), shows), good, "{policy} {shows}");
     }
 }
+
+/// Keys of kinds that the library does not know; made for this test.
+const P521: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIAloEjGWtLcEmeJU7p\n\
+    lnTkUSU+FyzdXb25nlVNP29jUgiuzo2Y4nk9BAxEL0vidJgjWEV0yGTK7eNulzb/\n\
+    ZW6U7YmhgYkDgYYABADVL6seJW0mgTb/u9aII9DO8rzfTPMKAUSV89OXWnSjBqFV\n\
+    4GbaWymzOJQA8aDR+DI3+rKEQGZ3VruwpjK6KxS+FQGSX513Y7txGKkf2yMUjki7\n\
+    ykwTbocKBSUW4do200bZZ+3XALn3HTmVPdviAP3P/Vr7ZNvy1KF4zkcshs3DoRaX\n\
+    8g==\n\
+    -----END PRIVATE KEY-----\n";
+const RSA_1024: &str = "-----BEGIN PRIVATE KEY-----\n\
+    MIICdwIBADANBgkqhkiG9w0BAQEFAASCAmEwggJdAgEAAoGBALDKFa/SxSl9I8QB\n\
+    BocjnAMq4pvzkCNImKZkhCPJFVMWB+/BDdgOuZ8gcgsNfghwy805iONn0UBZ0IHm\n\
+    tC7MKpzJi/2s6Rk1MDwgJYbks4dZ7lWEtYOu8rWZCs+Be5Ykj6TkoA1qAMqmCmyT\n\
+    UfK4/N6Wc06146nFeDitYnZ/9PYHAgMBAAECgYAjW1c5ActCv+9OPPJERr/l9ka5\n\
+    791M4TD+Xi37RjUIl+hgb9jH9DH1fDSytzEUmRJ5ad9Rs6qq1wuXXz97+IMw4Psv\n\
+    1PBhGnR1xZvf4o1gmFGAT5gU7ERRsYmaMXVd6adYUiI6wOolw6TyB+ZOfE6H6acr\n\
+    OgTtHkJP+seX2pJPUQJBAOBapxyEkMiKeRRKADMgkGHL8ybbapbbhZf1YSJT3bzB\n\
+    SUFkRBrI/KQpzMxYEtth5kzlElM7SmYQOc7YdmBQSA8CQQDJueMIT/Ih46cnZ2bF\n\
+    ULr5a+iB5kaOhnCjDZWwATxmOBAti5MvSSyuSb/P4DjW4tx4hwL1fi6FSf2PEtN9\n\
+    pTqJAkEAk3vEY0DaFJrC4Y2L+BAuGbwCycZvmWARwEU0Z2aOW2kMiQoqoxkAy8IW\n\
+    uTYkn0cKJ/5mP4S4ccO03L77gnEEDQJAR+gD/pWIyP2+OrSIFLO3QmttoMg1xF41\n\
+    zllsTyXRoto/Ig0LtSJPU/0j63SQrkCFuEzgCCQnbwm14Ycjbjk0iQJBAJBhOX1m\n\
+    ON5DQV/8SuipAln834goFUBwF6P000EtMV/CMNGE4KfSRya6o4fu4O67SHCfEup7\n\
+    YQY9x2b+Nlr7ZSU=\n\
+    -----END PRIVATE KEY-----\n";

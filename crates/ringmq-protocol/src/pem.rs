@@ -69,6 +69,20 @@ pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
     })
 }
 
+/// The CAs to trust, at least one, and why others in the file are left out: as nsqd reads a bundle.
+pub fn usable_roots(path: &Path) -> Result<(RootCertStore, Vec<String>), PemError> {
+    let (mut roots, mut left_out) = (RootCertStore::empty(), vec![]);
+    for found in CertificateDer::pem_slice_iter(&read(path)?) {
+        let added = found.map_err(|e| e.to_string()).and_then(|one| roots.add(one).map_err(|e| e.to_string()));
+        left_out.extend(added.err());
+    }
+    match left_out.first() {
+        _ if !roots.is_empty() => Ok((roots, left_out)),
+        Some(what) => Err(PemError::Certificate { path: path.into(), what: what.clone() }),
+        None => Err(PemError::Nothing { path: path.into(), wanted: "certificate" }),
+    }
+}
+
 /// The CAs to trust; at least one.
 pub fn roots(path: &Path) -> Result<RootCertStore, PemError> {
     let mut roots = RootCertStore::empty();
