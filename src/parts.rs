@@ -38,8 +38,8 @@ fn examine(settings: &Settings) -> usize {
 fn log(finding: &checks::Finding) {
     match finding.level {
         checks::Level::Ok => {}
-        checks::Level::Warn => tracing::warn!("{finding}"),
-        checks::Level::Fail => tracing::error!("{finding}"),
+        checks::Level::Warn => tracing::warn!("{}", finding.text()),
+        checks::Level::Fail => tracing::error!("{}", finding.text()),
     }
 }
 

@@ -57,11 +57,15 @@ impl fmt::Display for Finding {
             Level::Warn => "warn",
             Level::Fail => "FAIL",
         };
-        write!(f, "{level}  {}: {}", self.name, self.found)?;
-        if !self.remedy.is_empty() {
-            write!(f, "; {}", self.remedy)?;
-        }
-        Ok(())
+        write!(f, "{level}  {}", self.text())
+    }
+}
+
+impl Finding {
+    /// The finding without its level, for a log line, which has one.
+    pub fn text(&self) -> String {
+        let remedy = if self.remedy.is_empty() { String::new() } else { format!("; {}", self.remedy) };
+        format!("{}: {}{remedy}", self.name, self.found)
     }
 }
 

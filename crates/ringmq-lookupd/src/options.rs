@@ -140,7 +140,7 @@ pub fn load(
     };
     let known = |name: &String| FLAGS.iter().any(|(flag, ..)| key(flag) == *name) || name == "verbose";
     let mut without_effect: Vec<String> =
-        file.keys().filter(|name| !known(name)).map(|name| format!("{name}: unknown")).collect();
+        file.keys().filter(|name| !known(name)).map(|name| format!("{name}: no such setting")).collect();
     if matches.get_one::<bool>("verbose") == Some(&true) {
         without_effect.push("--verbose: use --log-level".into());
     }
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((options.tcp_address.as_str(), options.http_address.as_str()), (":1", "h:2"));
         assert_eq!(options.inactive_producer_timeout, Duration::from_secs(7));
         assert_eq!((options.tombstone_lifetime, options.log_level.as_str()), (Duration::from_millis(500), "warn"));
-        assert_eq!(options.without_effect, ["nope: unknown"]);
+        assert_eq!(options.without_effect, ["nope: no such setting"]);
         assert_eq!(loaded(&["--config=x", "-tcp-address=h:3"], Some(file)).unwrap().tcp_address, "h:3", "a flag wins");
     }
 
