@@ -37,6 +37,9 @@ fn main() -> ExitCode {
             println!("{}", version(if is_named_nsqd() { "nsqd" } else { "ringmq" }));
             ExitCode::SUCCESS
         }
+        Some(("serve", matches)) if !is_named_nsqd() && matches.contains_id("words") => {
+            misused("`serve` takes flags alone: a value stands behind `=`, as in --snappy=false")
+        }
         Some(("serve", matches)) => with_settings(matches, |settings, level| serve(matches, settings, level)),
         Some(("doctor", matches)) => with_settings(matches, |settings, _| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
@@ -234,7 +237,7 @@ fn command() -> Command {
         .term_width(help_width())
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(config::flags::add_flags(serve))
+        .subcommand(config::flags::add_flags(serve).arg(config::flags::words()))
         .subcommands(ringmq_tools::commands())
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
@@ -260,9 +263,10 @@ fn help_width() -> usize {
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {
     match asked(matches) {
-        Ok(Asked { settings, without_effect }) => {
+        Ok(Asked { settings, notes }) => {
             let level = reread::start_log(&settings);
-            without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
+            notes.warnings.iter().for_each(|note| tracing::warn!("{note}"));
+            notes.without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
             then(settings, level)
         }
         Err(error) => {
@@ -290,6 +294,7 @@ fn surroundings() -> Result<Surroundings, String> {
         hostname: hostname(),
         cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
         working_directory: here.to_string_lossy().into_owned(),
+        is_nsqd: is_named_nsqd(),
     })
 }
 
@@ -302,7 +307,7 @@ fn serve(matches: &ArgMatches, settings: config::Settings, level: LogLevel) -> E
         "starting"
     );
     let mut in_force = settings.clone();
-    let has_file = matches.get_one::<String>("config").is_some();
+    let has_file = matches.get_one::<String>("config").is_some_and(|path| !path.is_empty());
     let reread = || reread::config(has_file.then(|| asked(matches)), &mut in_force, &level);
     match parts::run_node(settings, Box::new(level.clone()), reread) {
         Ok(()) => {

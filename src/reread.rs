@@ -84,6 +84,7 @@ pub fn config(asked: Option<Result<Asked, String>>, in_force: &mut Settings, lev
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringmq::config::Notes;
 
     #[test]
     fn the_log_level_is_taken_and_the_rest_waits() {
@@ -92,7 +93,7 @@ mod tests {
         let mut in_force = Settings::default();
         let asked = |log_level: &str| {
             let settings = Settings { log_level: log_level.into(), max_rdy_count: 7, ..Settings::default() };
-            Some(Ok(Asked { settings, without_effect: vec![] }))
+            Some(Ok(Asked { settings, notes: Notes::default() }))
         };
         for (given, filter) in [("debug", LevelFilter::DEBUG), ("fatal", LevelFilter::ERROR), ("info", LevelFilter::INFO)] {
             config(asked(given), &mut in_force, &level);

@@ -4,8 +4,9 @@ mod node;
 
 use node::binary;
 use node::stock::stock;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// Flags of nsqd as its `--help` names them, each with its default where that is shown.
 fn stock_flags() -> Vec<(String, Option<String>)> {
@@ -127,7 +128,14 @@ snappy = true
     assert!(said.lines().any(|line| line.starts_with("sync_every") && line.contains("ignored")), "{said}");
     std::fs::write(&path, "max_mgs_size = 1\n").expect("writable");
     let output = check(&[format!("-config={}", path.display())]);
-    assert!(output.status.code() == Some(1) && text(&output).contains("refused"), "{}", text(&output));
+    assert!(output.status.success() && text(&output).contains("ignored"), "{}", text(&output));
+    std::fs::write(&path, "max_msg_size = \"big\"\n").expect("writable");
+    let output = check(&[format!("-config={}", path.display()), "-nope".into(), "-nor-this".into()]);
+    assert_eq!(output.status.code(), Some(1));
+    for name in ["max_msg_size", "--nope", "--nor-this"] {
+        let verdict = text(&output).lines().any(|line| line.starts_with(name) && line.contains("refused"));
+        assert!(verdict, "{name}: {}", text(&output));
+    }
 }
 
 #[test]
@@ -152,4 +160,54 @@ fn the_short_help_fits_a_screen() {
     assert!(short.lines().count() <= 50, "{} lines:\n{short}", short.lines().count());
     assert!(short.contains("--data-path") && !short.contains("--replica-window-bytes"));
     assert!(long.contains("--replica-window-bytes") && long.contains("Cluster:"));
+}
+
+/// Starts a node by a name and with flags, and ends it when it is ready. What it has said.
+fn started_as(name: &str, flags: &[&str]) -> String {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+    let link = folder.path().join(name);
+    symlink(binary(), &link).expect("writable");
+    let mut command = Command::new(&link);
+    command.args((name != "nsqd").then_some("serve")).args(flags).arg(format!("--data-path={}", folder.path().display()));
+    command.args(["--shards=1", "--journal-bytes=1MiB", "--tcp-address=127.0.0.1:0"]);
+    command.args((!flags.iter().any(|flag| flag.starts_with("--http-address"))).then_some("--http-address=127.0.0.1:0"));
+    let mut node = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let mut said = String::new();
+    for line in BufReader::new(node.stderr.take().expect("it is piped")).lines().map_while(Result::ok) {
+        if line.contains(" ready ") {
+            // SAFETY: a signal to our own child, which was not waited for yet.
+            unsafe { libc::kill(node.id() as i32, libc::SIGTERM) };
+        }
+        said += &(line + "\n");
+    }
+    assert!(node.wait().expect("our own child").success(), "{flags:?}:\n{said}");
+    said
+}
+
+#[test]
+fn the_native_port_is_not_open_where_it_would_bypass_auth_or_nsqd_has_none() {
+    let auth = "--auth-http-address=127.0.0.1:1";
+    let said = started_as("ringmq", &[auth]);
+    assert!(said.contains("WARN") && said.contains("is not served, since it would bypass --auth-http-address"), "{said}");
+    assert!(said.contains("native=\"\""), "{said}");
+    let said = started_as("nsqd", &[]);
+    assert!(said.contains("native=\"\""), "{said}");
+    let said = started_as("nsqd", &[auth, "--native-address=127.0.0.1:0"]);
+    assert!(said.contains("bypasses --auth-http-address") && said.contains("native=\"127.0.0.1:"), "{said}");
+}
+
+#[test]
+fn values_that_nsqd_takes_end_no_start() {
+    let flags = [
+        "--max-msg-size=200000000",
+        "--msg-timeout=20m",
+        "--max-rdy-count=0",
+        "--max-channel-consumers=-1",
+        "--config=",
+        "--http-address=",
+    ];
+    let said = started_as("nsqd", &flags);
+    for wanted in ["--max-msg-size=200000000: 63MiB is in force", "--max-channel-consumers=-1: 0 is in force"] {
+        assert!(said.lines().any(|line| line.contains("WARN") && line.contains(wanted)), "{wanted}:\n{said}");
+    }
 }

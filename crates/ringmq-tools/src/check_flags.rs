@@ -2,9 +2,11 @@
 
 use crate::text::Table;
 use crate::tips::without_far_tips;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use ringmq_core::config::{self, Surroundings, flags};
+use ringmq_core::config::file::FileError;
+use ringmq_core::config::{self, Asked, ConfigError, Surroundings, flags};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -29,7 +31,8 @@ pub fn command() -> Command {
         .about("Explain an nsqd's flags and config file")
         .long_about(
             "Explain an nsqd's flags and config file: same here, different, or without effect, and why. Give the flags of \
-             nsqd's command line, including --config=FILE; the word `nsqd` may stand in front.",
+             nsqd's command line, including --config=FILE; the word `nsqd` may stand in front, and the whole line may be one \
+             quoted argument.",
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print a list of JSON"))
         .arg(
@@ -61,10 +64,10 @@ pub struct Finding {
 }
 
 pub fn execute(matches: &ArgMatches) -> ExitCode {
-    let mut args: Vec<String> = matches.get_many::<String>("flags").into_iter().flatten().cloned().collect();
-    if args.first().is_some_and(|first| !first.starts_with('-')) {
-        args.remove(0);
-    }
+    let args = match words(matches.get_many::<String>("flags").into_iter().flatten().cloned().collect()) {
+        Ok(args) => args,
+        Err(error) => return crate::misused(&error),
+    };
     let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
     let findings = match judge(&args, read) {
         Ok(findings) => findings,
@@ -75,38 +78,94 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     if is_refused { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// The words of nsqd's line, without its own name. A line that was quoted as a whole is split as a shell does.
+fn words(mut args: Vec<String>) -> Result<Vec<String>, &'static str> {
+    if let [line] = &args[..]
+        && line.contains(char::is_whitespace)
+    {
+        args = shlex::split(line).ok_or("a quote in the line is not closed")?;
+    }
+    if args.first().is_some_and(|first| !first.starts_with('-')) {
+        args.remove(0);
+    }
+    Ok(args)
+}
+
 /// Judges each flag, and each key of the file that `--config` names.
 pub fn judge(args: &[String], read: impl Fn(&str) -> Result<String, String>) -> Result<Vec<Finding>, String> {
-    let line = std::iter::once("nsqd".to_owned()).chain(args.iter().cloned());
-    let command = flags::add_flags(Command::new("nsqd").disable_version_flag(true))
-        .arg(Arg::new("version").long("version").action(ArgAction::SetTrue));
-    let matches = command.try_get_matches_from(flags::normalise(line));
-    let matches = matches.map_err(|e| without_far_tips(e).to_string().trim().trim_start_matches("error: ").to_owned())?;
-    let mut findings = vec![];
+    let (matches, mut findings) = parse(args)?;
     for id in matches.ids().map(|id| id.as_str()).filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine)) {
         match id {
-            "config" => {}
+            "config" | "words" => {}
             "version" => findings.push(Finding { written: "--version".into(), becomes: Becomes::Same, why: String::new() }),
             _ => findings.push(of_name(id, format!("--{id}"))),
         }
     }
-    if let Some(path) = matches.get_one::<String>("config") {
+    if let Some(words) = matches.get_many::<String>("words") {
+        let why = "the first word that is no flag ends the flags, as in nsqd".into();
+        findings.push(Finding { written: words.cloned().collect::<Vec<_>>().join(" "), becomes: Becomes::Ignored, why });
+    }
+    if let Some(path) = matches.get_one::<String>("config").filter(|path| !path.is_empty()) {
         let text = read(path).map_err(|why| format!("--config={path}: {why}"))?;
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| format!("--config={path}: {e}"))?;
         findings.extend(table.keys().filter(|key| *key != "topics").map(|key| of_name(key, key.clone())));
     }
     // Values, and what settings say together.
-    let around = Surroundings { hostname: "localhost".into(), cpus: 1, working_directory: "/".into() };
-    if let Err(errors) = config::load(&matches, &around, |path| read(path)) {
-        for error in errors.0 {
-            let why = error.to_string();
-            // That a name is not known was said above.
-            if !findings.iter().any(|f| f.becomes == Becomes::Refused && why.contains(&f.written)) {
-                findings.push(Finding { written: "all together".into(), becomes: Becomes::Refused, why });
+    let around = Surroundings { hostname: "localhost".into(), cpus: 1, working_directory: "/".into(), is_nsqd: true };
+    match config::load(&matches, &around, |path| read(path)) {
+        Ok(Asked { notes, .. }) => notes.warnings.into_iter().for_each(|note| {
+            let name = name_of(&note).to_owned();
+            tell(&mut findings, &name, Becomes::Otherwise, note);
+        }),
+        Err(errors) => errors.0.into_iter().for_each(|error| match error {
+            ConfigError::Flag(bad) | ConfigError::File { error: FileError::BadValue(bad), .. } => {
+                tell(&mut findings, name_of(&bad.written), Becomes::Refused, bad.to_string());
             }
-        }
+            error => tell(&mut findings, "all together", Becomes::Refused, error.to_string()),
+        }),
     }
     Ok(findings)
+}
+
+/// The name in `--name=value: why` or `name = value: why`.
+fn name_of(written: &str) -> &str {
+    written.split(['=', ' ']).next().unwrap_or_default()
+}
+
+/// Gives the flag or key of this name another verdict, or adds it.
+fn tell(findings: &mut Vec<Finding>, name: &str, becomes: Becomes, why: String) {
+    match findings.iter_mut().find(|finding| finding.written == name) {
+        Some(finding) => (finding.becomes, finding.why) = (becomes, why),
+        None => findings.push(Finding { written: name.into(), becomes, why }),
+    }
+}
+
+/// What nsqd's parser makes of the flags, without those that it does not know: each of them is a finding.
+fn parse(args: &[String]) -> Result<(ArgMatches, Vec<Finding>), String> {
+    let command = flags::add_flags(Command::new("nsqd").disable_version_flag(true))
+        .arg(Arg::new("version").long("version").action(ArgAction::SetTrue))
+        .arg(flags::words());
+    let mut line = flags::normalise(std::iter::once("nsqd".to_owned()).chain(args.iter().cloned()));
+    let mut findings = vec![];
+    loop {
+        let error = match command.clone().try_get_matches_from(&line) {
+            Ok(matches) => return Ok((matches, findings)),
+            Err(error) => without_far_tips(error),
+        };
+        let unknown = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+            (ErrorKind::UnknownArgument, Some(ContextValue::String(name))) => name_of(name).to_owned(),
+            _ => return Err(error.to_string().trim().trim_start_matches("error: ").to_owned()),
+        };
+        let is_it = |word: &String| name_of(word) == unknown;
+        let Some(at) = line.iter().position(is_it) else { return Err(error.to_string()) };
+        let has_value = !line[at].contains('=') && line.get(at + 1).is_some_and(|next| !next.starts_with('-'));
+        line.drain(at..=at + usize::from(has_value));
+        let tip = match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(tip)) => format!("; is {tip} meant?"),
+            _ => String::new(),
+        };
+        findings.push(Finding { written: unknown, becomes: Becomes::Refused, why: format!("there is no such flag{tip}") });
+    }
 }
 
 fn of_name(name: &str, written: String) -> Finding {
@@ -120,7 +179,7 @@ fn of_name(name: &str, written: String) -> Finding {
     if let Some((_, why)) = config::ignored(name) {
         return finding(Becomes::Ignored, why);
     }
-    finding(Becomes::Refused, "there is no such setting")
+    finding(Becomes::Ignored, "there is no such setting, and nsqd ignores it, too")
 }
 
 fn show(findings: &[Finding], json: bool) {
@@ -158,9 +217,35 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_nsqd_does_not_have_is_named_without_a_far_tip() {
-        let error = judge(&["--nope".to_owned()], |_| Ok(String::new())).expect_err("nsqd has no such flag");
-        assert!(error.starts_with("unexpected argument '--nope'") && !error.contains("tip:"), "{error}");
+    fn every_flag_that_nsqd_does_not_have_is_named_without_a_far_tip() {
+        let args = ["-nope", "5", "--tcp-adress=:1", "-max-rdy-count=5"].map(String::from);
+        let findings = judge(&args, |_| Ok(String::new())).expect("it can be judged");
+        let told: Vec<_> = findings.iter().map(|f| (f.written.as_str(), f.becomes, f.why.as_str())).collect();
+        assert_eq!(
+            told,
+            [
+                ("--nope", Becomes::Refused, "there is no such flag"),
+                ("--tcp-adress", Becomes::Refused, "there is no such flag; is --tcp-address meant?"),
+                ("--max-rdy-count", Becomes::Same, ""),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_line_may_be_one_quoted_argument() {
+        let of = |args: &[&str]| words(args.iter().map(|arg| arg.to_string()).collect());
+        let line = "/usr/bin/nsqd -msg-timeout 5s  --log-prefix='[x] '";
+        assert_eq!(of(&[line]), Ok(["-msg-timeout", "5s", "--log-prefix=[x] "].map(String::from).to_vec()));
+        assert_eq!(of(&["nsqd", "--log-prefix=[x] "]), Ok(vec!["--log-prefix=[x] ".into()]));
+        assert!(of(&["nsqd --log-prefix='x"]).is_err());
+    }
+
+    #[test]
+    fn a_value_that_is_not_in_force_as_written_is_otherwise() {
+        let judged = judged(&["--max-msg-timeout=1000h", "--config=f"], "max_rdy_count = -1\nsnappi = true");
+        let wanted =
+            [("--max-msg-timeout", Becomes::Otherwise), ("max_rdy_count", Becomes::Otherwise), ("snappi", Becomes::Ignored)];
+        assert_eq!(judged, wanted.map(|(name, becomes)| (name.to_owned(), becomes)));
     }
 
     #[test]
@@ -182,11 +267,10 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_refused() {
-        assert_eq!(
-            judged(&["--msg-timeout=5"], ""),
-            [("--msg-timeout".into(), Becomes::Same), ("all together".into(), Becomes::Refused)]
-        );
-        assert!(judge(&["--nope".into()], |_| Ok(String::new())).is_err());
+        assert_eq!(judged(&["--msg-timeout=5"], ""), [("--msg-timeout".into(), Becomes::Refused)]);
+        assert_eq!(judged(&["--config=f"], "tcp_address = 1"), [("tcp_address".into(), Becomes::Refused)]);
+        let together = judged(&["--tls-cert=c"], "");
+        assert_eq!(together, [("--tls-cert".into(), Becomes::Same), ("all together".into(), Becomes::Refused)]);
     }
 
     #[test]

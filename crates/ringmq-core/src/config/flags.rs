@@ -12,13 +12,24 @@ pub struct Surroundings {
     pub hostname: String,
     pub cpus: u16,
     pub working_directory: String,
+    /// Whether the program was called by nsqd's name.
+    pub is_nsqd: bool,
 }
 
-/// The settings in force, and what of the input had no effect (a line each, for the log).
+/// The settings in force, and what the log should say of them.
 #[derive(Debug)]
 pub struct Asked {
     pub settings: Settings,
+    pub notes: Notes,
+}
+
+/// Lines for the log.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Settings without effect here.
     pub without_effect: Vec<String>,
+    /// Settings of which another value is in force.
+    pub warnings: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -119,12 +130,18 @@ pub fn add_flags(command: Command) -> Command {
         match row.unit {
             // As in Go: alone it is true, and a value stands behind `=`.
             Unit::Switch(_) => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-            _ => arg,
+            // As in Go: the next word is the value, whatever it begins with.
+            _ => arg.allow_hyphen_values(true),
         }
     });
     // As in nsqd the last one counts.
     let settings = settings.zip(TABLE).map(|(arg, row)| if row.is_list() { arg } else { arg.overrides_with(row.name) });
     command.arg(config).args(settings).args(ignored)
+}
+
+/// The words behind the flags. As in Go the first word that is no flag ends the flags.
+pub fn words() -> Arg {
+    Arg::new("words").num_args(0..).trailing_var_arg(true).hide(true)
 }
 
 fn go_bool(text: &str) -> Result<bool, String> {
@@ -141,12 +158,12 @@ pub fn load(
     let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
     let mut errors = Vec::new();
     let mut settings = Settings::default();
-    let mut without_effect = Vec::new();
-    if let Some(path) = matches.get_one::<String>("config") {
+    let mut notes = Notes::default();
+    if let Some(path) = matches.get_one::<String>("config").filter(|path| !path.is_empty()) {
         match read_file(path) {
             Err(reason) => errors.push(ConfigError::Unreadable { path: path.clone(), reason }),
             Ok(text) => match file::apply(&text, &mut settings) {
-                Ok(notes) => without_effect = notes,
+                Ok(of_file) => notes = of_file,
                 Err(wrong) => {
                     errors.extend(wrong.into_iter().map(|error| ConfigError::File { path: path.clone(), error }));
                 }
@@ -158,8 +175,9 @@ pub fn load(
         let (texts, mut list) = (texts.collect::<Vec<_>>(), vec![]);
         for text in texts {
             match row.parse(text) {
-                Ok(value) => {
-                    let value = match value {
+                Ok(taken) => {
+                    notes.warnings.extend(taken.note.map(|note| format!("--{}={text}: {note}", row.name)));
+                    let value = match taken.value {
                         super::Value::List(more) => {
                             list.extend(more);
                             super::Value::List(list.clone())
@@ -181,11 +199,16 @@ pub fn load(
     for (name, why) in super::IGNORED {
         let is_off = *name == "verbose" && matches.get_one::<bool>(name) == Some(&false);
         if is_given(name) && !is_off {
-            without_effect.push(format!("--{name}: {why}"));
+            notes.without_effect.push(format!("--{name}: {why}"));
         }
     }
+    if let Ok(Some(words)) = matches.try_get_many::<String>("words") {
+        let words = words.map(String::as_str).collect::<Vec<_>>().join(" ");
+        notes.without_effect.push(format!("`{words}`: the first word that is no flag ends the flags, as in nsqd"));
+    }
     if settings.max_bytes_per_file < super::SEGMENT_MIN {
-        without_effect
+        notes
+            .without_effect
             .push(format!("max-bytes-per-file={}: it is 1MiB, the least that a segment has", settings.max_bytes_per_file));
         settings.max_bytes_per_file = super::SEGMENT_MIN;
     }
@@ -201,8 +224,10 @@ pub fn load(
     if settings.shards == 0 {
         settings.shards = surroundings.cpus.clamp(1, find("shards").map_or(1, |row| row.max as u16));
     }
+    settings.follow(&mut notes);
+    settings.guard_native(surroundings.is_nsqd, &mut notes);
     settings.check()?;
-    Ok(Asked { settings, without_effect })
+    Ok(Asked { settings, notes })
 }
 
 #[cfg(test)]
@@ -210,9 +235,14 @@ mod tests {
     use super::*;
 
     fn asked(args: &[&str], file: Option<&str>) -> Result<Asked, String> {
+        asked_as(false, args, file)
+    }
+
+    /// Settings of a program that was called by nsqd's name, or not.
+    fn asked_as(is_nsqd: bool, args: &[&str], file: Option<&str>) -> Result<Asked, String> {
         let args = normalise(std::iter::once("serve").chain(args.iter().copied()).map(String::from));
-        let matches = add_flags(Command::new("serve")).try_get_matches_from(args).map_err(|e| e.to_string())?;
-        let around = Surroundings { hostname: "host".into(), cpus: 3, working_directory: "/here".into() };
+        let matches = add_flags(Command::new("serve")).arg(words()).try_get_matches_from(args).map_err(|e| e.to_string())?;
+        let around = Surroundings { hostname: "host".into(), cpus: 3, working_directory: "/here".into(), is_nsqd };
         load(&matches, &around, |_| file.map(String::from).ok_or("no such file".into())).map_err(|e| e.to_string())
     }
 
@@ -254,12 +284,54 @@ mod tests {
     }
 
     #[test]
+    fn the_native_port_bypasses_no_tls_and_no_auth_that_nsq_clients_need() {
+        let tls = ["--tls-cert=c", "--tls-key=k"];
+        let of = |is_nsqd, args: &[&str]| {
+            let asked = asked_as(is_nsqd, args, None).unwrap();
+            (asked.settings.native_address, asked.notes.warnings)
+        };
+        let demands = [
+            ("--tls-required", "--tls-required"),
+            ("--tls-client-auth-policy=require", "--tls-client-auth-policy"),
+            ("--auth-http-address=a:1", "--auth-http-address"),
+        ];
+        for (flag, named) in demands {
+            let (address, warnings) = of(false, &[&tls[..], &[flag]].concat());
+            assert!(address.is_empty() && warnings.len() == 1 && warnings[0].contains(named), "{flag}: {address} {warnings:?}");
+            assert!(warnings[0].contains("--native-address"), "the remedy: {warnings:?}");
+            let (address, warnings) = of(true, &[&tls[..], &[flag, "--native-address=:5"]].concat());
+            assert_eq!(address, ":5", "{flag}: it was asked for");
+            assert!(warnings.len() == 1 && warnings[0].contains(named), "{flag}: {warnings:?}");
+            let native = ["--native-tls-cert=c", "--native-tls-key=k", "--native-tls-client-ca=a"];
+            let (address, warnings) = of(false, &[&tls[..], &native, &[flag]].concat());
+            assert_eq!((address.as_str(), warnings), ("0.0.0.0:4153", vec![]), "{flag}");
+        }
+        let native = ["--tls-required", "--native-tls-cert=c", "--native-tls-key=k"];
+        assert_eq!(of(false, &[&tls[..], &native].concat()), ("0.0.0.0:4153".into(), vec![]));
+        assert_eq!(of(false, &tls).0, "0.0.0.0:4153", "TLS is offered, not demanded");
+        assert_eq!(of(true, &[]), (String::new(), vec![]), "nsqd has no such port");
+        assert_eq!(of(true, &["--native-address=0.0.0.0:4153"]), ("0.0.0.0:4153".into(), vec![]));
+    }
+
+    #[test]
+    fn a_word_that_is_no_flag_ends_the_flags_as_in_nsqd() {
+        let asked = asked(&["-max-rdy-count=5", "-snappy", "false", "-max-rdy-count=6"], None).unwrap();
+        assert_eq!((asked.settings.max_rdy_count, asked.settings.snappy), (5, true));
+        let told = &asked.notes.without_effect;
+        assert!(told.len() == 1 && told[0].starts_with("`false --max-rdy-count=6`: "), "{told:?}");
+    }
+
+    #[test]
     fn errors_name_what_was_written() {
         for (args, wanted) in [
             (&["--journal-bytes=12"][..], "--journal-bytes=12: must be between 1MiB and 64GiB"),
             (&["--msg-timeout=60"], "--msg-timeout=60: no unit"),
             (&["--config=x"], "--config=x: no such file"),
-            (&["--msg-timeout=1h"], "msg-timeout (1h) must not be above max-msg-timeout (15m)"),
+            (
+                &["--max-msg-size=2MiB", "--max-pub-waiting-size=1MiB"],
+                "max-msg-size (2MiB) must not be above max-pub-waiting-size",
+            ),
+            (&["--max-deflate-level=10"], "--max-deflate-level=10: must be a whole number between 1 and 9"),
             (&["--shards=-1"], "--shards=-1: must be a whole number between 0 and 1024"),
             (&["--joournal-bytes=1"], "unexpected argument"),
         ] {
@@ -273,7 +345,7 @@ mod tests {
     #[test]
     fn a_flag_that_only_nsqd_needs_is_taken_and_named() {
         let asked = asked(&["-sync-every=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
-        assert_eq!(asked.without_effect.len(), 2, "{:?}", asked.without_effect);
+        assert_eq!(asked.notes.without_effect.len(), 2, "{:?}", asked.notes.without_effect);
         assert_eq!(asked.settings.max_rdy_count, 5);
     }
 
@@ -290,9 +362,9 @@ mod tests {
         assert_eq!(lookupds(&["-lookupd-tcp-address="], None), Ok(vec![]), "an empty one asks for nothing");
         assert_eq!(lookupds(&["--config=x"], Some("nsqlookupd_tcp_addresses = []")), Ok(vec![]));
         for (args, file, wanted) in [
-            (&["-lookupd-tcp-address=h"][..], None, "--lookupd-tcp-address=h: must be host:port"),
+            (&["-lookupd-tcp-address=h:x"][..], None, "--lookupd-tcp-address=h:x: must be host:port"),
             (&["--config=x"], Some("nsqlookupd_tcp_addresses = [1]"), "must be a list of strings"),
-            (&["--config=x"], Some("nsqlookupd_tcp_addresses = [\"h\"]"), "must be host:port"),
+            (&["--config=x"], Some("nsqlookupd_tcp_addresses = [\"h:\"]"), "must be host:port"),
         ] {
             let error = lookupds(args, file).unwrap_err();
             assert!(error.contains(wanted), "{args:?}: {error}");
@@ -321,12 +393,17 @@ mod tests {
     #[test]
     fn a_small_file_of_nsqds_is_the_smallest_segment_and_named() {
         let asked = asked(&["-max-bytes-per-file=1024"], None).unwrap();
-        assert_eq!((asked.settings.max_bytes_per_file, asked.without_effect.len()), (1 << 20, 1), "{:?}", asked.without_effect);
+        assert_eq!(
+            (asked.settings.max_bytes_per_file, asked.notes.without_effect.len()),
+            (1 << 20, 1),
+            "{:?}",
+            asked.notes.without_effect
+        );
     }
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("shards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let file = Some("shards = 3000\nmax_deflate_level = 0\nlog_level = \"loud\"");
         let error = asked(&["--config=x", "--journal-bytes=12"], file).expect_err("refused");
         assert_eq!(error.lines().count(), 4, "{error}");
     }
@@ -366,11 +443,53 @@ mod tests {
             (&["-verbose=0"], 0),
             (&["--verbose", "--verbose=F"], 0),
         ] {
-            assert_eq!(asked(args, None).unwrap().without_effect.len(), notes, "{args:?}");
+            assert_eq!(asked(args, None).unwrap().notes.without_effect.len(), notes, "{args:?}");
         }
         let error = asked(&["--verbose=maybe"], None).unwrap_err();
         assert!(error.contains("must be true or false"), "{error}");
-        assert!(asked(&["--verbose", "false"], None).is_err(), "as in Go the value stands behind `=`");
+        assert_eq!(asked(&["--verbose", "false"], None).unwrap().notes.without_effect.len(), 2, "the value stands behind `=`");
+    }
+
+    #[test]
+    fn a_value_that_nsqd_takes_ends_no_start() {
+        let taken = |flag: &str| asked(&[flag], None).unwrap_or_else(|error| panic!("{flag}: {error}"));
+        // (flag, name of a row, its value in force, whether the log tells it)
+        for (flag, name, wanted, is_told) in [
+            ("--max-msg-size=10485760", "max-msg-size", "10MiB", false),
+            ("--max-msg-size=0x100000", "max-msg-size", "1MiB", false),
+            ("--max-msg-size=50000000", "max-pub-waiting-size", "50000000", false),
+            ("--max-msg-size=200000000", "max-msg-size", "63MiB", true),
+            ("--max-body-size=200000000", "max-body-size", "64MiB", true),
+            ("--msg-timeout=20m", "max-msg-timeout", "20m", false),
+            ("--max-msg-timeout=72h", "max-msg-timeout", "3d", false),
+            ("--max-heartbeat-interval=2h", "max-heartbeat-interval", "2h", false),
+            ("--max-req-timeout=1000h", "max-req-timeout", "30d", true),
+            ("--max-rdy-count=10000000", "max-rdy-count", "10000000", false),
+            ("--max-rdy-count=99999999999", "max-rdy-count", "2147483647", true),
+            ("--max-rdy-count=0", "max-rdy-count", "0", false),
+            ("--max-rdy-count=-1", "max-rdy-count", "0", true),
+            ("--output-buffer-timeout=0", "output-buffer-timeout", "0", false),
+            ("--output-buffer-timeout=1500us", "output-buffer-timeout", "2ms", true),
+            ("--min-output-buffer-timeout=0", "min-output-buffer-timeout", "0", false),
+            ("--min-output-buffer-timeout=-1s", "min-output-buffer-timeout", "0", true),
+            ("--max-channel-consumers=-1", "max-channel-consumers", "0", true),
+            ("--http-client-request-timeout=0", "http-client-request-timeout", "1h", true),
+            ("--broadcast-tcp-port=70000", "broadcast-tcp-port", "0", true),
+            ("--lookupd-tcp-address=a:1,host", "lookupd-tcp-address", "a:1", true),
+            ("--config=", "shards", "3", false),
+            ("--http-address=", "http-address", "127.0.0.1:0", true),
+            ("--tcp-address=", "tcp-address", "127.0.0.1:0", true),
+        ] {
+            let Asked { settings, notes } = taken(flag);
+            let row = find(name).expect("a row");
+            assert_eq!(row.show(&row.value(&settings)), wanted, "{flag}");
+            assert_eq!(notes.warnings.len(), usize::from(is_told), "{flag}: {notes:?}");
+            assert!(notes.warnings.iter().all(|note| note.starts_with(&format!("{flag}: "))), "{notes:?}");
+        }
+        let apart = asked(&["-max-channel-consumers", "-1", "-max-rdy-count", "7"], None).unwrap().settings;
+        assert_eq!((apart.max_channel_consumers, apart.max_rdy_count), (0, 7), "the next word is the value");
+        let both = asked(&["--msg-timeout=20m", "--max-msg-timeout=10m"], None).unwrap();
+        assert_eq!((both.settings.max_msg_timeout_ms, both.notes.warnings.len()), (20 * 60_000, 1), "{:?}", both.notes);
     }
 
     #[test]

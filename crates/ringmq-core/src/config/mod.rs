@@ -5,10 +5,11 @@
 pub mod doc;
 pub mod file;
 pub mod flags;
+mod nsqd;
 pub mod row;
 pub mod value;
 
-pub use flags::{Asked, ConfigError, Surroundings, load};
+pub use flags::{Asked, ConfigError, Notes, Surroundings, load};
 use row::{Field, Setting, Unit, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,8 +69,9 @@ settings! {
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Address for HTTP clients";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
-            "Address for clients of the native protocol (docs/native.md). If the default is taken, the node starts without it, unless \
-             the cluster file lists it";
+            "Address for clients of the native protocol (docs/native.md). Unless it is given, the node starts without it when the default \
+             is taken (and the cluster file does not list it), when it would bypass the TLS or AUTH that NSQ clients need, and when called \
+             by the name `nsqd`";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
             "PEM file of the certificate chain of the native port, which then speaks only TLS. SIGHUP reloads all TLS files";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
@@ -115,26 +117,27 @@ settings! {
         max_msg_size: u64 = MIB, Unit::Bytes, 1, 63 * MIB, "max-msg-size",
             "Largest body of one message";
         max_body_size: u64 = 5 * MIB, Unit::Bytes, 1, 64 * MIB, "max-body-size",
-            "Largest body of one command, such as MPUB";
-        max_rdy_count: u64 = 2500, Unit::Count, 1, 1_000_000, "max-rdy-count",
+            "Largest body of one command with several messages (MPUB), or without any";
+        max_rdy_count: u64 = 2500, Unit::Count, 0, i32::MAX as u64, "max-rdy-count",
             "Most messages that a consumer may have in flight";
-        msg_timeout_ms: u64 = MINUTE, Unit::Millis, 1, DAY, "msg-timeout",
-            "Time that a consumer has for a message before it is redelivered; a consumer may ask for another";
-        max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, DAY, "max-msg-timeout",
+        msg_timeout_ms: u64 = MINUTE, Unit::Millis, 1, 30 * DAY, "msg-timeout",
+            "Time that a consumer has for a message before it is redelivered; a consumer may ask for another. --max-msg-timeout is at \
+             least as long";
+        max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, 30 * DAY, "max-msg-timeout",
             "Longest message timeout that a consumer may ask for, or reach by TOUCH";
         max_req_timeout_ms: u64 = 30 * DAY, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
             "Longest delay of a message: a longer REQ is shortened, a longer DPUB is refused. nsqd's default is an hour";
-        max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "max-heartbeat-interval",
+        max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, DAY, "max-heartbeat-interval",
             "Longest heartbeat interval that a client may ask for";
         client_timeout_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "client-timeout",
             "Silence after which a client without a heartbeat interval of its own is disconnected; its interval is half of it";
         max_output_buffer_size: u64 = 64 * KIB, Unit::Bytes, 64, 16 * MIB, "max-output-buffer-size",
             "Largest output buffer that a client may ask for";
-        max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
+        max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 0, DAY, "max-output-buffer-timeout",
             "Longest output_buffer_timeout that a client may ask for";
-        output_buffer_timeout_ms: u64 = 250, Unit::Millis, 1, HOUR, "output-buffer-timeout",
+        output_buffer_timeout_ms: u64 = 250, Unit::Millis, 0, DAY, "output-buffer-timeout",
             "output_buffer_timeout that a client without its own is told. The node sends at the end of each turn, whatever it is";
-        min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 1, HOUR, "min-output-buffer-timeout",
+        min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 0, DAY, "min-output-buffer-timeout",
             "Shortest output_buffer_timeout that a client may ask for";
         max_channel_consumers: u64 = 0, Unit::Count, 0, 1_000_000, "max-channel-consumers", ["0, no limit"],
             "Consumers of a channel on this node; further ones are refused";
@@ -198,7 +201,8 @@ settings! {
     }
     "Memory, per core" {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
-            "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets";
+            "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets. Unless given, at \
+             least --max-msg-size and --max-body-size";
         pub_waiting_timeout_ms: u64 = 3 * SECOND, Unit::Millis, 1, HOUR, "pub-waiting-timeout",
             "Time that a publish waits for room before it fails with E_PUB_TOO_MUCH_WAITING (HTTP 429), or with `the disk is full`";
         read_cache_bytes: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "read-cache-bytes",
@@ -368,11 +372,22 @@ impl Settings {
         TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
     }
 
+    /// Lifts limits that nobody set, or that nsqd does not hold against each other, to what other settings need.
+    fn follow(&mut self, notes: &mut Notes) {
+        if self.max_msg_timeout_ms < self.msg_timeout_ms {
+            if self.given.contains("max-msg-timeout") {
+                notes.warnings.push("max-msg-timeout is below msg-timeout, whose value is in force for both".into());
+            }
+            self.max_msg_timeout_ms = self.msg_timeout_ms;
+        }
+        if !self.given.contains("max-pub-waiting-size") {
+            self.max_pub_waiting_size = self.max_pub_waiting_size.max(self.max_msg_size).max(self.max_body_size);
+        }
+    }
+
     /// Checks rules between settings, which no single row can state.
     fn check(&self) -> Result<(), ConfigError> {
         let pairs = [
-            ("msg-timeout", self.msg_timeout_ms, "max-msg-timeout", self.max_msg_timeout_ms),
-            ("max-msg-size", self.max_msg_size, "max-body-size", self.max_body_size),
             ("max-msg-size", self.max_msg_size, "max-pub-waiting-size", self.max_pub_waiting_size),
             ("max-body-size", self.max_body_size, "max-pub-waiting-size", self.max_pub_waiting_size),
         ];
@@ -386,10 +401,33 @@ impl Settings {
                 )));
             }
         }
+        self.check_addresses()?;
         self.check_tls()?;
         self.check_native_tls()?;
         self.check_etcd()?;
         self.check_cluster()
+    }
+
+    /// Two ports at one address. Defaults that the node does without are not looked at.
+    fn check_addresses(&self) -> Result<(), ConfigError> {
+        let listeners = [
+            ("tcp-address", &self.tcp_address, true),
+            ("http-address", &self.http_address, true),
+            ("native-address", &self.native_address, !self.is_native_optional()),
+            ("https-address", &self.https_address, self.is_https_served() && self.given.contains("https-address")),
+            ("lookupd-http-address", &self.lookupd_http_address, true),
+            ("peer-address", &self.peer_address, self.is_clustered()),
+        ];
+        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+        for (name, address, is_held) in listeners {
+            if !is_held || address.is_empty() || address.ends_with(":0") {
+                continue;
+            }
+            if let Some(other) = seen.insert(address, name) {
+                return Err(ConfigError::Contradiction(format!("{other} and {name} are both {address}: give each its own")));
+            }
+        }
+        Ok(())
     }
 
     /// True if the node is one of several.
@@ -449,6 +487,38 @@ impl Settings {
             _ => return Ok(()),
         };
         Err(ConfigError::Contradiction(error))
+    }
+
+    /// What NSQ clients must bring that a client of the native protocol need not. `None`: nothing.
+    fn native_bypasses(&self) -> Option<&'static str> {
+        let (has_no_tls, asks_nobody) = (self.native_tls_cert.is_empty(), self.native_tls_client_ca.is_empty());
+        let demands = [
+            (!self.auth_http_address.is_empty() && asks_nobody, "--auth-http-address"),
+            (!self.tls_client_auth_policy.is_empty() && asks_nobody, "--tls-client-auth-policy"),
+            (self.is_tls_required() && has_no_tls, "--tls-required"),
+        ];
+        demands.iter().find(|(is_bypassed, _)| *is_bypassed).map(|(_, name)| *name)
+    }
+
+    /// Turns the native port off where nobody set it and it would surprise: under nsqd's name, which has no such port, and where
+    /// it would bypass what NSQ clients must bring.
+    fn guard_native(&mut self, is_nsqd: bool, notes: &mut Notes) {
+        let is_set = ["native-address", "native-tls-cert"].iter().any(|name| self.given.contains(name));
+        let bypassed = self.native_bypasses().filter(|_| !self.native_address.is_empty());
+        let remedy = "--native-tls-cert, --native-tls-key and --native-tls-client-ca protect it";
+        match bypassed {
+            Some(name) if is_set => notes.warnings.push(format!(
+                "the native protocol on {} bypasses {name}: its clients may do everything. {remedy}",
+                self.native_address
+            )),
+            Some(name) if !is_nsqd => notes.warnings.push(format!(
+                "the native protocol is not served, since it would bypass {name}. {remedy}; --native-address=ADDRESS serves it as it is"
+            )),
+            _ => {}
+        }
+        if !is_set && (is_nsqd || bypassed.is_some()) {
+            self.native_address.clear();
+        }
     }
 
     /// True if the node starts without the native protocol when its address is taken: nobody set the address.
@@ -591,7 +661,7 @@ mod tests {
             if !row.is_number() && matches!(&value, Value::Text(text) if text.is_empty()) {
                 continue;
             }
-            assert_eq!(row.parse(&row.show(&value)), Ok(value), "{}", row.name);
+            assert_eq!(row.parse(&row.show(&value)), Ok(value.into()), "{}", row.name);
         }
     }
 
@@ -747,9 +817,24 @@ mod tests {
     }
 
     #[test]
+    fn two_ports_have_two_addresses() {
+        let check = |tcp: &str, native: &str, https: &str| {
+            let [tcp_address, native_address, https_address] = [tcp, native, https].map(str::to_owned);
+            let settings = Settings { tcp_address, native_address, https_address, ..Settings::default() };
+            settings.check().map_err(|e| e.to_string())
+        };
+        let error = check("0.0.0.0:4151", "", "").unwrap_err();
+        assert_eq!(error, "tcp-address and http-address are both 0.0.0.0:4151: give each its own");
+        assert!(check("h:1", "h:1", "").unwrap_err().contains("tcp-address and native-address"));
+        assert_eq!(check("h:0", "h:0", "h:0"), Ok(()), "port 0 is another one each time");
+        assert_eq!(check("0.0.0.0:4153", "0.0.0.0:4153", ""), Ok(()), "a default is done without");
+        assert_eq!(check("0.0.0.0:4152", "", "0.0.0.0:4152"), Ok(()), "no HTTPS without a certificate");
+    }
+
+    #[test]
     fn settings_that_contradict_each_other_are_refused() {
-        let settings = Settings { msg_timeout_ms: 20 * MINUTE, ..Settings::default() };
+        let settings = Settings { max_msg_size: 33 * MIB, ..Settings::default() };
         let error = settings.check().unwrap_err().to_string();
-        assert!(error.contains("msg-timeout (20m) must not be above max-msg-timeout (15m)"), "{error}");
+        assert!(error.contains("max-msg-size (33MiB) must not be above max-pub-waiting-size (32MiB)"), "{error}");
     }
 }

@@ -1,7 +1,7 @@
 //! One row of the table of settings: what an operator may write for it and what comes of it.
 
 use super::{
-    Settings,
+    Settings, nsqd,
     value::{parse_bytes, parse_duration_ns, show_bytes, show_duration_ns},
 };
 
@@ -11,6 +11,20 @@ pub enum Value {
     Number(u64),
     Text(String),
     List(Vec<String>),
+}
+
+/// A value, and what to tell the operator of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    pub value: Value,
+    /// Why it is not the value that was written.
+    pub note: Option<String>,
+}
+
+impl From<Value> for Taken {
+    fn from(value: Value) -> Self {
+        Taken { value, note: None }
+    }
 }
 
 /// Unit of a setting.
@@ -68,50 +82,83 @@ impl Setting {
     }
 
     /// Reads what stands behind a flag, or in a string of the file.
-    pub fn parse(&self, text: &str) -> Result<Value, String> {
-        let number = match self.unit {
-            Unit::Text => return Ok(Value::Text(text.into())),
-            Unit::Switch(words) => return switch(text, words).map(|word| Value::Text(word.into())),
-            Unit::Address => return address(text).map(Value::Text),
+    pub fn parse(&self, text: &str) -> Result<Taken, String> {
+        let value = match self.unit {
+            Unit::Text => Value::Text(text.into()),
+            Unit::Switch(words) => Value::Text(switch(text, words)?.into()),
+            Unit::Address if text.is_empty() && ["tcp-address", "http-address"].contains(&self.name) => return Ok(hidden_port()),
+            Unit::Address => Value::Text(address(text)?),
             // An empty one asks for nothing.
-            Unit::Addresses | Unit::List | Unit::Shares if text.is_empty() => return Ok(Value::List(vec![])),
-            Unit::Shares => return text.split(',').map(share).collect::<Result<_, _>>().map(Value::List),
-            Unit::List => return Ok(Value::List(vec![text.into()])),
-            Unit::Addresses => return address(text).map(|address| Value::List(vec![address])),
+            Unit::Addresses | Unit::List | Unit::Shares if text.is_empty() => Value::List(vec![]),
+            Unit::Shares => Value::List(text.split(',').map(share).collect::<Result<_, _>>()?),
+            Unit::List => Value::List(vec![text.into()]),
+            Unit::Addresses => return addresses(text),
             // As nsqd's own example of a file has it: its default.
-            Unit::Word(_) if text.is_empty() && self.name == "tls-min-version" => return Ok(self.value(&Settings::default())),
+            Unit::Word(_) if text.is_empty() && self.name == "tls-min-version" => self.value(&Settings::default()),
             Unit::Word(words) => {
                 let word = text.to_ascii_lowercase();
                 let known = words.contains(&word.as_str());
-                return if known { Ok(Value::Text(word)) } else { Err(format!("must be one of {}", words.join(", "))) };
+                Value::Text(known.then_some(word).ok_or_else(|| format!("must be one of {}", words.join(", ")))?)
             }
-            Unit::Count => text.parse().map_err(|_| format!("must be a whole number {}", self.bounds()))?,
-            Unit::Bytes => parse_bytes(text)?,
-            Unit::Millis => whole(parse_duration_ns(text)?, 1_000_000, "milliseconds")?,
-            Unit::Micros => whole(parse_duration_ns(text)?, 1_000, "microseconds")?,
+            Unit::Count => {
+                let wanted = || format!("must be a whole number {}", self.bounds());
+                return self.bounded(nsqd::integer(text).ok_or_else(wanted)?.into()).map_err(|_| wanted());
+            }
+            Unit::Bytes => {
+                let number = nsqd::integer(text).map(i128::from).map_or_else(|| parse_bytes(text).map(i128::from), Ok);
+                return self.bounded(number?);
+            }
+            Unit::Millis => return self.duration(text, 1_000_000, "milliseconds"),
+            Unit::Micros => return self.duration(text, 1_000, "microseconds"),
         };
-        self.bounded(number)
+        Ok(value.into())
+    }
+
+    /// Reads a duration in units of `scale` nanoseconds.
+    fn duration(&self, text: &str, scale: u128, name: &str) -> Result<Taken, String> {
+        if !nsqd::is_unbounded(self) {
+            return self.bounded(whole(parse_duration_ns(text)?, scale, name)?.into());
+        }
+        let (sign, rest) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+        let ns = parse_duration_ns(rest)?;
+        let number = i128::try_from(ns.div_ceil(scale)).map_err(|_| "this is too long")?;
+        let mut taken = self.bounded(sign * number)?;
+        if taken.note.is_none() && !ns.is_multiple_of(scale) {
+            taken.note = Some(format!("{} is in force, the next whole number of {name}", self.show(&taken.value)));
+        }
+        Ok(taken)
     }
 
     /// An integer of the file. For a duration it is milliseconds, as nsqd reads it.
-    pub fn number(&self, number: i64) -> Result<Value, String> {
-        let number = u64::try_from(number).map_err(|_| format!("must be {}", self.bounds()))?;
+    pub fn number(&self, number: i64) -> Result<Taken, String> {
         match self.unit {
-            Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number),
-            Unit::Micros => self.bounded(number.saturating_mul(1000)),
-            Unit::Switch(_) => Err("must be true or false".into()),
+            Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number.into()),
+            Unit::Micros => self.bounded(i128::from(number) * 1000),
+            Unit::Switch(_) => self.switch_number(number),
             Unit::Text | Unit::Address | Unit::Word(_) => Err("must be a string".into()),
             Unit::Addresses | Unit::List => Err("must be a list of strings".into()),
             Unit::Shares => Err("must be a list of numbers".into()),
         }
     }
 
-    fn bounded(&self, number: u64) -> Result<Value, String> {
-        if (self.min..=self.max).contains(&number) {
-            Ok(Value::Number(number))
-        } else {
-            Err(format!("must be {}", self.bounds()))
+    /// 0 and 1 mean what they mean elsewhere. nsqd reads them the other way round, which nobody can have meant.
+    fn switch_number(&self, number: i64) -> Result<Taken, String> {
+        let (word, theirs) = match number {
+            0 => ("false", "true"),
+            1 => ("true", "false"),
+            _ => return Err("must be true or false".into()),
+        };
+        let note = format!("{word} is in force; write true or false, since nsqd reads {number} as {theirs}");
+        Ok(Taken { value: Value::Text(word.into()), note: Some(note) })
+    }
+
+    fn bounded(&self, number: i128) -> Result<Taken, String> {
+        let within = u64::try_from(number).ok().filter(|number| (self.min..=self.max).contains(number));
+        if let Some(number) = within {
+            return Ok(Value::Number(number).into());
         }
+        let (number, why) = nsqd::instead(self, number).ok_or_else(|| format!("must be {}", self.bounds()))?;
+        Ok(Taken { value: Value::Number(number), note: Some(format!("{} is in force: {why}", self.show_number(number))) })
     }
 
     pub fn bounds(&self) -> String {
@@ -203,6 +250,21 @@ fn whole(ns: u128, scale: u128, name: &str) -> Result<u64, String> {
         return Err(format!("must be whole {name}"));
     }
     u64::try_from(ns / scale).map_err(|_| "this is too long".into())
+}
+
+/// Stand-in for a port that nsqd can do without, and this node cannot.
+fn hidden_port() -> Taken {
+    const LOCAL: &str = "127.0.0.1:0";
+    let note = format!("{LOCAL} is in force: a free port that this host alone reaches, since the node always has one");
+    Taken { value: Value::Text(LOCAL.into()), note: Some(note) }
+}
+
+/// Addresses with commas between them. One without a port is left out: nsqd tries it again and again, in vain.
+fn addresses(text: &str) -> Result<Taken, String> {
+    let (with_port, without): (Vec<&str>, Vec<&str>) = text.split(',').map(str::trim).partition(|one| one.contains(':'));
+    let list = with_port.into_iter().map(address).collect::<Result<_, _>>().map(Value::List)?;
+    let note = (!without.is_empty()).then(|| format!("{} is left out: an address is host:port", without.join(", ")));
+    Ok(Taken { value: list, note })
 }
 
 /// `host:port` or `:port`; the host may be a name or an IPv6 address in brackets.

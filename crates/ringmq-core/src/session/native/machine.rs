@@ -659,5 +659,6 @@ fn info(topic: &TopicEntry) -> TopicInfo<'_> {
 
 /// The longest frame that the node takes: a body of the usual size, with what a batch adds around many small messages.
 pub fn frame_max(limits: &Limits) -> usize {
-    (limits.max_body_size.saturating_mul(2) + 64 * 1024).min(FRAME_MAX)
+    let body_max = limits.max_body_size.max(limits.max_msg_size);
+    (body_max.saturating_mul(2) + 64 * 1024).min(FRAME_MAX)
 }
