@@ -203,3 +203,15 @@ fn a_topic_that_is_deleted_while_it_comes_goes_when_it_is_there() {
         assert_eq!(net.topics_on_disk(1), expected, "of {cores} cores");
     }
 }
+
+/// Found by the cluster simulator (seed 442000000000103).
+#[test]
+fn a_name_that_came_back_before_its_deletions_were_told_is_the_last_topics() {
+    let mut net = Net::new();
+    for id in 20..40 {
+        net.name_next_topic(id);
+        net.tell(1, Fact::Topic(net.topic.clone()));
+        let known = net.nodes[1].shards[0].engine.topics.known("t").map(|t| t.id);
+        assert_eq!(known, Some(TopicId([id; 16])));
+    }
+}

@@ -184,12 +184,10 @@ impl Engine {
             }
             return;
         }
-        let known = cluster.topics.values().find(|t| t.name == topic.name).cloned();
+        // The name came back as another topic; of more than one the deletion may not have been told yet.
+        let known: Vec<TopicRef> = cluster.topics.values().filter(|t| t.name == topic.name).cloned().collect();
         cluster.topics.insert(topic.id, topic.clone());
-        if let Some(old) = known {
-            // The name came back as another topic.
-            self.forget_topic(&old);
-        }
+        known.iter().for_each(|old| self.forget_topic(old));
         let waiters = self.topics.learn_shared(topic);
         self.topic_came(topic, waiters);
         let places: Vec<_> = (self.cluster_mut().places.iter())
