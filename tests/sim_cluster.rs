@@ -70,6 +70,8 @@ const KEPT_STORE: Kept = &[
     (12, &[930_000_000_007_032]),
     // a late channel, and copies for others behind its begin
     (13, &[990_000_000_002_944, 990_000_000_003_238, 990_000_000_004_313, 990_000_000_011_891]),
+    // a client asks on a connection that its node has lost
+    (14, &[4_127_493_111_043]),
 ];
 /// With the real agents and the real controller.
 const KEPT_ETCD: Kept = &[

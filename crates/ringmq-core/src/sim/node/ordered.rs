@@ -31,6 +31,8 @@ pub struct Order {
     /// Messages that came, when, and in which term of their leader.
     came: BTreeMap<(ChannelKey, MessagePlace), (u64, u64)>,
     deferred: BTreeMap<(ChannelKey, MessagePlace), Deferred>,
+    /// Connections that nobody reads any more. Their clients may not have heard yet, and go on asking.
+    unread: BTreeSet<u64>,
     /// Ids that an ordered channel passed and that name no message: copies for another channel.
     copies: BTreeSet<(usize, MessagePlace)>,
     /// Ids at which copies stand that native clients got: they name a message that has another id.
@@ -80,7 +82,8 @@ impl Book {
     pub fn deferred(&mut self, conn: u64, channel: &ChannelKey, id: MessagePlace, delay_ms: u64) {
         let (key, term) = ((channel.clone(), id), self.term(channel, id));
         let is_sure = self.order.came.get(&key).is_some_and(|(at, of)| *of == term && at + SURELY_HELD_MS > self.now_ms);
-        if is_sure && delay_ms > 0 && channel.1 != ORDERED {
+        let is_read = !self.order.unread.contains(&conn);
+        if is_sure && is_read && delay_ms > 0 && channel.1 != ORDERED {
             let (asked, due) = (self.now_ms, self.now_ms + delay_ms);
             self.order.deferred.insert(key, Deferred { due, term, conn, asked });
         }
@@ -90,6 +93,7 @@ impl Book {
     /// once, perhaps to another client before this one hears that its connection is closed.
     pub fn asks_no_more(&mut self, conn: u64) {
         let now = self.now_ms;
+        self.order.unread.insert(conn);
         self.order.deferred.retain(|_, d| d.conn != conn || d.asked + SURELY_READ_MS < now);
     }
 
@@ -163,4 +167,23 @@ fn a_copy_of_a_deferred_publish_is_no_gap() {
     assert!(!book.is_copy(0, at), "nobody copies it");
     book.is_due_in(n, FORWARD_AFTER_MS + 1);
     assert!(book.is_copy(0, at));
+}
+
+/// Seed 4127493111043: the client asked for a delay when its node had heard already that the connection was gone.
+#[test]
+fn who_asks_on_a_lost_connection_is_not_heard() {
+    use crate::base::PartitionId;
+    let (mut book, channel) = (Book::default(), (0, "a".to_owned()));
+    let place = |id| MessagePlace::new(PartitionId(0), LogId(id));
+    let is_held = |book: &Book, id| book.order.deferred.contains_key(&(channel.clone(), place(id)));
+    for (conn, id) in [(1, 7), (2, 8)] {
+        book.comes(&channel, place(id));
+        book.deferred(conn, &channel, place(id), 500);
+        assert!(is_held(&book, id));
+    }
+    book.asks_no_more(1);
+    assert!(!is_held(&book, 7) && is_held(&book, 8));
+    book.comes(&channel, place(7));
+    book.deferred(1, &channel, place(7), 500);
+    assert!(!is_held(&book, 7));
 }
