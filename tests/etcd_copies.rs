@@ -28,18 +28,24 @@ fn an_etcd_from_before_a_failover_is_refused() {
     }
 }
 
+/// Three messages are on all nodes; then a follower stands still. The topic's publisher, its leader, and the follower.
+fn with_a_stopped_follower(cluster: &Cluster) -> (Publisher, usize, usize) {
+    let mut publisher = Publisher::new(cluster, "orders");
+    publisher.publish(3);
+    cluster.wait_equal(&[0, 1, 2], "orders", 0);
+    let leader = cluster.leader("orders", 0);
+    let origin = (leader + 1) % 3;
+    cluster.nodes[origin].signal(libc::SIGSTOP);
+    (publisher, leader, origin)
+}
+
 /// The process that is registered stands still, so its links are free. What the copy confirmed would count as its own.
 #[test]
 fn a_copy_of_a_data_path_takes_no_part_while_its_origin_is_registered() {
     let etcd = Member::start(&FAST);
     let flags = ["--lease-ttl=60s", "--min-isr=1"];
     let cluster = Cluster::start_with_etcd(&[etcd.url()], &flags);
-    let mut publisher = Publisher::new(&cluster, "orders");
-    publisher.publish(3);
-    cluster.wait_equal(&[0, 1, 2], "orders", 0);
-    let leader = cluster.leader("orders", 0);
-    let origin = (leader + 1) % 3;
-    cluster.nodes[origin].signal(libc::SIGSTOP);
+    let (mut publisher, leader, origin) = with_a_stopped_follower(&cluster);
     let small = ["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB"];
     let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &[&small[..], &flags[..]].concat());
     copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
@@ -61,12 +67,7 @@ fn a_copy_of_a_data_path_takes_no_part_while_its_origin_is_registered() {
 fn an_origin_that_was_overtaken_by_its_copy_never_leads() {
     let etcd = Member::start(&FAST);
     let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--min-isr=1"]);
-    let mut publisher = Publisher::new(&cluster, "orders");
-    publisher.publish(3);
-    cluster.wait_equal(&[0, 1, 2], "orders", 0);
-    let leader = cluster.leader("orders", 0);
-    let origin = (leader + 1) % 3;
-    cluster.nodes[origin].signal(libc::SIGSTOP);
+    let (mut publisher, leader, origin) = with_a_stopped_follower(&cluster);
     let flags = ["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB", "--min-isr=1", "--lease-ttl=3s"];
     let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &[&flags[..], &["--lease-ttl-floor=1s"]].concat());
     copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
