@@ -188,7 +188,7 @@ def plain(frames):
         if kind == 2:
             told.append(("message", struct.unpack(">H", data[8:10])[0], data[26:]))
         elif data.startswith(b"{"):
-            told.append((kind, [(key, value) for key, value in json.loads(data).items() if key != "version"]))
+            told.append((kind, list(json.loads(data).items())))
         else:
             told.append((kind, data))
     return told

@@ -106,11 +106,11 @@ fn gauge(name: std::fmt::Arguments<'_>, value: u64) -> String {
     format!("{name}:{value}|g\n")
 }
 
-/// `--statsd-prefix` with `%s` for the node, whose dots and colons would be levels of the name.
+/// `--statsd-prefix` with `%s` for the node, whose dots and colons would be levels of the name, and `%%` for a percent sign.
 pub fn prefix(setting: &str, broadcast_address: &str, http_port: u16) -> String {
     let host = if broadcast_address.contains(':') { format!("[{broadcast_address}]") } else { broadcast_address.to_owned() };
     let key = format!("{host}:{http_port}").replace(['.', ':'], "_");
-    let prefix = setting.replace("%s", &key);
+    let prefix = setting.replace("%s", &key).replace("%%", "%");
     if prefix.is_empty() || prefix.ends_with('.') { prefix } else { format!("{prefix}.") }
 }
 
@@ -173,6 +173,7 @@ mod tests {
     #[test]
     fn the_prefix_names_the_node_and_packets_hold_whole_lines() {
         assert_eq!(prefix("nsq.%s", "10.0.0.1", 4151), "nsq.10_0_0_1_4151.");
+        assert_eq!(prefix("a%%b.%s", "h", 1), "a%b.h_1.");
         assert_eq!((prefix("x.", "h", 1).as_str(), prefix("", "h", 1).as_str()), ("x.", ""));
         let lines: Vec<String> = ["a:1|c\n", "b:1|c\n", "c:1|c\n"].map(String::from).into();
         assert_eq!(packets("p.", &lines, 16), ["p.a:1|c\np.b:1|c\n", "p.c:1|c\n"]);

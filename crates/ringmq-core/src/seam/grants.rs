@@ -1,5 +1,6 @@
 //! What an auth server lets a client do: topics and channels by expression, publishing and subscribing apart.
 
+use super::expression;
 use regex::Regex;
 use serde::Deserialize;
 use std::time::Duration;
@@ -71,7 +72,7 @@ impl Authorization {
             return Err(format!("it gives the unknown permission {unknown:?}"));
         }
         let compiled = |what: &str, text: &str| {
-            Regex::new(text).map_err(|e| format!("its expression {text:?} for a {what} cannot be used: {e}"))
+            expression::compile(text).map_err(|e| format!("its expression {text:?} for a {what} cannot be used: {e}"))
         };
         let channels = entry.channels.unwrap_or_default();
         Ok(Authorization {
@@ -117,6 +118,13 @@ mod tests {
         ] {
             assert_eq!(grants.allow(topic, channel), allowed, "{topic} {channel}");
         }
+    }
+
+    #[test]
+    fn an_expression_is_gos() {
+        let grants = br#"{"ttl":60,"authorizations":[{"permissions":["publish"],"topic":"^\\Qa.b\\E$","channels":[".*"]}]}"#;
+        let grants = Grants::parse(grants).unwrap();
+        assert!(grants.allow("a.b", "") && !grants.allow("axb", ""));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 pub mod cluster;
 pub mod event;
+mod expression;
 pub mod faults;
 pub mod grants;
 pub mod membership;

@@ -1,6 +1,6 @@
 //! From the settings to what the protocol allows.
 
-use crate::codec::nsq::Limits;
+use crate::codec::nsq::{Limits, NSQ_VERSION};
 use crate::config::Settings;
 
 const OUTPUT_FULL_BYTES: usize = 256 * 1024;
@@ -13,7 +13,8 @@ impl From<&Settings> for Limits {
         let size = |bytes: u64| bytes.min(i32::MAX as u64) as usize;
         let max_msg_size = size(s.max_msg_size);
         Limits {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            // Of nsqd, since clients decide by it: nsqjs sends RDY again and again to an nsqd before 0.3.0.
+            version: NSQ_VERSION.to_owned(),
             max_msg_size,
             max_body_size: size(s.max_body_size),
             max_rdy_count: u32::try_from(s.max_rdy_count).unwrap_or(u32::MAX),

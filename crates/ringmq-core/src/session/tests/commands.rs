@@ -251,7 +251,7 @@ fn answer(msg_timeout: u64, deflate_level: u64, sample_rate: u64, size: u64, tim
             r#""deflate":false,"deflate_level":{},"max_deflate_level":6,"snappy":false,"sample_rate":{},"#,
             r#""auth_required":false,"output_buffer_size":{},"output_buffer_timeout":{}}}"#
         ),
-        env!("CARGO_PKG_VERSION"),
+        crate::codec::nsq::NSQ_VERSION,
         msg_timeout,
         deflate_level,
         sample_rate,
@@ -307,6 +307,18 @@ fn the_json_of_identify_is_gos() {
     assert!(of(r#"{"TLS_v1":true}"#).tls_v1 && !of(r#"{"tls_v1":true,"Tls_V1":false}"#).tls_v1);
     assert_eq!(of(r#"{"msg_timeout":7,"x":[{"msg_timeout":8}]}"#).msg_timeout, 7);
     assert_eq!(read(b"{\"client_id\":\"a\xff\"}").unwrap().client_id, "a\u{fffd}");
+    let texts = [
+        (r"\ud83d\ude00", "\u{1f600}"),
+        (r"a\ud83d", "a\u{fffd}"),
+        (r"\uDE00b", "\u{fffd}b"),
+        (r"\ud83d\u0041", "\u{fffd}A"),
+        (r"\ud83d\ud83d\ude00", "\u{fffd}\u{1f600}"),
+        (r"\\ud83d -0", r"\ud83d -0"),
+    ];
+    for (json, text) in texts {
+        assert_eq!(of(&format!(r#"{{"client_id":"{json}","\ud83d":"\udE00"}}"#)).client_id, text, "{json}");
+    }
+    assert_eq!(of(r#"{"sample_rate":-0,"msg_timeout": -0 ,"heartbeat_interval":-1}"#).heartbeat_interval, -1);
     for bad in [
         r#"{"msg_timeout":"1"}"#,
         r#"{"msg_timeout":1.5}"#,
@@ -315,6 +327,11 @@ fn the_json_of_identify_is_gos() {
         "1",
         "{} {}",
         r#"{"sample_rate":3000000000}"#,
+        r#"{"sample_rate":-0.0}"#,
+        r#"{"sample_rate":-00}"#,
+        r#"{"sample_rate":--0}"#,
+        r#"{"client_id":"\ud83"}"#,
+        r#"{"client_id":"\"#,
     ] {
         assert_eq!(read(bad.as_bytes()), Err("E_BAD_BODY IDENTIFY failed to decode JSON body".into()), "{bad}");
     }

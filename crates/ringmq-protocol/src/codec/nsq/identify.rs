@@ -109,11 +109,40 @@ struct Response<'a> {
     output_buffer_timeout: u64,
 }
 
+/// JSON in which two things that Go reads and serde refuses stand in another form of the same length: half of a surrogate pair is
+/// U+FFFD, and an integer `-0` is 0.
+fn as_go_reads(json: String) -> String {
+    let mut bytes = json.into_bytes();
+    let unit = |bytes: &[u8], at: usize| {
+        let digits = bytes.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
+        u16::from_str_radix(std::str::from_utf8(&digits[2..]).ok()?, 16).ok()
+    };
+    let (mut at, mut in_text) = (0, false);
+    while at < bytes.len() {
+        match (bytes[at], in_text) {
+            (b'"', _) => in_text = !in_text,
+            (b'\\', true) => match (unit(&bytes, at), unit(&bytes, at + 6)) {
+                (Some(0xD800..0xDC00), Some(0xDC00..0xE000)) => at += 11,
+                (Some(0xD800..0xE000), _) => bytes[at + 2..at + 6].copy_from_slice(b"fffd"),
+                _ => at += 1,
+            },
+            (b'-', false)
+                if bytes.get(at + 1) == Some(&b'0') && !matches!(bytes.get(at + 2), Some(b'0'..=b'9' | b'.' | b'e' | b'E')) =>
+            {
+                bytes[at] = b' ';
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    String::from_utf8(bytes).expect("ASCII stands in the place of ASCII")
+}
+
 impl Request {
     pub fn parse(json: &[u8]) -> Result<Request, ClientError> {
         let bad = || ClientError::fatal("E_BAD_BODY", "IDENTIFY failed to decode JSON body");
         // what is no UTF-8 stands as U+FFFD, as Go has it
-        let json = String::from_utf8_lossy(json);
+        let json = as_go_reads(String::from_utf8_lossy(json).into_owned());
         if json.trim_ascii() == "null" {
             return Ok(Request::default());
         }

@@ -24,6 +24,9 @@ pub use limits::Limits;
 /// First bytes of a client.
 pub const MAGIC: &[u8; 4] = b"  V2";
 
+/// The release of nsqd whose behaviour this protocol has. Clients compare it as a semantic version.
+pub const NSQ_VERSION: &str = "1.3.0";
+
 /// A command line, its newline included: nsqd's read buffer. A longer one closes the connection without a word.
 pub const LINE_LEN_MAX: usize = 16 * 1024;
 
