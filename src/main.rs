@@ -3,6 +3,7 @@
 //! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense; `inspect` has
 //! one more.
 
+mod brief;
 mod parts;
 mod reread;
 
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
         end_quietly_when_the_pipe_closes();
     }
     match matches.subcommand() {
+        Some((name @ ("serve" | "lookupd"), matches)) if brief::is_asked_for(matches) => {
+            print!("{}", short_help(name));
+            ExitCode::SUCCESS
+        }
         Some(("serve", matches)) if matches.get_one::<bool>("version") == Some(&true) => {
             println!("{}", version(if is_named_nsqd() { "nsqd" } else { "ringmq" }));
             ExitCode::SUCCESS
@@ -67,15 +72,35 @@ fn end_quietly_when_the_pipe_closes() {
 
 /// What scripts parse: the release of nsqd that the node stands in for, where it is called by that name.
 fn version(name: &str) -> String {
-    let own = concat!("ringmq ", env!("CARGO_PKG_VERSION"));
+    let own = concat!("ringmq", env!("CARGO_PKG_VERSION"));
     match name {
-        "nsqd" => format!("nsqd v{} ({own})", ringmq_lookupd::NSQ_VERSION),
+        // The form of `nsqd v1.3.0 (built w/go1.21.1)`.
+        "nsqd" => format!("nsqd v{} (built w/{own})", ringmq_lookupd::NSQ_VERSION),
         _ => format!("ringmq v{} (stands in for nsqd v{})", env!("CARGO_PKG_VERSION"), ringmq_lookupd::NSQ_VERSION),
     }
 }
 
+fn is_named(name: &str) -> bool {
+    std::env::args().next().is_some_and(|path| path.rsplit('/').next() == Some(name))
+}
+
 fn is_named_nsqd() -> bool {
-    std::env::args().next().and_then(|path| path.rsplit('/').next().map(|name| name == "nsqd")).unwrap_or(false)
+    is_named("nsqd")
+}
+
+/// The short help of a daemon, by the name that it was called.
+fn short_help(daemon: &str) -> String {
+    match daemon {
+        "serve" => {
+            let call = if is_named_nsqd() { "nsqd" } else { "ringmq serve" };
+            brief::text(call, "Run the node", config::flags::first_day())
+        }
+        _ => {
+            let call = if is_named("nsqlookupd") { "nsqlookupd" } else { "ringmq lookupd" };
+            let about = "Run nsqlookupd";
+            brief::text(call, about, ringmq_lookupd::options::brief())
+        }
+    }
 }
 
 /// A link of the name `nsqd` or `nsqlookupd` makes the binary a stand-in for it: its flags come right behind the name.
@@ -119,7 +144,7 @@ fn command() -> Command {
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")
-        .about("Check whether this machine can run the node with these settings, a line for each check")
+        .about("Check whether this machine can run the node")
         .long_about(
             "Check whether this machine can run the node with these settings, a line for each check. With --measure also \
              how fast a durable write is on the data path: the node's way of writing beside plain pwrite and fdatasync, \
@@ -151,7 +176,10 @@ fn command() -> Command {
         )
         .after_help("Exit codes: 0 it can, 1 it cannot, or it could not be measured, 2 a wrong flag or file.");
     let inspect = Command::new("inspect")
-        .about("Print and verify journals, segments, commit logs and snapshots of a data path while no node runs on it")
+        .about("Print and verify the files of a data path")
+        .long_about(
+            "Print and verify the journals, segments, commit logs and snapshots of a data path, best while no node runs on it.",
+        )
         .arg(
             Arg::new("data-path")
                 .required(true)
@@ -187,7 +215,7 @@ fn command() -> Command {
              ringmq wrote something: use that version.",
         );
     let cluster = Command::new("cluster")
-        .about("Print what the etcd of --etcd-endpoints says of the cluster, or change it")
+        .about("Print the state of a cluster with an etcd, or change it")
         .long_about(
             "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name, or change it. It needs no node. \
              `status` is the page for the night: who is away, which partitions have no leader or too few replicas in sync, and what \
@@ -225,26 +253,29 @@ fn command() -> Command {
         .args(ringmq_tools::address::tls_args().map(|flag| flag.help_heading("HTTPS of nodes")))
         .after_help("Exit codes: 0 all is well, 1 it is not, or etcd does not answer, 2 a wrong call.");
     let node_id = Command::new("node-id")
-        .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
+        .about("Print the id of a data path's node, for the cluster file")
+        .long_about("Print the id of a data path's node, for the cluster file. A data path that holds nothing gets its id now.")
         .arg(
             Arg::new("data-path").long("data-path").required(true).value_name("path").help("Data path of the node (--data-path)"),
         )
         .after_help("Exit codes: 0 printed, 1 it cannot be told (the message says why).");
     Command::new("ringmq")
-        .about("A message queue node: durable, partitioned topics for NSQ clients")
+        .about("A durable message queue for NSQ clients")
         .version(env!("CARGO_PKG_VERSION"))
         .propagate_version(true)
         .term_width(help_width())
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(config::flags::add_flags(serve).arg(config::flags::words()))
+        .help_template("{about}. {usage-heading} {usage}\n\n{subcommands}{after-help}")
+        .after_help("`ringmq COMMAND -h` shows a command's flags; `ringmq -V` the version.")
+        .subcommand(brief::with_help(config::flags::add_flags(serve).arg(config::flags::words())))
         .subcommands(ringmq_tools::commands())
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
         .subcommand(config::flags::add_flags(cluster))
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
-        .subcommand(ringmq_lookupd::options::command("lookupd"))
+        .subcommand(brief::with_help(ringmq_lookupd::options::command("lookupd")))
         .subcommands(ringmq_tools::shell::commands())
         .subcommand(Command::new("version").about("Print the version"))
 }
@@ -386,7 +417,7 @@ fn misused(what: &str) -> ExitCode {
 
 fn lookupd(matches: &ArgMatches) -> ExitCode {
     if ringmq_lookupd::options::asks_for_version(matches) {
-        println!("{}", ringmq_lookupd::options::version(concat!("ringmq ", env!("CARGO_PKG_VERSION"))));
+        println!("{}", ringmq_lookupd::options::version(concat!("ringmq", env!("CARGO_PKG_VERSION"))));
         return ExitCode::SUCCESS;
     }
     let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());

@@ -95,7 +95,6 @@ fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
         let around = Around { spare_bytes: s.spare_bytes, log_level, hub: s.hub };
         let server =
             HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, around).map_err(|e| e.to_string())?;
-        tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
     };
     Front { wake, start: Box::new(start) }

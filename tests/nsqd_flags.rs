@@ -6,6 +6,7 @@ use node::binary;
 use node::stock::stock;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// Flags of nsqd as its `--help` names them, each with its default where that is shown.
@@ -155,10 +156,30 @@ fn the_version_has_the_form_that_scripts_parse() {
 
 #[test]
 fn the_short_help_fits_a_screen() {
-    let help = |flag: &str| text(&Command::new(binary()).args(["serve", flag]).output().expect("it runs"));
-    let (short, long) = (help("-h"), help("--help"));
-    assert!(short.lines().count() <= 50, "{} lines:\n{short}", short.lines().count());
-    assert!(short.contains("--data-path") && !short.contains("--replica-window-bytes"));
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+    let [nsqd, nsqlookupd] = ["nsqd", "nsqlookupd"].map(|name| folder.path().join(name));
+    [&nsqd, &nsqlookupd].into_iter().for_each(|link| symlink(binary(), link).expect("writable"));
+    let help = |program: &Path, args: &[&str]| {
+        let output = Command::new(program).args(args).output().expect("it runs");
+        assert!(output.status.success(), "{args:?}: {}", text(&output));
+        text(&output)
+    };
+    let ringmq = binary();
+    for (program, args) in [
+        (&ringmq, &["-h"][..]),
+        (&ringmq, &["serve", "-h"]),
+        (&ringmq, &["lookupd", "-h"]),
+        (&nsqd, &["-h"]),
+        (&nsqlookupd, &["-h"]),
+    ] {
+        let short = help(program, args);
+        // A terminal of 80 x 24, whose last line is the prompt's.
+        let (lines, columns) = (short.lines().count(), short.lines().map(|line| line.chars().count()).max());
+        assert!(lines <= 23 && columns <= Some(80), "{args:?}: {lines} lines, {columns:?} columns:\n{short}");
+    }
+    let (short, long) = (help(&nsqd, &["-h"]), help(&nsqd, &["-help"]));
+    assert!(short.contains("Usage: nsqd ") && short.contains("--data-path"), "{short}");
+    assert!(!short.contains("--replica-window-bytes") && short.contains("--help"), "{short}");
     assert!(long.contains("--replica-window-bytes") && long.contains("Cluster:"));
 }
 
@@ -210,4 +231,7 @@ fn values_that_nsqd_takes_end_no_start() {
     for wanted in ["--max-msg-size=200000000: 63MiB is in force", "--max-channel-consumers=-1: 0 is in force"] {
         assert!(said.lines().any(|line| line.contains("WARN") && line.contains(wanted)), "{wanted}:\n{said}");
     }
+    assert!(said.contains("TCP: listening on 127.0.0.1:") && !said.contains("HTTP: listening on"), "{said}");
+    let said = started_as("nsqd", &[]);
+    assert!(said.contains("HTTP: listening on 127.0.0.1:") && !said.contains("HTTPS: "), "{said}");
 }

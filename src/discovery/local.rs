@@ -13,7 +13,6 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-const CONNECTIONS_MAX: usize = 1024;
 /// The node is always active. What the API creates counts with what the node has.
 const LIMITS: Limits =
     Limits { inactive_producer_timeout: Duration::MAX, tombstone_lifetime: Duration::from_secs(45), entries_max: 2_000_000 };
@@ -25,7 +24,13 @@ pub struct Local {
 }
 
 impl Local {
-    pub fn start(identity: &Identity, listener: TcpListener, address: SocketAddr, stopping: watch::Receiver<()>) -> Self {
+    pub fn start(
+        identity: &Identity,
+        listener: TcpListener,
+        address: SocketAddr,
+        connections_max: usize,
+        stopping: watch::Receiver<()>,
+    ) -> Self {
         let shared = Shared::new(LIMITS);
         let info = PeerInfo {
             remote_address: format!("{}:{}", identity.broadcast_address, identity.tcp_port),
@@ -39,7 +44,7 @@ impl Local {
         };
         let node = shared.with(|registry, now| registry.connect(info, now));
         tracing::info!(%address, "the node answers lookups");
-        tokio::task::spawn_local(ringmq_lookupd::http::serve(listener, shared.clone(), CONNECTIONS_MAX, stopping));
+        tokio::task::spawn_local(ringmq_lookupd::http::serve(listener, shared.clone(), connections_max, stopping));
         Local { shared, node, told: RefCell::default() }
     }
 

@@ -79,7 +79,9 @@ impl Discovery {
     ) -> (Rc<Discovery>, mpsc::UnboundedReceiver<Wanted>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
         let local = listener.and_then(|listener| match listen(listener) {
-            Ok((listener, address)) => Some(Local::start(&identity, listener, address, stopping)),
+            Ok((listener, address)) => {
+                Some(Local::start(&identity, listener, address, settings.max_http_connections as usize, stopping))
+            }
             Err(error) => {
                 tracing::error!(%error, "the listener of --lookupd-http-address cannot be used");
                 None

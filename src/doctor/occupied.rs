@@ -10,7 +10,10 @@ use std::time::Duration;
 
 pub fn check(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![data_path(settings)];
-    let mut addresses = vec![("tcp-address", &settings.tcp_address), ("http-address", &settings.http_address)];
+    let mut addresses = vec![("tcp-address", &settings.tcp_address)];
+    if !settings.http_address.is_empty() {
+        addresses.push(("http-address", &settings.http_address));
+    }
     if !settings.native_address.is_empty() {
         addresses.push(("native-address", &settings.native_address));
     }

@@ -43,7 +43,7 @@ use link::CoreLink;
 pub use routes::ROUTES;
 use routes::Safety;
 use std::cell::RefCell;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -56,6 +56,9 @@ use tokio_rustls::TlsAcceptor;
 
 /// Time that requests may take after the stop of the node begins.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+/// Largest head of a request. A query holds two names; proxies add cookies and tokens.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Wakes the HTTP thread; the mesh gets it before the thread starts.
 #[derive(Default)]
@@ -77,7 +80,7 @@ pub enum HttpError {
 
 /// Listeners of the thread.
 pub struct Listeners {
-    pub http: TcpListener,
+    pub http: Option<TcpListener>,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
     /// Listener of `--https-address`, with the terms of its TLS.
@@ -86,7 +89,7 @@ pub struct Listeners {
 
 impl Listeners {
     fn all(&self) -> impl Iterator<Item = &TcpListener> {
-        [&self.http].into_iter().chain(&self.lookups).chain(self.https.as_ref().map(|(listener, _)| listener))
+        self.http.iter().chain(&self.lookups).chain(self.https.as_ref().map(|(listener, _)| listener))
     }
 }
 
@@ -116,7 +119,6 @@ pub struct Around {
 
 /// The running thread.
 pub struct HttpServer {
-    address: SocketAddr,
     stop: Arc<Notify>,
     thread: JoinHandle<()>,
 }
@@ -133,28 +135,24 @@ impl HttpServer {
         around: Around,
     ) -> Result<Self, HttpError> {
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
-        let address = listeners.http.local_addr().map_err(failed)?;
+        let port_of = |listener: Option<&TcpListener>| listener.and_then(|at| at.local_addr().ok()).map_or(0, |at| at.port());
+        let http_port = port_of(listeners.http.as_ref());
         for listener in listeners.all() {
             listener.set_nonblocking(true).map_err(failed)?;
         }
-        let https_port = listeners.https.as_ref().and_then(|(https, _)| https.local_addr().ok()).map_or(0, |at| at.port());
+        let https_port = port_of(listeners.https.as_ref().map(|(listener, _)| listener));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(HttpError::Thread)?;
         let stop = Arc::new(Notify::new());
         let (settings, stopping) = (settings.clone(), stop.clone());
         let serve = move || {
-            let ports = Ports { tcp: tcp_port, http: address.port(), https: https_port };
+            let ports = Ports { tcp: tcp_port, http: http_port, https: https_port };
             let node = Rc::new(Node::new(settings, CoreLink::new(port, cores), ports, around));
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, serve(node.clone(), listeners, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(serve).map_err(HttpError::Thread)?;
-        Ok(HttpServer { address, stop, thread })
-    }
-
-    /// Address of the listener, with the port that the kernel chose for 0.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+        Ok(HttpServer { stop, thread })
     }
 
     /// Takes no further request and waits, a few seconds at most, for those that are being served.
@@ -262,18 +260,18 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     if let Some(address) = of_cluster.as_ref().and_then(|listener| listener.local_addr().ok()) {
         tracing::info!(%address, "the node answers lookups for its cluster");
     }
-    let doors =
-        [https.map(|(listener, terms)| (listener, Door::Https(terms))), of_cluster.map(|listener| (listener, Door::Lookups))];
-    let more: Vec<_> = doors
+    let doors = [
+        http.map(|listener| (listener, Door::Http)),
+        https.map(|(listener, terms)| (listener, Door::Https(terms))),
+        of_cluster.map(|listener| (listener, Door::Lookups)),
+    ];
+    let accepting: Vec<_> = doors
         .into_iter()
         .flatten()
         .map(|(listener, door)| tokio::task::spawn_local(accept(node.clone(), listener, door, closed.clone())))
         .collect();
-    tokio::select! {
-        () = accept(node.clone(), http, Door::Http, closed) => {}
-        () = stop.notified() => {}
-    }
-    more.iter().for_each(tokio::task::JoinHandle::abort);
+    stop.notified().await;
+    accepting.iter().for_each(tokio::task::JoinHandle::abort);
     drop(closing);
     if timeout(STOP_LIMIT, node.connections.acquire_many(node.connections_max)).await.is_err() {
         tracing::warn!("http requests were cut off: they did not end within {STOP_LIMIT:?} of the stop");
@@ -377,8 +375,8 @@ async fn converse(
         }
     });
     let mut builder = http1::Builder::new();
-    // A head is 16 KB at most: a query holds two names. Names of headers are written as nsqd writes them.
-    builder.timer(TokioTimer::new()).header_read_timeout(idle_limit).max_buf_size(16 * 1024).title_case_headers(true);
+    // Names of headers are written as nsqd writes them.
+    builder.timer(TokioTimer::new()).header_read_timeout(idle_limit).max_buf_size(HEAD_BYTES_MAX).title_case_headers(true);
     let mut connection = std::pin::pin!(builder.serve_connection(io, service));
     let mut stopping = false;
     loop {

@@ -205,9 +205,10 @@ impl Cores {
             .unzip();
         http_port.connect_wakers(&wakes, http_wake.clone());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound");
         let server = HttpServer::start(
             &settings,
-            Listeners { http: listener, lookups: None, https: None },
+            Listeners { http: Some(listener), lookups: None, https: None },
             CORES,
             4150,
             http_port,
@@ -215,7 +216,6 @@ impl Cores {
             Around { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()), hub: None },
         )
         .expect("it is given all");
-        let address = server.address();
         Cores { world, stop, threads, server, address }
     }
 

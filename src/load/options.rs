@@ -135,7 +135,7 @@ pub fn command() -> Command {
         .arg(Arg::new("runs").required(true).num_args(1..).value_name("JSON file").value_parser(clap::value_parser!(PathBuf)))
         .arg(path("out", "The page").required(true));
     Command::new("load")
-        .about("Load a node, or any nsqd, and measure its rate and latency; or verify that it loses nothing")
+        .about("Measure a node or an nsqd, or verify that it loses nothing")
         .subcommand(report)
         .args_conflicts_with_subcommands(true)
         .next_help_heading("Load")

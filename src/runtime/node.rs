@@ -66,7 +66,8 @@ pub enum NodeError {
 /// Parts that the HTTP thread gets.
 pub struct FrontStart {
     pub port: HttpPort,
-    pub listener: TcpListener,
+    /// Listener of `--http-address`, unless that is empty.
+    pub listener: Option<TcpListener>,
     /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
     /// Listener of `--https-address`, with the node's certificate.
@@ -171,9 +172,10 @@ pub fn run_node<M: Machine + 'static>(
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
 
-    let [tcp_address, http_address] = [addresses.tcp.address(), addresses.http.address()];
-    let [native, peers] = [&addresses.native, &addresses.peer].map(|a| a.as_ref().map(|a| a.address().to_string()));
-    let Parts { parts, http_port, listener, lookups, https } = parts(addresses, builds, front.wake)?;
+    let tcp_address = addresses.tcp.address();
+    let [http, https_address, native, peers] = [&addresses.http, &addresses.https, &addresses.native, &addresses.peer]
+        .map(|address| address.as_ref().map(|address| address.address().to_string()).unwrap_or_default());
+    let Parts { parts, http_port, listener, lookups, https: of_https } = parts(addresses, builds, front.wake)?;
     let spare_bytes: SpareBytes = Box::new({
         let spares = spares.clone();
         move || spares.bytes()
@@ -195,11 +197,16 @@ pub fn run_node<M: Machine + 'static>(
     let (wake, lent) =
         (Box::new(move || cores_stop.wake_all()), coordinator::store::Clock { now: clock::ticks, seed: random()? });
     let coordinator = cluster.map(|c| c.start(generation, cores, wake, lent)).transpose()?;
-    let https = https.zip(nsq_tls.clone());
+    let https = of_https.zip(nsq_tls.clone());
     let started = (front.start)(FrontStart { port: http_port, listener, lookups, https, cores, tcp_address, spare_bytes, hub });
     if started.is_ok() {
-        let [native, peers] = [native, peers].map(Option::unwrap_or_default);
-        tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
+        // As nsqd says it, for whoever waits for that.
+        tracing::info!("TCP: listening on {tcp_address}");
+        for (name, address) in [("HTTP", &http), ("HTTPS", &https_address)].into_iter().filter(|(_, address)| !address.is_empty())
+        {
+            tracing::info!("{name}: listening on {address}");
+        }
+        tracing::info!(tcp = %tcp_address, %http, native, peers, cores, "ready");
         let reason = stop.wait(|| {
             tracing::info!("SIGHUP: rereading the settings, TLS files and cluster file that can change now");
             reread();
@@ -268,7 +275,7 @@ fn shorten_slice(wanted: Duration) {
 /// Addresses that the node holds and will listen on.
 struct Addresses {
     tcp: Reserved,
-    http: Reserved,
+    http: Option<Reserved>,
     native: Option<Reserved>,
     /// Why the default address of the native protocol, which nobody gave, is not there.
     native_refusal: Option<NetError>,
@@ -280,7 +287,8 @@ struct Addresses {
 impl Addresses {
     fn reserve(settings: &Settings) -> Result<Addresses, NetError> {
         let take = |address: &String| Reserved::take(address, ADDRESS_WAIT);
-        let [tcp, http] = [take(&settings.tcp_address)?, take(&settings.http_address)?];
+        let tcp = take(&settings.tcp_address)?;
+        let http = Some(&settings.http_address).filter(|address| !address.is_empty()).map(take).transpose()?;
         let mut native_refusal = None;
         let native = match &settings.native_address {
             none if none.is_empty() => None,
@@ -335,7 +343,7 @@ struct Parts<M> {
     parts: Vec<CoreParts<M>>,
     http_port: HttpPort,
     /// Listener of HTTP.
-    listener: TcpListener,
+    listener: Option<TcpListener>,
     lookups: Option<TcpListener>,
     https: Option<TcpListener>,
 }
@@ -366,7 +374,8 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
     let lookups = lookups.map(listen_alone).transpose()?;
     let https = https.map(listen_alone).transpose()?;
-    Ok(Parts { parts, http_port, listener: listen_alone(http)?, lookups, https })
+    let listener = http.map(listen_alone).transpose()?;
+    Ok(Parts { parts, http_port, listener, lookups, https })
 }
 
 /// One listener, whose connections end by themselves when their other end is gone for good: they may be silent for long.

@@ -15,10 +15,12 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Time for a request's head, and again for its body.
-const READ_LIMIT: Duration = Duration::from_secs(30);
-/// Largest head of a request, in bytes; names and addresses are short.
-const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Time that a connection may be open without a request, or with a part of one's head. Clients keep connections between two lookups.
+const IDLE_LIMIT: Duration = Duration::from_secs(3600);
+/// Time for a request's body.
+const BODY_LIMIT: Duration = Duration::from_secs(30);
+/// Largest head of a request, in bytes.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Bodies mean nothing here. A longer one ends its connection.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
@@ -51,7 +53,7 @@ async fn converse(stream: TcpStream, remote: String, shared: Rc<Shared>, mut sto
     });
     let mut builder = http1::Builder::new();
     // Header names are written as Go writes them.
-    builder.timer(TokioTimer::new()).header_read_timeout(READ_LIMIT).max_buf_size(HEAD_BYTES_MAX).title_case_headers(true);
+    builder.timer(TokioTimer::new()).header_read_timeout(IDLE_LIMIT).max_buf_size(HEAD_BYTES_MAX).title_case_headers(true);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         done = connection.as_mut() => return done,
@@ -64,7 +66,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>, remote: &str) -> Re
     let began = Instant::now();
     let (head, body) = request.into_parts();
     let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
-    let read = tokio::time::timeout(READ_LIMIT, discard(body)).await.unwrap_or(false);
+    let read = tokio::time::timeout(BODY_LIMIT, discard(body)).await.unwrap_or(false);
     let answer = shared.with(|registry, now| routes::answer(registry, head.method.as_str(), path, query, now));
     tracing::info!(status = answer.status, method = %head.method, uri = %head.uri, remote, took = ?began.elapsed(), "http");
     let mut response = respond(answer);

@@ -56,6 +56,23 @@ const FLAGS: [(&str, &str, &str); 9] = [
     ("max-registrations", "1000000", "Topics, channels, and nodes that have them, counted together; further ones are refused"),
 ];
 
+/// The flags for a short help: each with a value, and what it is.
+pub fn brief() -> impl Iterator<Item = (String, &'static str)> {
+    FLAGS.iter().map(|(name, default, about)| {
+        let (value, about) = match *name {
+            "broadcast-address" => ("HOST", "This nsqlookupd, for nodes [the host's name]"),
+            "log-prefix" => ("TEXT", "Prefix of each log line [[nsqlookupd]]"),
+            "log-level" => (*default, "debug, info, warn, error or fatal"),
+            "max-connections" => (*default, "Connections of nodes, and as many of HTTP"),
+            "max-registrations" => (*default, "Topics, channels and nodes that have them"),
+            "inactive-producer-timeout" => (*default, "Silence that hides a node"),
+            "tombstone-lifetime" => (*default, "Time that a tombstone hides a node"),
+            _ => (*default, *about),
+        };
+        (format!("--{name}={value}"), about)
+    })
+}
+
 /// Go accepts one dash before a long name; clap wants two. What stands behind `--` is left alone.
 pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut is_literal = false;
@@ -85,7 +102,7 @@ pub fn command(name: &'static str) -> Command {
         arg.value_parser(go::parse_bool).overrides_with(name).action(ArgAction::Set)
     };
     Command::new(name)
-        .about("Run nsqlookupd: nodes register their topics, consumers look up nodes")
+        .about("Run nsqlookupd: nodes register, consumers look them up")
         .long_about(
             "Run nsqlookupd: nodes tell it over TCP which topics and channels they have, consumers and tools ask it over HTTP.\n\n\
              Called by the name `nsqlookupd` the binary does this, with the flags right behind the name.",
@@ -100,7 +117,7 @@ pub fn command(name: &'static str) -> Command {
 
 /// Output of `-version`, in the form that scripts know.
 pub fn version(build: &str) -> String {
-    format!("nsqlookupd v{} ({build})", crate::NSQ_VERSION)
+    format!("nsqlookupd v{} (built w/{build})", crate::NSQ_VERSION)
 }
 
 pub fn asks_for_version(matches: &ArgMatches) -> bool {

@@ -13,7 +13,8 @@ pub fn commands() -> [Command; 2] {
             .arg(Arg::new("shell").required(true).value_parser(value_parser!(Shell)).help("Shell"))
             .after_help("For bash: ringmq completions bash >/usr/share/bash-completion/completions/ringmq"),
         Command::new("man")
-            .about("Write the man pages into a folder: ringmq.1 and one for each command")
+            .about("Write the man pages into a folder")
+            .long_about("Write the man pages into a folder: ringmq.1 and one for each command.")
             .arg(Arg::new("folder").required(true).value_name("folder").help("Folder, which is made if it is missing")),
     ]
 }

@@ -76,23 +76,35 @@ pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     args.into_iter().map(fix).collect()
 }
 
-/// The settings that `-h` shows, which fits a screen; `--help` shows all.
-const SHORT: &[&str] = &[
-    "data-path",
-    "tcp-address",
-    "http-address",
-    "native-address",
-    "broadcast-address",
-    "lookupd-tcp-address",
-    "shards",
-    "log-level",
-    "max-msg-size",
-    "msg-timeout",
-    "tls-cert",
-    "tls-key",
-    "auth-http-address",
-    "cluster-file",
+/// Flags of an operator's first day, which `-h` shows on one screen: name, sample value (empty: the default), and what it is.
+pub const FIRST_DAY: &[(&str, &str, &str)] = &[
+    ("data-path", "FOLDER", "Journal and topics [the working directory]"),
+    ("tcp-address", "", "NSQ clients"),
+    ("http-address", "", "HTTP clients"),
+    ("native-address", "", "Clients of the native protocol; empty: none"),
+    ("broadcast-address", "HOST", "This node, for its clients [the host's name]"),
+    ("lookupd-tcp-address", "HOST:PORT", "An nsqlookupd; may be repeated"),
+    ("shards", "N", "Cores [as many as there are CPUs]"),
+    ("log-level", "", "debug, info, warn, error or fatal"),
+    ("max-msg-size", "", "Largest message"),
+    ("msg-timeout", "", "Time from a delivery to its FIN"),
+    ("max-req-timeout", "", "Longest delay of a message"),
+    ("tls-cert", "FILE", "Certificate for NSQ clients and HTTPS"),
+    ("tls-key", "FILE", "Private key of --tls-cert"),
+    ("auth-http-address", "HOST:PORT", "Server that knows the clients' permissions"),
+    ("statsd-address", "HOST:PORT", "statsd daemon that gets statistics"),
+    ("cluster-file", "FILE", "A cluster of fixed nodes and leaders"),
+    ("etcd-endpoints", "URL", "A cluster with failover; may be repeated"),
 ];
+
+/// The flags of [`FIRST_DAY`] with their values, and what each is.
+pub fn first_day() -> impl Iterator<Item = (String, &'static str)> {
+    FIRST_DAY.iter().map(|(name, sample, about)| {
+        let default = find(name).map(row::Setting::show_default).unwrap_or_default();
+        let value = if sample.is_empty() { default.split(';').next().unwrap_or_default() } else { sample };
+        (format!("--{name}={value}"), *about)
+    })
+}
 
 fn first_sentence(about: &str) -> &str {
     let end = about.find(". ").or_else(|| about.find("; ")).unwrap_or(about.len());
@@ -124,7 +136,7 @@ pub fn add_flags(command: Command) -> Command {
             .value_name(row.unit_name())
             .help(format!("{} [default: {}]", first_sentence(row.about), row.show_default()))
             .long_help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
-            .hide_short_help(!SHORT.contains(&row.name))
+            .hide_short_help(!FIRST_DAY.iter().any(|(name, ..)| *name == row.name))
             .help_heading(row.group)
             .action(if row.is_list() { ArgAction::Append } else { ArgAction::Set });
         match row.unit {
@@ -258,6 +270,13 @@ mod tests {
             assert_eq!(asked(args, None).unwrap().settings.msg_timeout_ms, 90_000, "{args:?}");
         }
         assert_eq!(asked(&["--tcp-address=:5150"], None).unwrap().settings.tcp_address, "0.0.0.0:5150");
+    }
+
+    #[test]
+    fn the_first_days_flags_are_settings_with_values() {
+        for ((name, ..), (flag, _)) in FIRST_DAY.iter().zip(first_day()) {
+            assert!(find(name).is_some() && !flag.ends_with('='), "{name}: {flag}");
+        }
     }
 
     #[test]
@@ -477,7 +496,7 @@ mod tests {
             ("--broadcast-tcp-port=70000", "broadcast-tcp-port", "0", true),
             ("--lookupd-tcp-address=a:1,host", "lookupd-tcp-address", "a:1", true),
             ("--config=", "shards", "3", false),
-            ("--http-address=", "http-address", "127.0.0.1:0", true),
+            ("--http-address=", "http-address", "", false),
             ("--tcp-address=", "tcp-address", "127.0.0.1:0", true),
         ] {
             let Asked { settings, notes } = taken(flag);

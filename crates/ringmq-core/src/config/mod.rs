@@ -64,10 +64,12 @@ settings! {
     "Node" {
         data_path: String = String::new(), Unit::Text, 0, 0, "data-path", ["the working directory"],
             "Folder of the journal and the topics. One node at a time may use it";
+        import_nsqd: bool = true, Unit::Switch(&[]), 0, 0, "import-nsqd",
+            "Import of the backlog that an nsqd left in the data path, before the node serves; with false it stays in nsqd's files";
         tcp_address: String = "0.0.0.0:4150".into(), Unit::Address, 0, 0, "tcp-address",
             "Address for NSQ clients";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
-            "Address for HTTP clients";
+            "Address for HTTP clients; empty: none";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
             "Address for clients of the native protocol (docs/native.md). Unless it is given, the node starts without it when the default \
              is taken (and the cluster file does not list it), when it would bypass the TLS or AUTH that NSQ clients need, and when called \
@@ -385,6 +387,16 @@ impl Settings {
         }
     }
 
+    /// Flags that give a node of this machine the settings that were given here, but for nsqlookupds, and tables of topics.
+    pub fn as_flags(&self) -> Vec<String> {
+        let rows = TABLE.iter().filter(|row| self.given.contains(row.name) && row.name != "lookupd-tcp-address");
+        let flags = rows.map(|row| match row.value(self) {
+            Value::List(values) => values.iter().map(|value| format!("--{}={value}", row.name)).collect(),
+            value => vec![format!("--{}={}", row.name, row.show(&value))],
+        });
+        flags.flatten().collect()
+    }
+
     /// Checks rules between settings, which no single row can state.
     fn check(&self) -> Result<(), ConfigError> {
         let pairs = [
@@ -473,6 +485,9 @@ impl Settings {
             ),
             (None, Some(alone), _) => format!("{alone} needs etcd-endpoints"),
             (_, _, Some((name, text, missing, _))) => format!("{name} ({text}) needs {missing}"),
+            _ if self.http_address.is_empty() && self.is_clustered() => {
+                "http-address must not be empty in a cluster, whose nodes ask each other over HTTP".into()
+            }
             _ if self.lease_ttl_ms < self.lease_ttl_floor_ms => format!(
                 "lease-ttl ({}) must not be below lease-ttl-floor ({})",
                 show("lease-ttl", self.lease_ttl_ms),

@@ -86,7 +86,9 @@ impl Setting {
         let value = match self.unit {
             Unit::Text => Value::Text(text.into()),
             Unit::Switch(words) => Value::Text(switch(text, words)?.into()),
-            Unit::Address if text.is_empty() && ["tcp-address", "http-address"].contains(&self.name) => return Ok(hidden_port()),
+            Unit::Address if text.is_empty() && self.name == "tcp-address" => return Ok(hidden_port()),
+            // No HTTP at all.
+            Unit::Address if text.is_empty() && self.name == "http-address" => Value::Text(String::new()),
             Unit::Address => Value::Text(address(text)?),
             // An empty one asks for nothing.
             Unit::Addresses | Unit::List | Unit::Shares if text.is_empty() => Value::List(vec![]),
