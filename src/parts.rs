@@ -7,6 +7,7 @@ use ringmq::net::Reserved;
 use ringmq::operator::ask::Asker;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
+use ringmq_tools::import::{ImportError, startup, summary::Summary};
 use std::io::{IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,16 +17,74 @@ use std::time::Duration;
 /// Time in which a killed nsqlookupd lets go of its addresses.
 const LOOKUPD_ADDRESS_WAIT: Duration = Duration::from_secs(1);
 
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(
+        "the backlog that an nsqd left in {data_path} is not imported: {source}. The node does not start without it, unless \
+         --import-nsqd=false leaves it in nsqd's files"
+    )]
+    Import { data_path: String, source: ImportError },
+    #[error(
+        "an nsqd left its files in {data_path}, and a node of a cluster does not import them by itself: start it with \
+         --import-nsqd=false, then run `ringmq import {data_path}` with the addresses of the node that leads the topics"
+    )]
+    ImportInCluster { data_path: String },
+}
+
 /// Runs until SIGTERM or SIGINT; `reread` is called on SIGHUP.
-pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: impl FnMut()) -> Result<(), NodeError> {
+pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: impl FnMut()) -> Result<(), StartError> {
     let settings = Arc::new(settings);
     let stop = StopHandle::new();
     stop.on_signals_of_a_node().map_err(NodeError::Signals)?;
+    import_from_nsqd(&settings, &stop)?;
+    if stop.is_requested() {
+        return Ok(());
+    }
     let reread_with_checks = || {
         reread();
         checks::tls_files(&settings).iter().for_each(log);
     };
-    run(settings.clone(), stop, front(settings.clone(), log_level), examine, recover_shards, reread_with_checks)
+    Ok(run(settings.clone(), stop, front(settings.clone(), log_level), examine, recover_shards, reread_with_checks)?)
+}
+
+/// Imports what an nsqd left in the data path, once. A stop meanwhile is no error: the next start goes on.
+fn import_from_nsqd(settings: &Settings, stop: &StopHandle) -> Result<(), StartError> {
+    let data_path = Path::new(&settings.data_path);
+    let failed = |source| StartError::Import { data_path: settings.data_path.clone(), source };
+    if !settings.import_nsqd || !startup::is_pending(data_path).map_err(failed)? {
+        return Ok(());
+    }
+    if settings.is_clustered() {
+        return Err(StartError::ImportInCluster { data_path: settings.data_path.clone() });
+    }
+    tracing::info!(data_path = settings.data_path, "importing nsqd's backlog before the node serves");
+    let is_stopped = {
+        let stop = stop.clone();
+        move || stop.is_requested()
+    };
+    match startup::import(data_path, &settings.as_flags(), |line| tracing::info!("{line}"), is_stopped) {
+        Ok(summary) => {
+            tell_import(&summary);
+            Ok(())
+        }
+        Err(ImportError::Interrupted) => {
+            tracing::info!("the import of nsqd's backlog was interrupted; the next start goes on with it");
+            Ok(())
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn tell_import(summary: &Summary) {
+    summary.left_out.iter().for_each(|left_out| tracing::warn!("the import of nsqd's backlog left out {left_out}"));
+    summary.notes.iter().for_each(|note| tracing::info!("import: {note}"));
+    tracing::info!(
+        messages = summary.messages,
+        bytes = summary.body_bytes,
+        "imported nsqd's backlog; nsqd's files are as they were, and not needed any more"
+    );
 }
 
 /// The doctor's checks at startup: what warns or fails is logged. How many failed.

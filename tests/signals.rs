@@ -123,11 +123,11 @@ fn doctor_fails_where_a_start_would_and_names_who_is_in_the_way() {
 }
 
 #[test]
-fn a_data_path_with_files_of_nsqd_is_warned_of() {
+fn files_of_nsqd_that_are_not_imported_are_warned_of() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
     std::fs::write(folder.path().join("nsqd.dat"), "{}").expect("it is writable");
     std::fs::write(folder.path().join("t.diskqueue.000000.dat"), "").expect("it is writable");
-    let node = Node::start_at(Some(folder.path().to_owned()), &["--shards=1", "--journal-bytes=1MiB"]);
+    let node = Node::start_at(Some(folder.path().to_owned()), &["--shards=1", "--journal-bytes=1MiB", "--import-nsqd=false"]);
     let warned = |line: &&str| line.contains("WARN") && line.contains("files of nsqd (nsqd.dat, and 1 files of its queues");
     assert_eq!(node.whole_log().lines().filter(warned).count(), 1, "{}", node.log());
 }

@@ -6,7 +6,7 @@ mod node;
 use node::stock::stock;
 use node::{Client, Node, Ports, binary};
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -218,6 +218,69 @@ fn each_channel_gets_what_waited_for_it_also_after_a_kill() {
     assert_all(&node, &backlogs);
     let after: Vec<_> = listing(source.path()).into_iter().filter(|(name, _)| !name.contains("ringmq-import")).collect();
     assert_eq!(before, after, "nsqd's files are as they were");
+}
+
+/// The binary by nsqd's name, as whoever puts it in nsqd's place has it.
+fn in_nsqds_place(folder: &Path) -> PathBuf {
+    let program = folder.join("nsqd");
+    // A copy, not a link: the program finds itself by this name.
+    std::fs::copy(binary(), &program).expect("writable");
+    program
+}
+
+/// Serves on an nsqd's data path until the log has `until`, and then stops. What was logged, and whether the exit code is 0.
+fn served(program: &Path, data: &Path, flags: &[&str], until: &str, signal: i32) -> (String, bool) {
+    let mut command = Command::new(program);
+    command.arg(format!("--data-path={}", data.display())).args(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]);
+    command.args(["--journal-bytes=4MiB", "--shards=1"]).args(flags);
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = String::new();
+    for line in BufReader::new(child.stderr.take().expect("it is piped")).lines().map_while(Result::ok) {
+        if line.contains(until) {
+            // SAFETY: our own child, which was not waited for yet.
+            unsafe { libc::kill(child.id() as i32, signal) };
+        }
+        said += &(line + "\n");
+    }
+    (said, child.wait().expect("our own child").success())
+}
+
+#[test]
+fn a_binary_in_nsqds_place_serves_nsqds_backlog() {
+    let filled = || {
+        let source = folder();
+        let backlogs = fill(source.path());
+        (source, backlogs)
+    };
+    let is_whole = |source: &Path| listing(source).iter().all(|(name, _)| !name.ends_with(".bad"));
+    let (data, backlogs) =
+        std::iter::repeat_with(filled).find(|(source, _)| is_whole(source.path())).expect("nsqd keeps its files");
+    let (place, before) = (folder(), listing(data.path()));
+    let nsqd = in_nsqds_place(place.path());
+    // Killed in the import's middle, then stopped there; the next start goes on.
+    let (said, _) = served(&nsqd, data.path(), &[], "importing nsqd's backlog", libc::SIGKILL);
+    assert!(!said.contains(" ready "), "{said}");
+    let (said, is_done) = served(&nsqd, data.path(), &[], "importing nsqd's backlog", libc::SIGTERM);
+    assert!(is_done, "{said}");
+    let (said, is_done) = served(&nsqd, data.path(), &[], " ready ", libc::SIGTERM);
+    assert!(is_done && said.contains("imported nsqd's backlog"), "{said}");
+    let (again, is_done) = served(&nsqd, data.path(), &[], " ready ", libc::SIGTERM);
+    assert!(is_done && !again.contains("import"), "once: {again}");
+    assert!(!again.contains("WARN"), "a start in nsqd's place has nothing to warn of: {again}");
+    let node = Node::start_at(Some(data.path().to_path_buf()), &[]);
+    assert_all(&node, &backlogs);
+    drop(node);
+    for (name, bytes) in before {
+        assert!(std::fs::read(&name).is_ok_and(|now| now == bytes), "{name} is as it was, for a way back");
+    }
+    // An nsqd that has run here since has what nobody knows; and a way out is named.
+    Nsqd::start(data.path()).stop(libc::SIGTERM);
+    let (said, is_done) = served(&nsqd, data.path(), &[], " ready ", libc::SIGTERM);
+    assert!(!is_done && said.contains("ringmq-import.json") && said.contains("--import-nsqd=false"), "{said}");
+    let (said, is_done) = served(&nsqd, data.path(), &["--import-nsqd=false"], " ready ", libc::SIGTERM);
+    assert!(is_done && said.contains("none is read"), "{said}");
+    let (said, is_done) = served(&nsqd, data.path(), &["--etcd-endpoints=http://127.0.0.1:1"], " ready ", libc::SIGTERM);
+    assert!(!is_done, "{said}");
 }
 
 fn listing(folder: &Path) -> Vec<(String, Vec<u8>)> {

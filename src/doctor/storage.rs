@@ -25,12 +25,12 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
         }
     };
     let mut findings = vec![file_system(&folder), direct_io(&folder), free_space(&folder, settings), write_cache(&folder)];
-    findings.extend(files_of_nsqd(data));
+    findings.extend(files_of_nsqd(data, settings));
     findings
 }
 
 /// Finds nsqd's files in the data path: its list of topics, and the messages that did not fit its memory.
-fn files_of_nsqd(data: &Path) -> Option<Finding> {
+fn files_of_nsqd(data: &Path, settings: &Settings) -> Option<Finding> {
     let names = fs::read_dir(data).into_iter().flatten().flatten().filter_map(|file| file.file_name().into_string().ok());
     let is_list = |name: &str| name.starts_with("nsqd.") && name.ends_with("dat");
     let (lists, queues): (Vec<String>, Vec<String>) =
@@ -41,9 +41,13 @@ fn files_of_nsqd(data: &Path) -> Option<Finding> {
         (None, n) => format!("{n} files of its queues, *.diskqueue.*"),
         (Some(list), n) => format!("{list}, and {n} files of its queues, *.diskqueue.*"),
     };
+    let (name, found) = ("files of nsqd", format!("{} holds files of nsqd ({found})", data.display()));
+    if lists.iter().any(|list| list == "nsqd.dat") && settings.import_nsqd && !settings.is_clustered() {
+        return Some(Finding::ok(name, found + ": a start imports what it has not imported yet"));
+    }
     Some(Finding::warn(
-        "files of nsqd",
-        format!("{} holds files of nsqd ({found}): none is read, and the messages in them are not delivered", data.display()),
+        name,
+        found + ": none is read, and the messages in them are not delivered",
         "move them to a folder of their own and take them over with `ringmq import <folder>`, or remove them",
     ))
 }
@@ -231,11 +235,13 @@ mod tests {
         let data_path = file.path().join("below").to_str().unwrap().to_owned();
         let findings = check(&Settings { data_path, ..Settings::default() });
         assert_eq!(findings.iter().map(|f| f.level).collect::<Vec<_>>(), vec![Level::Fail], "{findings:?}");
-        assert_eq!(files_of_nsqd(folder.path()), None);
+        let (imports, keeps) = (Settings::default(), Settings { import_nsqd: false, ..Settings::default() });
+        assert_eq!(files_of_nsqd(folder.path(), &imports), None);
         for name in ["nsqd.dat", "t.diskqueue.000000.dat", "t:c.diskqueue.meta.dat"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        let found = files_of_nsqd(folder.path()).unwrap();
+        assert_eq!(files_of_nsqd(folder.path(), &imports).map(|found| found.level), Some(Level::Ok));
+        let found = files_of_nsqd(folder.path(), &keeps).unwrap();
         assert!(found.level == Level::Warn && found.found.contains("(nsqd.dat, and 2 files of its queues"), "{found}");
         let proc = check(&Settings { data_path: "/proc/ringmq".into(), ..Settings::default() });
         assert!(proc.iter().any(|f| f.name == "O_DIRECT" && f.level == Level::Fail), "{proc:?}");

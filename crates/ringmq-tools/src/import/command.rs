@@ -1,13 +1,14 @@
 //! The flags of `ringmq import`.
 
 use super::node::OwnNode;
+use super::progress::Progress;
 use super::source::Source;
 use super::summary::Summary;
-use super::{ImportError, Options, Target, default_state, dry_run, run};
+use super::{ImportError, Options, Target, default_state, dry_run, name_of, run};
 use crate::http::Http;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ringmq_client::Client;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Something was left out; [`Summary::is_partial`].
@@ -105,14 +106,25 @@ async fn import(matches: &ArgMatches, options: &Options) -> Result<Summary, Impo
         let address = |name: &str| matches.get_one::<String>(name).expect("it has a default").clone();
         let (native, http) = (address("native-address"), address("http-address"));
         let target = connect(&native, &http).await?;
-        return run(options, &source, &target, &native, is_quiet).await;
+        return run(options, &source, &target, &native, Progress::of_command(is_quiet)).await;
     };
     let flags: Vec<String> = matches.get_many::<String>("serve").into_iter().flatten().cloned().collect();
-    let node = OwnNode::start(&into, &flags).await?;
+    let node = OwnNode::start(&into, &flags, &|| false).await?;
+    into_own(node, &into, options, &source, Progress::of_command(is_quiet)).await
+}
+
+/// Imports into a node of its own, which is stopped in the end.
+pub(super) async fn into_own(
+    node: OwnNode,
+    into: &Path,
+    options: &Options,
+    source: &Source,
+    progress: Progress,
+) -> Result<Summary, ImportError> {
     let target = connect(&node.native, &node.http).await?;
-    let summary = run(options, &source, &target, &into.display().to_string(), is_quiet).await?;
+    let summary = run(options, source, &target, &name_of(into, &options.source), progress).await?;
     drop(target);
-    node.stop(&into)?;
+    node.stop(into)?;
     Ok(summary)
 }
 

@@ -29,6 +29,13 @@ pub struct LeftOut {
     pub why: String,
 }
 
+impl std::fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let size = if self.bytes > 0 { format!(" ({})", crate::text::bytes(self.bytes)) } else { String::new() };
+        write!(f, "{}{size}: {}", self.what, self.why)
+    }
+}
+
 /// Position of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct RecordPlace {

@@ -14,13 +14,14 @@
 //! Steps of a topic: prepare (topic, channels, pause), publish, finish, go on (unpause). Each can be done again: `state`.
 
 pub mod command;
-mod diskqueue;
+pub mod diskqueue;
 mod node;
 mod progress;
 mod publish;
 mod source;
+pub mod startup;
 mod state;
-mod summary;
+pub mod summary;
 
 use crate::http::{Http, HttpError, escaped};
 use progress::Progress;
@@ -69,6 +70,12 @@ pub enum ImportError {
          {upto} messages may be stored already. Run it again with --accept-duplicates"
     )]
     Forgotten { topic: String, upto: u64 },
+    #[error(
+        "{} has {free} bytes free, and the import needs {needed}, since nsqd's files stay: make room, or import into a data path on \
+         another disk with `ringmq import`",
+        path.display()
+    )]
+    NoRoom { path: PathBuf, needed: u64, free: u64 },
     #[error("stopped by a signal: run the same command again to go on")]
     Interrupted,
 }
@@ -142,6 +149,15 @@ fn plan_topic(source: &Source, topic: &TopicMetadata) -> Result<(Topic, u64), Im
     Ok((topic, bytes))
 }
 
+/// Name of a node's data path in the state of an import.
+fn name_of(into: &Path, source: &Path) -> String {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    match (whole(into), whole(source)) {
+        (Some(into), Some(source)) if into == source => "this data path".into(),
+        _ => into.display().to_string(),
+    }
+}
+
 /// An id that no other producer has.
 pub(crate) fn random_id() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -155,7 +171,7 @@ pub async fn run(
     source: &Source,
     target: &Target,
     name: &str,
-    is_quiet: bool,
+    mut progress: Progress,
 ) -> Result<Summary, ImportError> {
     let Plan { topics, mut summary } = plan(options, source)?;
     let mut saved = Saved::open(&options.state, name, &source.stamp()?)?;
@@ -167,7 +183,7 @@ pub async fn run(
     }
     summary.target = name.to_owned();
     summary.state = saved.path().to_path_buf();
-    let mut progress = Progress::new(topics.iter().map(|(_, bytes)| bytes).sum(), is_quiet);
+    progress.set_total(topics.iter().map(|(_, bytes)| bytes).sum());
     for (topic, bytes) in topics {
         let at = match saved.state.topics.iter().position(|known| known.name == topic.name) {
             Some(at) => at,

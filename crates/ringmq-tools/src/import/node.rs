@@ -22,8 +22,8 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Starts the node, with further flags of `serve`, and waits until it serves.
-    pub async fn start(data_path: &Path, flags: &[String]) -> Result<OwnNode, ImportError> {
+    /// Starts the node, with further flags of `serve`, and waits until it serves, or `is_stopped` says that nobody wants it any more.
+    pub async fn start(data_path: &Path, flags: &[String], is_stopped: &dyn Fn() -> bool) -> Result<OwnNode, ImportError> {
         let failed = |why: String| ImportError::Node { path: data_path.to_path_buf(), why };
         let io = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
         let program = std::env::current_exe().map_err(io("the program does not find itself")).map_err(failed)?;
@@ -36,13 +36,14 @@ impl OwnNode {
         let _ = std::fs::remove_file(&log_path);
         let to_log = log.try_clone().map_err(io("the node's log")).map_err(failed)?;
         let mut command = Command::new(program);
-        command.arg("serve").args(flags);
+        // By its own name, since a binary that is called `nsqd` takes no `serve`.
+        command.arg0("ringmq").arg("serve").args(flags).arg("--import-nsqd=false");
         command.arg(format!("--data-path={}", data_path.display()));
         command.arg("--tcp-address=127.0.0.1:0").arg(format!("--http-address={http}")).arg(format!("--native-address={native}"));
         // Nobody else is to find the node, and the import reaches it in plaintext.
         command.args(["--lookupd-tcp-address=", "--lookupd-http-address=", "--statsd-address="]);
         command.args(["--native-tls-cert=", "--native-tls-key=", "--native-tls-client-ca="]);
-        command.args(["--tls-required=false", "--tls-client-auth-policy="]);
+        command.args(["--https-address=", "--tls-required=false", "--tls-client-auth-policy="]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to_log);
         // A Ctrl-C is the import's alone: it stops the node itself.
         command.process_group(0);
@@ -55,16 +56,19 @@ impl OwnNode {
         }
         let child = command.spawn().map_err(|e| failed(e.to_string()))?;
         let mut node = OwnNode { child, log, native, http };
-        node.wait_ready(data_path).await?;
+        node.wait_ready(data_path, is_stopped).await?;
         Ok(node)
     }
 
-    async fn wait_ready(&mut self, data_path: &Path) -> Result<(), ImportError> {
+    async fn wait_ready(&mut self, data_path: &Path, is_stopped: &dyn Fn() -> bool) -> Result<(), ImportError> {
         let failed = |why: String| ImportError::Node { path: data_path.to_path_buf(), why };
         let (http, began) = (Http::new(&self.http), Instant::now());
         while http.get("/info").await.is_err() {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(failed(format!("it ended with {status}:\n{}", self.last_lines())));
+            }
+            if is_stopped() {
+                return Err(ImportError::Interrupted);
             }
             if began.elapsed() > STARTUP_LIMIT {
                 return Err(failed(format!("it does not answer after {STARTUP_LIMIT:?}:\n{}", self.last_lines())));

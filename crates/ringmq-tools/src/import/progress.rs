@@ -1,4 +1,5 @@
-//! How far an import is: a line that is written over on a terminal, a line for each queue in a pipe. On the standard error.
+//! How far an import is: a line that is written over on a terminal, a line for each queue in a pipe, both on the standard error; or
+//! lines of a node's log.
 
 use crate::text::{bytes, grouped};
 use std::io::{IsTerminal, Write};
@@ -6,7 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const INTERVAL: Duration = Duration::from_millis(200);
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
+const LOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Place of the progress.
+enum Shown {
+    Nowhere,
+    Terminal,
+    Pipe,
+    Log(fn(&str)),
+}
 
 pub struct Progress {
     /// Bytes of the queues' files in all, those that were done before left out.
@@ -14,37 +24,53 @@ pub struct Progress {
     bodies: u64,
     messages: u64,
     began: Instant,
-    shown: Option<Instant>,
+    last_shown: Option<Instant>,
     queue: String,
-    is_terminal: bool,
-    is_quiet: bool,
-    interrupted: Arc<AtomicBool>,
+    shown: Shown,
+    is_interrupted: Box<dyn Fn() -> bool>,
 }
 
 impl Progress {
-    /// Ctrl-C and SIGTERM end the import between two batches from here on.
-    pub fn new(total: u64, is_quiet: bool) -> Progress {
+    /// On the standard error. Ctrl-C and SIGTERM end the import between two batches from here on.
+    pub fn of_command(is_quiet: bool) -> Progress {
         let interrupted = Arc::new(AtomicBool::new(false));
         let seen = interrupted.clone();
         tokio::spawn(async move {
             crate::until_signal().await;
             seen.store(true, Ordering::Relaxed);
         });
+        let shown = match (is_quiet, std::io::stderr().is_terminal()) {
+            (true, _) => Shown::Nowhere,
+            (_, true) => Shown::Terminal,
+            _ => Shown::Pipe,
+        };
+        Progress::new(shown, Box::new(move || interrupted.load(Ordering::Relaxed)))
+    }
+
+    /// In the log of a node that starts; `is_stopped` ends the import between two batches.
+    pub fn of_log(say: fn(&str), is_stopped: Box<dyn Fn() -> bool>) -> Progress {
+        Progress::new(Shown::Log(say), is_stopped)
+    }
+
+    fn new(shown: Shown, is_interrupted: Box<dyn Fn() -> bool>) -> Progress {
         Progress {
-            total,
+            total: 0,
             bodies: 0,
             messages: 0,
             began: Instant::now(),
-            shown: None,
+            last_shown: None,
             queue: String::new(),
-            is_terminal: std::io::stderr().is_terminal(),
-            is_quiet,
-            interrupted,
+            shown,
+            is_interrupted,
         }
     }
 
+    pub fn set_total(&mut self, bytes: u64) {
+        self.total = bytes;
+    }
+
     pub fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        (self.is_interrupted)()
     }
 
     /// A queue that an earlier run did.
@@ -54,7 +80,7 @@ impl Progress {
 
     pub fn begin(&mut self, topic: &str, channel: Option<&str>) {
         self.queue = channel.map_or_else(|| topic.to_owned(), |channel| format!("{topic}/{channel}"));
-        if !self.is_terminal && !self.is_quiet {
+        if matches!(self.shown, Shown::Pipe) {
             eprintln!("ringmq: importing {}", self.queue);
         }
     }
@@ -63,25 +89,41 @@ impl Progress {
         self.messages += messages;
         // 30 bytes of each record are not its body.
         self.bodies += bodies + 30 * messages;
-        if self.is_terminal && !self.is_quiet && self.shown.is_none_or(|at| at.elapsed() >= INTERVAL) {
-            self.shown = Some(Instant::now());
-            let seconds = self.began.elapsed().as_secs_f64().max(0.001);
-            let rate = self.messages as f64 / seconds;
-            let left = self.total.saturating_sub(self.bodies) as f64 / (self.bodies as f64 / seconds).max(1.0);
-            let percent = (self.bodies * 100).checked_div(self.total).unwrap_or(100).min(100);
-            eprint!(
-                "\r\x1b[K{} \x1b[1m{percent} %\x1b[0m  {} messages, {}  {}/s  {left:.0} s left",
-                self.queue,
-                grouped(self.messages),
-                bytes(self.bodies),
-                grouped(rate as u64)
-            );
-            let _ = std::io::stderr().flush();
+        let interval = match self.shown {
+            Shown::Nowhere | Shown::Pipe => return,
+            Shown::Terminal => TERMINAL_INTERVAL,
+            Shown::Log(_) => LOG_INTERVAL,
+        };
+        let since = self.last_shown.unwrap_or(self.began).elapsed();
+        if since >= interval {
+            self.last_shown = Some(Instant::now());
+            self.show();
+        }
+    }
+
+    fn show(&self) {
+        let seconds = self.began.elapsed().as_secs_f64().max(0.001);
+        let rate = self.messages as f64 / seconds;
+        let left = self.total.saturating_sub(self.bodies) as f64 / (self.bodies as f64 / seconds).max(1.0);
+        let percent = (self.bodies * 100).checked_div(self.total).unwrap_or(100).min(100);
+        let (messages, size, rate) = (grouped(self.messages), bytes(self.bodies), grouped(rate as u64));
+        match self.shown {
+            Shown::Nowhere | Shown::Pipe => {}
+            Shown::Terminal => {
+                eprint!(
+                    "\r\x1b[K{} \x1b[1m{percent} %\x1b[0m  {messages} messages, {size}  {rate}/s  {left:.0} s left",
+                    self.queue
+                );
+                let _ = std::io::stderr().flush();
+            }
+            Shown::Log(say) => {
+                say(&format!("importing nsqd's backlog: {percent} %, {messages} messages, {rate}/s, {left:.0} s left"))
+            }
         }
     }
 
     pub fn end(&mut self) {
-        if self.shown.is_some() {
+        if matches!(self.shown, Shown::Terminal) && self.last_shown.is_some() {
             eprint!("\r\x1b[K");
         }
     }

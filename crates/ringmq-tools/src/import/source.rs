@@ -70,11 +70,8 @@ impl Source {
         &self.metadata
     }
 
-    /// Names the state of the metadata file, which nsqd writes anew at each stop.
     pub fn stamp(&self) -> Result<String, ImportError> {
-        let path = self.path.join("nsqd.dat");
-        let metadata = fs::metadata(&path).map_err(|source| ImportError::Read { path, source })?;
-        Ok(format!("{}.{:09}-{}", metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
+        stamp_of(&self.path.join("nsqd.dat"))
     }
 
     /// The queue of a topic, or of a channel of it.
@@ -108,6 +105,12 @@ impl Source {
         found.sort_by(|a, b| a.what.cmp(&b.what));
         Ok(found)
     }
+}
+
+/// Names the state of the metadata file, which nsqd writes anew at each stop.
+pub fn stamp_of(file: &Path) -> Result<String, ImportError> {
+    let metadata = fs::metadata(file).map_err(|source| ImportError::Read { path: file.to_path_buf(), source })?;
+    Ok(format!("{}.{:09}-{}", metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
 }
 
 fn queue_name(topic: &str, channel: Option<&str>) -> String {

@@ -108,9 +108,8 @@ impl Summary {
         for note in &self.notes {
             text += &format!("note: {note}\n");
         }
-        for LeftOut { what, bytes: len, why } in &self.left_out {
-            let size = if *len > 0 { format!(" ({})", bytes(*len)) } else { String::new() };
-            text += &format!("left out: {what}{size}: {why}\n");
+        for left_out in &self.left_out {
+            text += &format!("left out: {left_out}\n");
         }
         if self.is_dry {
             text += "nothing was changed: this was a dry run\n";
