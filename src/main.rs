@@ -70,7 +70,7 @@ fn end_quietly_when_the_pipe_closes() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
-/// What scripts parse: the release of nsqd that the node stands in for, where it is called by that name.
+/// Version text that scripts parse. A binary that is called by nsqd's name gives the release of nsqd that it stands in for.
 fn version(name: &str) -> String {
     let own = concat!("ringmq", env!("CARGO_PKG_VERSION"));
     match name {
@@ -307,7 +307,7 @@ fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLe
     }
 }
 
-/// What the flags and the config file ask for now.
+/// Reads the settings that the flags and the config file give now.
 fn asked(matches: &ArgMatches) -> Result<Asked, String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
     surroundings().and_then(|around| config::load(matches, &around, read).map_err(|e| e.to_string()))
@@ -431,7 +431,7 @@ fn lookupd(matches: &ArgMatches) -> ExitCode {
     }
 }
 
-/// To the standard error; each line begins with `--log-prefix`.
+/// Starts the log of nsqlookupd on standard error; each line begins with `--log-prefix`.
 fn start_lookupd_log(options: &ringmq_lookupd::options::Options) {
     let prefix = options.log_prefix.clone();
     let log = tracing_subscriber::fmt().with_max_level(reread::level_of(&options.log_level)).with_ansi(false);

@@ -20,7 +20,7 @@ pub enum Desks {
     Store(Arc<Hub>),
 }
 
-/// One core's side of the coordinator. Lives on the core's thread.
+/// Core's side of the coordinator. It lives on the core's thread.
 pub enum CoreDesk {
     File(Desk),
     Store(StoreDesk),

@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Pause before the end of a watch is told: what follows it is a whole listing.
 const WATCH_PAUSE: Duration = Duration::from_millis(50);
-/// What a lease loses for the scheduling of this process and for clocks that go differently.
+/// Time by which a lease is taken to end early: it covers the scheduling of this process and clocks that run at different rates.
 const MARGIN: Duration = Duration::from_millis(500);
 /// Backstop: the client of the store answers earlier.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,7 +82,7 @@ impl Place {
     }
 }
 
-/// Who waits for what became of an operator's request.
+/// Party that waits for the outcome of an operator's request.
 enum Waiting {
     Operator(oneshot::Sender<Result<String, AdminError>>),
     /// Clients, on the cores.
@@ -103,7 +103,7 @@ struct Driver<S> {
     trouble: String,
     /// The last line of the log, and when.
     said: Option<(String, Instant)>,
-    /// What the data path remembers is in the file.
+    /// True when the file holds what the data path remembers.
     is_written: bool,
     is_over: bool,
 }
@@ -227,7 +227,7 @@ impl<S: Store + 'static> Driver<S> {
         });
     }
 
-    /// What clients are to hear of a request.
+    /// Answers the party that waits for a request's outcome.
     fn done(&mut self, token: u64, result: Result<String, AdminError>) -> Option<Fact> {
         match self.waiting.remove(&token)? {
             Waiting::Operator(answer) => {

@@ -56,7 +56,7 @@ pub struct FileTopic {
 pub struct FilePartition {
     /// 1 to [`REPLICAS_MAX`].
     pub replicas: Vec<NodeId>,
-    /// In-sync replicas, at least one.
+    /// Ids of the in-sync replicas, at least one.
     pub isr: Vec<NodeId>,
     /// Leader, a member of the ISR.
     pub leader: Option<NodeId>,

@@ -91,7 +91,7 @@ impl Hub {
         answered.await.ok()
     }
 
-    /// What `look` finds at the agent. The thread renews the node's lease, so `look` is short. `None`: the node stops.
+    /// Runs `look` on the agent and returns its result. The thread renews the node's lease, so `look` is short. `None`: the node stops.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         // Who asked may have gone.
@@ -114,7 +114,7 @@ impl Hub {
     }
 }
 
-/// One core's questions and answers. Lives on the core's thread.
+/// Core's side of a coordinator with a store: its questions and their answers. It lives on the core's thread.
 pub struct StoreDesk {
     hub: Arc<Hub>,
     inbox: Arc<Inbox>,

@@ -412,7 +412,7 @@ pub fn node_id(data: &Path, random: u64) -> Result<(NodeId, bool), CoordinatorEr
     }
 }
 
-/// Whose the data path is; nothing is created.
+/// Reads the cluster and node that the data path belongs to; creates nothing.
 fn read_identity(data: &Path) -> Result<Identity, CoordinatorError> {
     if !data.is_dir() {
         return Ok(Identity::None);

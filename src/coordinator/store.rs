@@ -220,7 +220,7 @@ pub fn on_a_loop<T>(doing: impl Future<Output = T>) -> T {
     LocalSet::new().block_on(&runtime, doing)
 }
 
-/// What this node tells the others of itself.
+/// Record of this node that the other nodes read.
 fn member(settings: &Settings, cores: u16) -> MemberRecord {
     let reachable = |own: &str| {
         let (host, port) = own.rsplit_once(':').unwrap_or((own, ""));

@@ -340,7 +340,7 @@ fn a_restart_knows_which_file_was_in_force() {
     assert!(error.contains(&format!("which is {}", place.me)), "{error}");
 }
 
-/// What a block may come to, of a file of one block.
+/// Every damage of a file of one block: a byte flipped, the file cut short, zeroed, or gone (`None`).
 fn damages(whole: &[u8]) -> impl Iterator<Item = Option<Vec<u8>>> {
     let flipped = (0..whole.len()).step_by(7).map(|at| {
         let mut bytes = whole.to_vec();
@@ -440,7 +440,7 @@ fn each_block_of_the_copies_may_be_damaged() {
     }
 }
 
-/// What a crash leaves between the two files, and before node.meta has the version.
+/// A crash leaves this state between the two files, before node.meta has the version.
 #[test]
 fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
     let place = Place::new();
@@ -506,7 +506,8 @@ fn a_reread_reaches_the_cores_or_says_why_not() {
     assert_eq!(hear(&mut desk).len(), 1);
 }
 
-/// Who was told to be able to join may be added at any time: until the file's version rises the leader acknowledges nothing without it.
+/// A replica that was told that it may join may be added at any time: until the file's version rises the leader acknowledges nothing
+/// without it.
 #[test]
 fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
     let place = Place::new();

@@ -11,7 +11,7 @@ type Deleted = RefCell<BTreeSet<ChannelName>>;
 #[derive(Debug, Default)]
 pub struct OpenQuestions(BTreeMap<TopicId, Weak<Deleted>>);
 
-/// One topic's question, from its asking until its answer is carried out.
+/// Question about one topic; it exists from its asking until its answer is carried out.
 #[derive(Debug)]
 pub struct Question(Rc<Deleted>);
 

@@ -21,7 +21,7 @@ const _: () = assert!(REGION.is_multiple_of(IO_BYTES_MAX) && IO_BYTES_MAX.is_pow
 /// Bytes of free blocks that a thread keeps.
 pub(super) const FREE_MAX: usize = 8 * 1024 * 1024;
 
-/// One mapping of huge pages, unmapped when its last block is dropped.
+/// Mapping of one huge page, unmapped when its last block is dropped.
 struct Region(NonNull<u8>);
 
 // SAFETY: the mapping belongs to the process; who may touch which bytes of it is the blocks' matter.

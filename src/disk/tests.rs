@@ -24,7 +24,7 @@ fn dir(topic: &str, partition: u16) -> Arc<PartitionDir> {
     Arc::new(PartitionDir { topic, topic_id: TopicId([1; 16]), partition: PartitionId(partition) })
 }
 
-/// One that fails gives back what it had of the space, and never what another one has just got.
+/// An allocation that fails gives back the space that it had taken, and never space that another allocation has just got.
 #[test]
 fn an_allocation_that_fails_leaves_the_one_beside_it() {
     let temp = tempfile::tempdir().unwrap();

@@ -93,7 +93,7 @@ fn missing_operations(ring: &io_uring::IoUring) -> io::Result<Vec<&'static str>>
     Ok(needed.iter().filter(|(_, code)| !probe.is_supported(*code)).map(|(name, _)| *name).collect())
 }
 
-/// Where the kernel lists CPUs. glommio reads the topology there, and ends the process where nothing is.
+/// Path of the kernel's list of CPUs. glommio reads the topology there, and ends the process where the path is missing.
 const SYSFS_CPUS: &str = "/sys/devices/system/cpu/online";
 
 pub(super) fn cpus(settings: &Settings) -> Finding {

@@ -202,7 +202,7 @@ struct EventAnswer {
     kv: Entry,
 }
 
-/// One message of a watch.
+/// Message of a watch.
 #[derive(Debug, PartialEq)]
 pub enum Told {
     Created,

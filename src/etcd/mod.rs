@@ -144,7 +144,7 @@ impl Etcd {
         Link::connect(self.endpoint(), self.options.tls.clone(), until.min(Instant::now() + CONNECT_PATIENCE)).await
     }
 
-    /// One question, on any connection. What surely was not sent is tried on the other endpoints.
+    /// Sends one request, on any connection. A request that surely was not sent is tried on the other endpoints.
     async fn ask(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Fault> {
         let body = body.to_string();
         let until = Instant::now() + patience;

@@ -23,9 +23,9 @@ const MESSAGE_BYTES_MAX: usize = 256 << 20;
 /// Why a watch goes on no more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchEnd {
-    /// It may be opened again from the last revision heard.
+    /// The connection was lost. The watch may be opened again from the last revision heard.
     Lost(String),
-    /// What it would go on from is no longer kept: everything is to be listed.
+    /// The revisions after the last one heard are compacted: all keys have to be listed again.
     Compacted { revision: u64 },
 }
 

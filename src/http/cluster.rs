@@ -168,7 +168,7 @@ fn number<T: FromStr>(query: &Query, key: &'static str) -> Result<Option<T>, Fai
     query.get(key).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
 }
 
-/// From 1. 0: it is not given, and the cluster's default holds.
+/// Parses a number of at least 1. 0: it is not given, and the cluster's default holds.
 fn positive<T: FromStr + Default + PartialEq>(query: &Query, key: &'static str) -> Result<T, Failure> {
     match number(query, key)? {
         Some(zero) if zero == T::default() => {
@@ -198,7 +198,7 @@ fn check_syncdisk(query: &Query) -> Result<(), Failure> {
     number::<u32>(query, "syncdisk").map(drop)
 }
 
-/// Of days; 0: as the nodes' settings say.
+/// Parses `retention`, in days. `Some(None)` or 0: the nodes' settings hold.
 fn retention(query: &Query) -> Result<Option<Option<u64>>, Failure> {
     let days: Option<u64> = number(query, "retention")?;
     if days.is_some_and(|days| days > RETENTION_DAYS_MAX) {

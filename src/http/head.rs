@@ -49,7 +49,7 @@ pub struct HeadLimited<S> {
     stream: S,
     progress: Progress,
     limit: Duration,
-    /// When the head must have come that follows so many answered requests, while a read waits for it.
+    /// Number of answered requests, and the time by which the next head must have come, while a read waits for it.
     waiting: Option<(u64, Pin<Box<Sleep>>)>,
 }
 

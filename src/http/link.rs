@@ -40,7 +40,7 @@ pub struct CoreLink {
     has_asked: Notify,
 }
 
-/// What a partition's core last said of it.
+/// State of a partition that its core told last.
 #[derive(Clone, Copy, Default)]
 struct Known {
     share: Share,

@@ -44,7 +44,7 @@ type Asked = (String, Option<u16>);
 pub struct Channels {
     kept: RefCell<HashMap<Asked, (Instant, BTreeSet<String>)>>,
     asking: Semaphore,
-    /// One look over all partitions at a time: the thread that looks renews the node's lease in between.
+    /// Permit for one look over all partitions at a time: the thread that looks renews the node's lease in between.
     looking: Semaphore,
 }
 

@@ -93,7 +93,7 @@ impl Listeners {
     }
 }
 
-/// Where the node is reached; 0: not there.
+/// Ports under which the node is reached; 0: the listener does not exist.
 struct Ports {
     tcp: u16,
     http: u16,

@@ -74,7 +74,7 @@ pub const ROUTES: [(&str, &[Method]); 42] = [
     ("/debug/freememory", POST),
 ];
 
-/// What a connection is good for, where HTTPS is required.
+/// Requests that a connection may make when HTTPS is required.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Safety {
     Open,
@@ -276,7 +276,7 @@ fn words(path: &str) -> Vec<String> {
     words
 }
 
-/// Where a path leads that nsqd would mend: another case, a slash more or less, words that are taken back.
+/// Redirect to the path that nsqd would correct this one to: other case, a slash more or less, `..` resolved. `None`: no known path.
 fn redirected(method: &Method, path: &str, query: Option<&str>) -> Option<Reply> {
     let meant = words(path);
     let (to, _) = ROUTES.iter().find(|(known, methods)| methods.contains(method) && words(known) == meant)?;

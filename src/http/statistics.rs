@@ -76,7 +76,7 @@ pub async fn metrics(node: &Node) -> Reply {
     with_type(StatusCode::OK, prometheus::CONTENT_TYPE, prometheus::render(&shards, &facts).into())
 }
 
-/// Of a node whose cluster an etcd decides; none when its coordinator does not answer.
+/// Numbers of a cluster that etcd decides; empty when the coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
     let look = hub.look(|agent| (Summary::of(agent.view()), agent.leaderless(), agent.session().is_some()));

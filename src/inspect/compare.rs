@@ -35,7 +35,7 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One of the data paths to compare.
+/// Data path that is compared.
 pub struct Side<'a> {
     /// Path as the operator wrote it.
     pub label: String,
@@ -139,7 +139,7 @@ fn compare_all(
     Ok(verdict)
 }
 
-/// Which sides should have each partition, of which at least one of them is a replica.
+/// Sides that should hold each partition, for partitions of which at least one side is a replica.
 fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOptions) -> BTreeMap<Key, Vec<usize>> {
     let mut expected = BTreeMap::new();
     for topic in file.topics.iter().filter(|t| options.topic.as_ref().is_none_or(|name| *name == *t.info.name)) {

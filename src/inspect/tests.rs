@@ -307,7 +307,7 @@ fn make_newer(disk: &mut SimDisk, path: &str, at: usize, version_at: usize, len:
     disk.scribble(path, at as u64, &header);
 }
 
-/// Of each kind of file: inspect does not call it damage, a start does not touch it.
+/// Files of each kind with a newer version: inspect does not call them damage, and a startup does not touch them.
 #[test]
 fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
     let (meta, state) = ("topics/orders/topic.meta.0", "topics/orders/0/state.1");
@@ -448,7 +448,7 @@ fn cluster_file(nodes: &[NodeId], replicas: usize) -> ClusterFile {
     ClusterFile { cluster_id: [1; 16], version: 1, nodes, topics: vec![FileTopic { info, partitions: vec![partition] }] }
 }
 
-/// It is one difference more, and the comparison goes on.
+/// A bad copy counts as one difference more, and the comparison goes on.
 #[test]
 fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     let paths = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
@@ -468,8 +468,7 @@ fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     );
 }
 
-/// What "identical" must not be said of.
-/// A start that ends a deletion, and loses power then, may leave them.
+/// The comparison must not say "identical" here. A startup that ends a deletion, and loses power then, may leave such folders.
 #[test]
 fn empty_folders_of_a_topic_that_is_gone_are_no_difference() {
     let paths = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));

@@ -104,7 +104,7 @@ pub struct ErrorCount {
     pub count: u64,
 }
 
-/// One line of progress.
+/// Line of progress: one interval of the measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Second {
     /// Seconds from the start of the measurement to the end of the interval.

@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Of many that want it at the same time one gets it, and keeps it.
+    /// Exactly one of many concurrent reservations gets the address, and keeps it.
     #[test]
     fn a_race_has_one_winner() {
         for _ in 0..20 {

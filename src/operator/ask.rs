@@ -70,7 +70,7 @@ impl Asker {
     }
 }
 
-/// Where a node that refuses plaintext answers.
+/// HTTPS port of a node that refuses plaintext; `None`: the answer is no such refusal.
 fn https_port(answer: &Answer) -> Option<u16> {
     let body: serde_json::Value = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 403)?;
     body["https_port"].as_u64()?.try_into().ok()

@@ -11,7 +11,7 @@ use crate::metadata::view::{View, ViewError};
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Between two looks at a node that is being drained.
+/// Pause between two looks at a node that is being drained.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks without a change after which replicas that no other node can take end the wait.
 const LOOKS_MAX: u32 = 10;
@@ -47,17 +47,17 @@ pub enum ChangeError {
 /// Words of the command line that change something.
 pub const WORDS: [&str; 6] = ["expand", "move", "rebalance", "drain", "undrain", "remove"];
 
-/// What the command line names beside the word.
+/// Arguments that the command line gives beside the word.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     pub topic: Option<String>,
-    /// Of expand: partitions that the topic is to have.
+    /// Number of partitions that the topic is to have (expand).
     pub partitions: Option<u16>,
     pub partition: Option<u16>,
     pub from: Option<String>,
     pub to: Option<String>,
     pub node: Option<String>,
-    /// Of a drain: wait until the node is empty.
+    /// Wait until the node is empty (drain).
     pub waits: bool,
 }
 
@@ -109,7 +109,8 @@ pub fn run(
     }
 }
 
-/// By the first node that answers: the partitions begin with the topic's channels, which nodes know and etcd does not.
+/// Adds partitions to a topic, through the first node that answers: new partitions begin with the topic's channels, which nodes know
+/// and etcd does not.
 fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
     let name = names.topic("expand")?;
     let partitions = names.partitions.ok_or(ChangeError::Missing { word: "expand", flag: "partitions" })?;

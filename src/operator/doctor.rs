@@ -27,20 +27,20 @@ pub const AGREED: [&str; 9] = [
     "follower_limit",
 ];
 
-/// What a node tells, or why it tells nothing.
+/// Facts that a node tells, or the reason why it tells nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Node {
     pub name: String,
     pub version: String,
-    /// Its lease holds.
+    /// True while the node's lease holds.
     pub is_there: bool,
     /// Addresses that take no connection: which one, and why.
     pub unreachable: Vec<(String, String)>,
     /// Answer of `/ping`.
     pub ping: Option<String>,
-    /// Its clock less that of this machine, in seconds.
+    /// Difference of the node's clock to the clock of this machine, in seconds; positive: the node is ahead.
     pub clock_seconds: Option<i64>,
-    /// Of [`AGREED`]; a setting that it does not tell is missing.
+    /// Values of the settings [`AGREED`]; a setting that the node does not tell is missing.
     pub settings: BTreeMap<&'static str, String>,
 }
 

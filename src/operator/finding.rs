@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub struct Finding {
     /// Something is to be done.
     pub is_bad: bool,
-    /// What was looked at: `orders/3`, `node a`, `etcd http://...`.
+    /// Subject of the finding: `orders/3`, `node a`, `etcd http://...`.
     pub about: String,
     pub found: String,
     /// Remedy; empty where nothing is to be done.

@@ -16,7 +16,7 @@ use crate::metadata::view::{View, ViewError};
 use report::Report;
 use std::io::{self, Write};
 
-/// What is asked for.
+/// Page or check that the operator asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     Status,
@@ -56,7 +56,7 @@ pub enum OperatorError {
 )]
 pub struct NoCluster {
     name: String,
-    /// What it has instead.
+    /// Mode that the node runs in instead.
     found: String,
 }
 

@@ -21,7 +21,7 @@ struct Node {
     address: String,
     replicas: usize,
     leads: usize,
-    /// What was published of late to what it leads; 0: it has not told much.
+    /// Published KiB per second, of late, to the partitions that the node leads; 0: too little to tell.
     kib_per_s: u32,
 }
 
@@ -215,7 +215,7 @@ impl Report {
     }
 }
 
-/// What the cluster does about a partition, or waits for.
+/// Describes what the cluster does about a partition, or waits for.
 fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
     let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
     let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>().join(", ");

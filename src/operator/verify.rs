@@ -26,7 +26,7 @@ pub struct Replica {
 /// Replicas of a node by topic and partition.
 pub type Replicas = BTreeMap<(String, u16), Replica>;
 
-/// Of `/stats?format=json`.
+/// Reads the replicas from the answer to `/stats?format=json`.
 pub fn replicas(stats: &Value) -> Replicas {
     let mut all = Replicas::new();
     for topic in stats["topics"].as_array().into_iter().flatten() {
@@ -48,10 +48,10 @@ pub fn replicas(stats: &Value) -> Replicas {
     all
 }
 
-/// What the nodes told: each was asked three times, one round after the other.
+/// Answers of the nodes: each node was asked in three rounds, one after the other.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds {
-    /// Per node: why it told nothing, or its replicas in the three rounds.
+    /// Replicas of each node in the three rounds, or the reason why the node told nothing.
     pub nodes: BTreeMap<NodeId, Result<[Replicas; 3], String>>,
 }
 

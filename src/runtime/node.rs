@@ -378,7 +378,7 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     Ok(Parts { parts, http_port, listener, lookups, https })
 }
 
-/// One listener, whose connections end by themselves when their other end is gone for good: they may be silent for long.
+/// Opens a single listener. Its connections may be silent for long, so TCP keep-alive ends those whose other end is gone.
 fn listen_alone(address: Reserved) -> Result<TcpListener, NetError> {
     let at = address.address();
     let listener = address.listen()?;

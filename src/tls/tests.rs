@@ -278,7 +278,7 @@ fn carry(links: &mut Links, client: &mut Client) -> bool {
     closed
 }
 
-/// At any byte the connection may be told to move: nothing is lost, doubled or out of order.
+/// A connection may be told to move at any byte: nothing is lost, doubled or reordered.
 #[test]
 fn a_connection_moves_with_its_keys_and_both_kinds_of_unread_bytes() {
     let (mut rng, peer) = (Rng::new(7), Peer(PEER.into()));

@@ -131,7 +131,7 @@ impl Iterator for Deliveries {
     }
 }
 
-/// One message.
+/// Message that was delivered.
 ///
 /// The body keeps the memory that it was read into (some hundred KiB): copy a body that is kept for long.
 #[derive(Clone, Debug)]

@@ -380,7 +380,7 @@ impl Producer {
         at
     }
 
-    /// Into this lane, or the one whose turn it is.
+    /// Queues a message on this lane, or on the lane whose turn it is.
     async fn push(&self, lane: Option<usize>, message: &[u8]) -> Result<Ack> {
         let Shared { settings, limits, .. } = &*self.shared;
         let bytes = message.len() + ringmq_protocol::format::batch::MESSAGE_OVERHEAD;

@@ -330,7 +330,7 @@ proptest! {
         }
     }
 
-    /// Without idempotence a lost connection is an unknown outcome; what is acknowledged is there, and nothing is there twice.
+    /// Loss of a connection is an unknown outcome without idempotence; what is acknowledged is there, and nothing is there twice.
     #[test]
     fn without_idempotence_nothing_is_sent_twice(seed: u64, lost_before in 0..60u64, lost_after in 0..60u64, later in 0..40u64) {
         let setup = setup(Faults { lost_before, lost_after, later, ..Faults::default() }, seed);

@@ -50,7 +50,7 @@ fn member(n: usize) -> MemberRecord {
     MemberRecord { name: format!("n{n}"), zone: format!("z{}", n % 3), capacity: 100, ..MemberRecord::default() }
 }
 
-/// What the agent asked of the store, and the time that its steps took.
+/// Requests that the agent made of the store, and the time that its steps took.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     txns: u64,
@@ -155,7 +155,7 @@ impl Rig {
         }
     }
 
-    /// What `doing` cost.
+    /// Runs `doing` and returns its cost.
     fn measure(&mut self, doing: impl FnOnce(&mut Rig)) -> Cost {
         self.cost = Cost::default();
         doing(self);

@@ -73,7 +73,7 @@ fn command() -> Command {
         .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called in a way that makes no sense.")
 }
 
-/// What was asked, as far as it changes what a seed is.
+/// Options of the command line that change what a seed is.
 #[derive(Clone, Default)]
 struct Asked {
     nodes: usize,
@@ -221,7 +221,7 @@ fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a process says.
+/// Message of a process that runs seeds.
 enum Said {
     Done {
         acknowledged: u64,
@@ -239,7 +239,7 @@ enum Said {
     },
     /// A transition of a replica.
     Made(Transition),
-    /// It takes no more.
+    /// The process takes no more seeds.
     Over,
 }
 
@@ -317,7 +317,7 @@ fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-/// In a process; in another one behind each seed that fails. Those that failed, and why.
+/// Runs seeds in a process; after each seed that fails, in another one. Returns the seeds that failed, with the reason.
 fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, limit: Duration, tell: &Sender<Said>) -> Vec<(u64, String)> {
     let mut failed = vec![];
     let mut at = seeds.start;

@@ -140,7 +140,7 @@ fn tell(findings: &mut Vec<Finding>, name: &str, becomes: Becomes, why: String) 
     }
 }
 
-/// What nsqd's parser makes of the flags, without those that it does not know: each of them is a finding.
+/// Parses flags as nsqd does. Flags that nsqd does not know are left out, and each of them is a finding.
 fn parse(args: &[String]) -> Result<(ArgMatches, Vec<Finding>), String> {
     let command = flags::add_flags(Command::new("nsqd").disable_version_flag(true))
         .arg(Arg::new("version").long("version").action(ArgAction::SetTrue))

@@ -64,7 +64,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     done
 }
 
-/// To the standard output. One that cannot be written to ends the tool.
+/// Prints to standard output; a failed write ends the tool.
 fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {

@@ -108,7 +108,7 @@ impl Report {
         found.map(Some).ok_or_else(|| format!("topic {topic} has no channel {channel}: `ringmq channel list {topic}` shows them"))
     }
 
-    /// In nsq_stat's columns.
+    /// Prints the interval's numbers in nsq_stat's columns.
     fn line(&self, number: u64, look: &Look, before: &Look) -> Result<(), String> {
         let (Some(now), Some(then)) = (self.channel_of(look)?, self.channel_of(before)?) else { return Ok(()) };
         let seconds = look.at.duration_since(before.at).as_secs_f64();

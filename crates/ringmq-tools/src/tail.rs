@@ -135,7 +135,7 @@ async fn follow(nodes: Nodes, wanted: Wanted, tx: mpsc::Sender<Result<Item, Stri
     }
 }
 
-/// One node: connected again when the connection is lost.
+/// Keeps consuming from one node, and reconnects when the connection is lost.
 async fn keep(address: String, wanted: Wanted, mut is_patient: bool, tx: mpsc::Sender<Result<Item, String>>) {
     loop {
         let error = match consume(&address, &wanted, &mut is_patient, &tx).await {
@@ -151,7 +151,7 @@ async fn keep(address: String, wanted: Wanted, mut is_patient: bool, tx: mpsc::S
     }
 }
 
-/// Until nobody takes messages any more, or the connection fails. `is_connected` is set once it stood.
+/// Consumes until nobody takes messages any more or the connection fails. `is_connected` is set once the connection stood.
 async fn consume(
     address: &str,
     wanted: &Wanted,

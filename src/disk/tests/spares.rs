@@ -132,7 +132,7 @@ fn a_start_goes_on_with_what_is_of_use_and_removes_the_rest() {
     assert_eq!(open().bytes(), 0);
 }
 
-/// Its log may have begun anew further back.
+/// The log may have been emptied and begun again at a later offset.
 #[test]
 fn a_partition_never_finds_its_own_batches_at_their_old_place() {
     let temp = tempfile::tempdir_in(".").unwrap();

@@ -101,7 +101,7 @@ impl Drop for NodePath {
 
 const RING_ENTRIES: u32 = 256;
 
-/// One of the writes that are in flight at a time.
+/// State of one of the writes that are in flight at the same time.
 #[derive(Clone)]
 struct Lane {
     at: u64,

@@ -30,8 +30,8 @@ use slab::Slab;
 const RUNS_AHEAD: usize = 3;
 const READS_FEW: usize = 8;
 
-/// How much of `ahead` to read, so that a run ends where a batch ends, if all are as long as `batch` from `before` bytes on.
-/// The part of a batch that is not whole is read again.
+/// Bytes of `ahead` to read, so that a run ends where a batch ends if all batches are as long as `batch` from `before` bytes on. The
+/// part of a batch that is not whole is read again.
 pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
     match ahead.saturating_sub(before).checked_div(batch) {
         Some(count @ 1..) => block_up(before + count * batch).min(ahead),

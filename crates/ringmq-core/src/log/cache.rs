@@ -12,8 +12,8 @@ use slab::Slab;
 
 const NONE: u32 = u32::MAX;
 
-/// What one read asks for: at most a quarter of the bound, so that one is in use while the next is read; less when runs
-/// are dropped before they are used up, because more want to read than the cache has room for.
+/// Largest read-ahead, in bytes: at most a quarter of the bound, so that one run is in use while the next is read; less when runs are
+/// dropped before they are used up, because the cache has no room for all readers.
 const AHEAD_MAX: usize = READ_BYTES_MAX;
 const AHEAD_MIN: usize = 16 * 1024;
 const AHEAD_STEP: usize = 32 * 1024;

@@ -10,9 +10,9 @@ pub enum Fetch {
     Batch(Batch),
     /// The batch has to be read first: ask again when the partition is readable.
     Pending,
-    /// It cannot be read now: the device refuses. That is no damage, so nothing is skipped: the store tries again with
-    /// growing pauses and says when the partition is readable. What was lent for it may be used elsewhere meanwhile.
-    /// Or damage took it, and another replica is asked for it.
+    /// The batch cannot be read now: the device refuses, or damage took it and another replica is asked for it. Nothing is skipped: the
+    /// store tries again with growing pauses and says when the partition is readable. Buffers lent for the read may be used elsewhere
+    /// meanwhile.
     Held,
     /// Nothing is there yet: the durable log ends here.
     End,

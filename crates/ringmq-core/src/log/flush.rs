@@ -36,8 +36,8 @@ pub(super) const ROUNDS_MAX: usize = 16;
 pub(super) const ROUNDS_CALM: usize = 4;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
-/// Of a round for direct batches, whose clients go on as its writes complete: with 2, 3, 4, 6 and 16 a stream of 16 x 4 batches of 205 kB
-/// had 1.14, 1.23, 1.31, 1.36 and 1.12 GB/s.
+/// Most segment writes in flight in a round of direct batches, whose clients go on as its writes complete. Measured with a stream of 16
+/// x 4 batches of 205 kB: 2, 3, 4, 6 and 16 writes gave 1.14, 1.23, 1.31, 1.36 and 1.12 GB/s.
 const DIRECT_OPS_MAX: usize = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,8 +64,8 @@ pub struct Flush {
     /// Steps of this round beside writing.
     sync: bool,
     snapshot: bool,
-    /// Its segment writes are durable when they complete: of each, in order, the end of the last batch that is complete with it, and
-    /// whether it is done.
+    /// Segment writes of the round that are durable when they complete, in order: the end of the last batch that is complete with the
+    /// write, and whether the write is done.
     steps: VecDeque<(Mark, bool)>,
     /// Steps that were done and are gone from the list.
     steps_done: u32,
@@ -588,8 +588,8 @@ impl Store {
     }
 }
 
-/// Of each write of `writes`, which hold batches of these lengths from `at` of the file on: the number of the first batch that
-/// does not end in it or before it. `first` is that of the first batch.
+/// Yields for each of `writes` the number of the first batch that does not end in it or before it. The writes hold batches of the
+/// lengths `lens` from `at` of the file on; `first` is the number of the first batch.
 fn complete_with<'a>(writes: impl Iterator<Item = &'a DiskOp>, at: u64, first: u64, lens: &[usize]) -> impl Iterator<Item = u64> {
     let mut ends = lens.iter().scan(at, |end, len| {
         *end += *len as u64;

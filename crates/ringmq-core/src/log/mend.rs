@@ -27,7 +27,7 @@ enum Stage {
     Writing,
 }
 
-/// One range that is being made whole.
+/// Range of damage that is being repaired from a replica.
 #[derive(Debug)]
 pub struct Mend {
     batches: Vec<Batch>,
@@ -228,7 +228,8 @@ impl Store {
 }
 
 impl super::partition::PartitionLog {
-    /// What is lost begins behind this batch now, which ends at `to`; the replica vouches for its log up to the next damage.
+    /// Moves the start of the known damage behind this batch, which ends at `to`; the replica vouches for its log up to the next
+    /// damage.
     fn find_again(&mut self, from: Position, to: Position, last: &Batch) {
         let Some(next) = self.damage.mend(from.offset, to) else { return };
         self.unvouch(next, None);

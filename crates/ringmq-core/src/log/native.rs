@@ -260,7 +260,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is let in is a batch that every reader accepts, with as many messages as announced.
+        /// A batch that is accepted is one that every reader accepts, with as many messages as announced.
         #[test]
         fn what_is_taken_can_be_read(
             messages in proptest::collection::vec((0u16..16, 0u32..9, proptest::collection::vec(any::<u8>(), 0..30)), 1..6),

@@ -122,9 +122,9 @@ pub enum Refusal {
 pub enum Appended {
     /// The batch stands at `at` once [`Notice::Durable`] reaches the ticket; nobody is told before that.
     New { at: Position, ticket: AppendTicket },
-    /// Its producer repeats what stands in the log already, at `at` as far as that is remembered. With a ticket the
-    /// original is not durable yet: its outcome, told by the same notices, is the outcome of the repeat. The ticket may
-    /// be lower than others that were given out since.
+    /// The producer repeats a batch that the log has already, at `at` as far as that is remembered. With a ticket the original is not
+    /// durable yet: the notices of that ticket give the outcome of the repeat. The ticket may be lower than others that were given out
+    /// since.
     Duplicate { at: Option<Position>, ticket: Option<AppendTicket> },
 }
 
@@ -158,8 +158,8 @@ pub enum SearchBy {
 pub enum Notice {
     /// All batches below `end` are durable, and with them every append up to the ticket.
     Durable { p: PartitionIdx, end: Position, tickets_upto: AppendTicket },
-    /// This append and all later ones that were neither acknowledged nor failed before will never be acknowledged.
-    /// When some were issued and some not, two notices come, the later tickets' first.
+    /// Tickets from `from` on that were neither acknowledged nor failed before will never be acknowledged. When some of them were
+    /// issued and some not, two notices come, the later tickets' first.
     AppendFailed { p: PartitionIdx, from: AppendTicket, error: AppendError },
     /// Small facts up to here are durable.
     RecordDurable { upto: RecordTicket },

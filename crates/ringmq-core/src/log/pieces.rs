@@ -12,7 +12,7 @@ enum Found {
     Refused(String),
 }
 
-/// One operation's stretch of the file, whole blocks.
+/// Range of the file that one operation reads; whole blocks.
 struct Piece {
     at: u64,
     len: usize,
@@ -49,7 +49,7 @@ impl Pieces {
         self.0.iter().map(|piece| piece.len).sum()
     }
 
-    /// Where the last piece ends.
+    /// End of the last piece.
     pub fn end(&self) -> Option<u64> {
         self.0.back().map(Piece::end)
     }

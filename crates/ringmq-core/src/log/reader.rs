@@ -226,8 +226,8 @@ impl Reader {
         self.parked.is_empty() && self.reads.len() + others < READS_MAX && fits
     }
 
-    /// As [`Reader::has_room`], for a try of a place that is held: some room is left to those, lest laggards that take
-    /// all there is keep a place held for ever.
+    /// Whether there is room for a try of a place that is held; compare [`Reader::has_room`]. Such tries keep some room, lest laggards
+    /// that take all there is keep a place held for ever.
     pub(super) fn has_probe_room(&self) -> bool {
         let taken = self.taken(self.called.len());
         self.parked.is_empty() && (taken == 0 || taken + BLOCK <= self.cache.bytes_max())

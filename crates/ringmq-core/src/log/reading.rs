@@ -7,7 +7,7 @@ pub struct Reading {
     under_way: Vec<i64>,
     /// The partition stands in the reader's line for memory.
     is_waiting: bool,
-    /// Below this offset a read failed: batches are read one by one.
+    /// Offset below which a read failed: batches are read one by one up to it.
     careful_until: i64,
     /// Length of the batch that was read from a segment last: others are probably as long.
     batch_len: u32,

@@ -95,7 +95,7 @@ pub struct Recovered {
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.
     pub partitions: Vec<RecoveredPartition>,
-    /// One for each core.
+    /// Identities of the journals, one for each core.
     pub journals: Vec<JournalIdentity>,
     pub report: Report,
 }
@@ -302,13 +302,13 @@ fn walk(
     }
 }
 
-/// What has to be known before anything is redone.
+/// Facts of the journals that have to be known before anything is redone.
 #[derive(Default)]
 struct Journaled {
     /// A partition's records may stand in another core's journal than its topic's creation.
     topics: topics::JournaledTopics,
     departed: Departed,
-    /// What one takes must not be redone over what came after it.
+    /// Truncations. Bytes that one removes must not be redone over what came after it.
     cuts: Cuts,
 }
 

@@ -110,7 +110,7 @@ impl Store {
         self.fact(p, RecordKind::PartitionDelete, vec![])
     }
 
-    /// That record is durable. No checkpoint passes it before the files are gone.
+    /// Removes a departed partition, whose record is durable. No checkpoint passes the record before the files are gone.
     pub fn remove_departed(&mut self, p: PartitionIdx, io: &mut Io) {
         self.removal.waiting.push(p);
         self.try_removals(io);

@@ -16,7 +16,7 @@ use crate::config::TopicSettings;
 use crate::format::journal::RecordKind;
 use std::{collections::VecDeque, time::Duration};
 
-/// How often age is looked at.
+/// Interval at which age is looked at.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Default)]

@@ -84,7 +84,7 @@ impl Scrub {
     }
 }
 
-/// Where the walk through one closed segment stands in its commit log.
+/// Position of the walk through one closed segment in its commit log.
 #[derive(Clone, Copy)]
 struct Walk {
     p: PartitionIdx,

@@ -41,7 +41,7 @@ enum Goal {
         purpose: Purpose,
         finding: Finding,
     },
-    /// When did the segment before this one end?
+    /// The time at which the segment before this one ended.
     Age {
         closed: i64,
     },
@@ -106,7 +106,7 @@ struct Search {
     forward: Forward,
 }
 
-/// How far the segment was looked through.
+/// Progress of the search through the segment.
 #[derive(Default)]
 struct Forward {
     /// The next batch that the commit log knows.
@@ -115,13 +115,13 @@ struct Forward {
     limit: i64,
     /// File position, whole blocks.
     at: u64,
-    /// One block at a time while the device refuses.
+    /// True while the device refuses: reads are one block at a time.
     is_careful: bool,
     /// Blocks that were stepped over unread.
     failures: u32,
 }
 
-/// As often a search tries its reads; then it does without the commit log.
+/// Number of times that a search tries its reads; then it does without the commit log.
 const TRIES_MAX: u32 = 3;
 /// Bytes that are looked through at a time.
 const FORWARD_LEN: u64 = 256 * 1024;

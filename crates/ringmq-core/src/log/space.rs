@@ -19,12 +19,12 @@ const COMMIT_STEP_MAX: u64 = 256 * 1024;
 /// Pause between two tries on a full disk.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// One of a partition's files.
+/// Kind of a partition's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Segment,
     Commit,
-    /// One of the slots.
+    /// Snapshot slot of this number.
     Snapshot(u8),
 }
 

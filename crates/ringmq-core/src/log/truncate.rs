@@ -73,7 +73,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Truncation {
     pub is_restart: bool,
-    /// Where the log is to end; the crc is known when it is recorded.
+    /// New end of the log; its crc is known when the truncation is recorded.
     pub tail: Tail,
     unix_ns: i64,
     /// Number of the first batch that goes.

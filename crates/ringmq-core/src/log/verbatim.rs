@@ -347,7 +347,7 @@ impl Verbatim {
         damage.map_or(Next::Done, |what| Next::Search(Damaged { p, offset, what, pumps: false }))
     }
 
-    /// While the run is on its way, and after it, the disk goes on.
+    /// Reads ahead of the run, so that the disk goes on while the run is on its way, and after it.
     fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut Shared<'_>) {
         let read = &self.reads[key as usize];
         // whole operations only, as long as there can be one

@@ -25,7 +25,7 @@ impl PartitionLog {
     }
 }
 
-/// One partition's log as it is now.
+/// Partition's log as it is now.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     part: &'a PartitionLog,

@@ -115,7 +115,7 @@ fn grown(record: &TopicRecord) -> Option<Fact> {
     Some(Fact::TopicGrown { topic: record.id, from: record.grown_from?, channels })
 }
 
-/// Those whose lease is over, too: their peers know them when they come back.
+/// Nodes of the cluster, also those whose lease is over: their peers know them when they come back.
 fn nodes(view: &View) -> Arc<[ClusterNode]> {
     let text = |address: &Option<String>| address.as_deref().map(Arc::from);
     let node = |(id, e): (NodeId, &super::view::Entry<super::record::MemberRecord>)| ClusterNode {
@@ -324,7 +324,7 @@ mod tests {
         assert!(rig.put(Key::Node(n(3)), encode(&node)).is_empty());
         assert!(rig.delete(Key::Node(n(3))).is_empty());
     }
-    /// Until then another process may be this node: what this one confirmed would count as that one's.
+    /// Another process may be this node before the registration: a confirmation of this one would count as that one's.
     #[test]
     fn no_other_node_is_known_before_this_process_is_registered_and_each_one_after_that() {
         let mut rig = Rig::new();

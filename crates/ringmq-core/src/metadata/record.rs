@@ -200,7 +200,7 @@ pub struct TopicRecord {
     pub partitions: u16,
     /// Wanted replicas of each partition.
     pub replicas: u8,
-    /// In-sync replicas that a write to its partitions needs.
+    /// Number of in-sync replicas that a write to the topic's partitions needs.
     pub min_isr: u8,
     /// Partitions from this number on were added later. `None`: the topic has as many as at its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]

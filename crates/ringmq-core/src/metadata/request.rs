@@ -55,7 +55,7 @@ pub enum Compare {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Without a lease the key is taken off the lease that it had.
+    /// Writes a key. Without a lease the key is taken off the lease that it had.
     Put {
         key: Bytes,
         value: Bytes,
@@ -124,10 +124,10 @@ pub enum Answer {
 /// Why a request has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// It was not carried out, and never will be.
+    /// The request was not carried out, and never will be.
     #[error("the metadata store refuses: {0}")]
     Refused(String),
-    /// It may have been carried out, or may still be: only another compare-and-swap of the same keys shuts it out.
+    /// The request may have been carried out, or may still be: only another compare-and-swap of the same keys shuts it out.
     #[error("the outcome of a request to the metadata store is unknown: {0}")]
     Unknown(String),
 }

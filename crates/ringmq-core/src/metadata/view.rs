@@ -186,7 +186,7 @@ impl View {
         self.drains.get(&id)
     }
 
-    /// What is published to the partitions that a node leads. `None`: it has not told that.
+    /// Load of the partitions that a node leads. `None`: the node has not published it.
     pub fn load(&self, id: NodeId) -> Option<&Entry<LoadRecord>> {
         self.loads.get(&id)
     }

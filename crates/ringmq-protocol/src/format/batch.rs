@@ -412,7 +412,7 @@ impl Batch {
     }
 }
 
-/// One message inside a batch.
+/// Message inside a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
     pub log_id: LogId,

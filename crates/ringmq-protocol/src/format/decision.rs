@@ -26,7 +26,7 @@ macro_rules! finding {
 }
 pub use finding;
 
-/// One row: it matches when each finding is among the listed ones; an empty list stands for any.
+/// Row of a decision table: it matches when each finding is among the listed ones; an empty list stands for any.
 #[derive(Debug)]
 pub struct Row<A: 'static, B: 'static, C: 'static, T> {
     pub a: &'static [A],

@@ -168,9 +168,9 @@ pub fn check(found: &[u8; 4], magic: [u8; 4], bytes: &[u8], version: u16) -> Res
     Ok(())
 }
 
-/// One per durable batch, in log order: the index for recovery, search, dedup and catch-up. 64 bytes.
-/// The topic id and partition are those of the file's header; the crc is seeded with them ([`CommitRecord::crc_of`]),
-/// so that a record of another file never passes.
+/// Commit record, one for each durable batch, in log order: the index for recovery, search, dedup and catch-up. 64 bytes. The topic id
+/// and partition are those of the file's header; the crc is seeded with them ([`CommitRecord::crc_of`]), so that a record of another
+/// file never passes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct CommitRecord {
@@ -287,8 +287,8 @@ pub struct RawEpochEnd {
     pub reserved: U32,
 }
 
-/// One channel in a snapshot and in a cursor record: followed by the name, then so many
-/// [intervals](crate::format::intervals), [`RawHanded`], then zeros to a multiple of 8. 64 bytes.
+/// Channel in a snapshot and in a cursor record. After it follow the name, its [intervals](crate::format::intervals), its
+/// [`RawHanded`], and zeros to a multiple of 8. 64 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawCursor {
@@ -325,8 +325,8 @@ pub const CURSOR_ORDERED: u16 = 2;
 /// The topic's first channel: it begins at the oldest message in every partition.
 pub const CURSOR_FIRST: u16 = 4;
 
-/// One idempotent producer in a snapshot, the least recently used first: followed by `batches` x [`RawProducerBatch`],
-/// oldest first. 32 bytes.
+/// Idempotent producer in a snapshot, the least recently used first. After it follow `batches` x [`RawProducerBatch`], oldest first. 32
+/// bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawProducer {
@@ -401,7 +401,7 @@ const _: () = {
     assert!(size_of::<NodeHeader>() == 64);
 };
 
-/// One segment (and its commit log): what its file header says.
+/// Segment (and its commit log) as its file header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
     /// The first batch of the segment stands here; the files are named by the offset.

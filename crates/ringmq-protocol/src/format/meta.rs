@@ -31,7 +31,7 @@ impl NodeMeta {
         FileId::Node((self.sequence % 2) as u8)
     }
 
-    /// One block.
+    /// Encodes the file: one block.
     pub fn encode(&self) -> Vec<u8> {
         let mut h = NodeHeader {
             magic: NODE_MAGIC,

@@ -57,7 +57,7 @@ pub struct BatchPlace {
 
 const NOWHERE: BatchPlace = BatchPlace { at: Position::START, num: 0 };
 
-/// One producer.
+/// State of an idempotent producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
     pub id: ProducerId,

@@ -166,8 +166,8 @@ impl Snapshot {
         2.max((SLOTS as u64).saturating_sub(sequence))
     }
 
-    /// With as many intervals as fit, the lowest ones of each channel. After a start the rest is delivered again, which is
-    /// allowed; a snapshot that does not decode would lose every cursor.
+    /// Returns the snapshot with as many intervals as fit, the lowest ones of each channel. After a startup the rest is delivered
+    /// again, which is allowed; a snapshot that does not decode would lose every cursor.
     fn trimmed(&self, len_max: usize) -> Snapshot {
         let mut trimmed = self.clone();
         trimmed.channels.iter_mut().for_each(|c| c.handed = vec![]);

@@ -42,7 +42,7 @@ pub trait Storage {
     fn set_aside(&mut self, file: &FileId, label: &str) -> Result<(), DiskError>;
 }
 
-/// What stands for a block that cannot be read: not zeros, which would pass for a block that was never written.
+/// Fill byte of a block that cannot be read. Zeros would pass for a block that was never written.
 const UNREADABLE: u8 = 0xee;
 /// A block is read as often before it is given up.
 const READ_TRIES: usize = 3;

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a node may take to recover.
+/// Time limit of a node's recovery.
 const STARTUP_LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs until [`OwnNode::stop`], or until this is dropped.

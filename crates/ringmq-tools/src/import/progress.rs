@@ -31,7 +31,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// On the standard error. Ctrl-C and SIGTERM end the import between two batches from here on.
+    /// Progress on standard error. From this call on Ctrl-C and SIGTERM end the import between two batches.
     pub fn of_command(is_quiet: bool) -> Progress {
         let interrupted = Arc::new(AtomicBool::new(false));
         let seen = interrupted.clone();
@@ -47,7 +47,7 @@ impl Progress {
         Progress::new(shown, Box::new(move || interrupted.load(Ordering::Relaxed)))
     }
 
-    /// In the log of a node that starts; `is_stopped` ends the import between two batches.
+    /// Progress in the log of a node that starts; `is_stopped` ends the import between two batches.
     pub fn of_log(say: fn(&str), is_stopped: Box<dyn Fn() -> bool>) -> Progress {
         Progress::new(Shown::Log(say), is_stopped)
     }

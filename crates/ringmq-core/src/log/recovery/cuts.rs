@@ -24,7 +24,7 @@ use crate::journal::replay::Record;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
-/// One truncation, as its record says.
+/// Truncation as its record describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Sequence of the record.

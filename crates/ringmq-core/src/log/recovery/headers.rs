@@ -176,8 +176,8 @@ impl Header {
     }
 }
 
-/// Where a segment begins as its first batch says, or the first record of its commit log (which does not know the chain:
-/// then the segment's first batch could not be read anyway).
+/// Begin of a segment by its first batch, or by the first record of its commit log (which does not know the chain: in that case the
+/// segment's first batch cannot be read anyway).
 fn from_log(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Result<Option<(SegmentMeta, u64)>, RecoverError> {
     if let (_, Some(h)) = Batches::new(dir, base).judge(storage, base, &Chain::default())? {
         return Ok(Some((SegmentMeta { base: h.start(), prev_crc: h.prev_crc.get() }, h.epoch.get())));

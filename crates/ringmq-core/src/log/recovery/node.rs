@@ -16,7 +16,7 @@ finding! {
         Blank,
         /// Both hold, or the first one ever written does and the other was not written yet.
         Holds,
-        /// One holds, the other does not, or is gone.
+        /// A single copy holds; the other does not, or is missing.
         OneBad,
         NoneHolds,
         /// A file of a version that this build does not know.
@@ -197,8 +197,8 @@ pub fn refuse(storage: &mut dyn Storage, known: u64) -> Result<RecoverError, Rec
     Ok(RecoverError::LostNode { journals, topics, generation: known })
 }
 
-/// What keeps room for recovery: on a full disk it cuts off what stands behind the block and has room to finish in. The room comes
-/// back when there is some again.
+/// File that keeps space for recovery: on a full disk, recovery truncates it behind its block and has room to finish in. The space is
+/// taken again when there is some.
 const RESERVED: FileId = FileId::Node(0);
 pub const RESERVE_LEN: u64 = NODE_META_LEN + 4 * 1024 * 1024;
 

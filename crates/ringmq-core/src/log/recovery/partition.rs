@@ -40,7 +40,7 @@ finding! {
     CommitEnd {
         /// The record is the last batch's, or the segment begins at the end.
         Agrees,
-        /// One is missing, damaged, or another batch's.
+        /// A record is missing, damaged, or another batch's.
         Differs,
     }
 }
@@ -284,7 +284,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Without a snapshot: the place comes from the segments and the last commit log.
+    /// Rebuilds the state without a snapshot: positions come from the segments and the last commit log.
     fn rebuild(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         self.records = Records::unknown(cx.sequence_floor);
         self.saved.raise(cx.sequence_floor);
@@ -384,7 +384,7 @@ impl Partition {
         }
     }
 
-    /// What has no other replica is committed when it is durable.
+    /// Committed end. Without another replica everything durable is committed.
     fn committed_end(&self) -> Position {
         if self.promised == Epoch(0) { self.end } else { self.committed }
     }
@@ -449,8 +449,8 @@ impl Partition {
         }
     }
 
-    /// Of the batch that ends at the start. That may lie within the last segment: retention let go of all that was there, and there was
-    /// no file yet of the one that would have gone on behind it. A replica that begins there takes only what is chained to it.
+    /// Crc of the batch that ends at the log's start. The start may lie within the last segment: retention removed everything there,
+    /// and the segment that would have followed did not exist yet. A replica that begins there takes only batches chained to it.
     fn start_crc(&self, cx: &mut Context<'_>) -> Result<u32, RecoverError> {
         let Some(first) = self.files.segments().first() else { return Ok(self.chain_crc) };
         if first.base == self.start {

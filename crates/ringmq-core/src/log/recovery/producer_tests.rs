@@ -166,7 +166,7 @@ fn either_snapshot_slot_and_the_journal_behind_it_tell_the_same() {
     }
 }
 
-/// What was written before there were producers, or by a node that allows fewer.
+/// Snapshots that were written before there were producers, or by a node that allows fewer.
 #[test]
 fn limits_hold_at_a_start_and_no_producers_are_none() {
     let mut node = Node::new();

@@ -16,8 +16,8 @@ pub struct Records {
     expects_first: bool,
     /// The partition has records, or what was there is lost.
     needs_first: bool,
-    /// One snapshot slot alone holds. It has all that there was when the journals have the record behind what it contains; else what
-    /// another slot had may be lost.
+    /// True when only one snapshot slot holds. It is complete when the journals have the record behind what it contains; otherwise
+    /// facts that another slot had may be lost.
     is_unproven: bool,
     /// A damaged write without facts, or whose facts a copy has, explains that records are missing.
     is_gap_explained: bool,

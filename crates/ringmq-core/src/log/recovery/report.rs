@@ -7,13 +7,14 @@ use std::fmt;
 pub enum Severity {
     /// Nothing was lost: a torn tail that was never acknowledged, a file that was rebuilt.
     Repaired,
-    /// One of two copies did not hold. Nothing was lost: the other was used, and this one is written again from it. The device rots.
+    /// A copy of two did not hold. Nothing was lost: the other one was used, and this one is written again from it. The device is going
+    /// bad.
     Mended,
     /// Something that was stored can no longer be read, or may be missing.
     Damage,
 }
 
-/// One thing that was not as expected, and where.
+/// Unexpected state that recovery found, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub severity: Severity,

@@ -30,7 +30,7 @@ finding! {
 finding! {
     /// Knowledge of the place.
     Place {
-        /// Below an end that a snapshot, commit log or journal gave.
+        /// The place lies below an end that a snapshot, commit log or journal gave.
         Promised,
         /// The journal holds the header of a direct batch for it: the body was durable before.
         Direct,
@@ -98,12 +98,12 @@ pub const SEGMENT_TABLE: &[Row<BatchFound, Place, (), BatchAction>] = &[
     Row { a: &[BatchFound::Unknown], b: &[], c: &[], then: BatchAction::Halt, why: "written by a newer version" },
 ];
 
-/// Where a segment's byte of this offset stands in its file.
+/// Position in the segment's file of the log offset `offset`.
 pub fn segment_at(base: i64, offset: i64) -> u64 {
     FILE_HEADER_LEN + (offset - base) as u64
 }
 
-/// Where the commit record of this index stands in its file.
+/// Position in its file of the commit record of this index.
 pub fn commit_at(index: u64) -> u64 {
     FILE_HEADER_LEN + index * COMMIT_RECORD_LEN as u64
 }

@@ -18,7 +18,7 @@ finding! {
         /// Two slots hold, or all.
         Two,
         One,
-        /// One does not hold, the others were never written.
+        /// The first slot does not hold, and the others were never written.
         FirstBad,
         NoneHolds,
         /// A slot of a version that this build does not know.
@@ -101,7 +101,7 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
     Row { a: &[Found::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
 ];
 
-/// One slot, or why it does not hold.
+/// Reads one slot; the inner error is the reason why it does not hold.
 fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Result<Result<Snapshot, Bad>, RecoverError> {
     let file = FileId::Snapshot(dir.clone(), slot);
     let first = match storage.len(&file)? {

@@ -36,10 +36,10 @@ fn options(cores: u16, seed: u64) -> RecoverOptions {
     }
 }
 
-/// What was acknowledged, and what was under way at the crash.
+/// Batches that were acknowledged, and those that were under way at the crash.
 #[derive(Default, Clone)]
 struct Model {
-    /// By topic and partition: batches in order.
+    /// Acknowledged batches in order, by topic and partition.
     acked: BTreeMap<(TopicId, u16), Vec<(i64, Bytes)>>,
     maybe: BTreeMap<(TopicId, u16), (i64, Bytes)>,
     cursors: BTreeMap<(TopicId, u16), Vec<CursorImage>>,
@@ -57,7 +57,7 @@ fn bodies(rng: &mut Rng) -> Vec<Vec<u8>> {
     (0..1 + rng.below(4)).map(|_| vec![rng.next_u64() as u8; rng.below(len_max) as usize]).collect()
 }
 
-/// One turn of the engine: a batch for some partitions of a core, some finished messages, one journal write.
+/// Runs one turn of the engine: a batch for some partitions of a core, some finished messages, one journal write.
 fn turn(engine: &mut Engine, model: &mut Model, rng: &mut Rng) -> Result<(), Crashed> {
     let core = rng.below(engine.journals.len() as u64) as usize;
     engine.reserve(core, 64 * 1024)?;

@@ -17,17 +17,17 @@ finding! {
     MetaFound {
         /// Both hold and say the same, or the journal says the same of more partitions.
         Holds,
-        /// One holds, the other is missing, or zeros.
+        /// A single copy holds; the other is missing, or zeros.
         OneMissing,
-        /// One holds, the other does not, or says the same of fewer partitions.
+        /// A single copy holds; the other does not, or says the same of fewer partitions.
         OneBad,
-        /// One holds that names another topic than the folder, another id than the journal, or than the other one.
+        /// A copy holds and names another topic than the folder, another id than the journal, or than the other copy.
         Other,
         /// Neither is there, or both are zeros.
         Blank,
         /// Neither holds, and one is damaged.
         Bad,
-        /// One is of a version that this build does not know.
+        /// A copy has a version that this build does not know.
         Unknown,
     }
 }

@@ -211,7 +211,7 @@ fn what_nobody_waits_for_is_written_once() {
     }
 }
 
-/// On a full disk retention takes all of it. What the log tells of its end is as before: no replica takes it for a lesser one.
+/// A full disk makes retention remove the whole log. The end that the log tells is as before: no replica takes it for a lesser one.
 #[test]
 fn a_log_that_retention_emptied_tells_the_epoch_of_its_end() {
     let mut rig = Rig::new(options());

@@ -54,7 +54,7 @@ pub struct Disk {
     pub read: Arc<AtomicUsize>,
 }
 
-/// What a read brought.
+/// Buffer that a read filled: its bytes, the bytes that it counts for, and the counter that its drop lowers.
 struct Buffer(Vec<u8>, usize, Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Buffer {
@@ -317,7 +317,7 @@ impl Rig {
         bodies
     }
 
-    /// What redo would find from the durable checkpoint on: every record, in order.
+    /// Records that redo would find from the durable checkpoint on, in order.
     pub fn redo(&self) -> Vec<(RecordKind, RecordHeader, Vec<u8>)> {
         use crate::format::journal::{CHECKPOINT_MAGIC, Checkpoint};
         use zerocopy::FromBytes;

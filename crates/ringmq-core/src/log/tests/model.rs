@@ -13,7 +13,7 @@ enum Step {
     /// Partition, sizes of the bodies.
     Append(usize, Vec<usize>),
     TurnEnd,
-    /// Which pending operation finishes.
+    /// Completes the pending operation of this number.
     Complete(usize),
     Finished(usize),
     Fetch(usize, usize),

@@ -49,8 +49,8 @@ fn new(appended: Result<Appended, BatchRefusal>) -> (Position, AppendTicket) {
     }
 }
 
-/// How a caller answers a client with the place of its batch: the place is known when the batch is taken, and told when the
-/// ticket is durable. NSQ publishes share a batch, so theirs is not told.
+/// A caller answers a client with the place of its batch: the place is known when the batch is taken, and told when the ticket is
+/// durable. NSQ publishes share a batch, so theirs is not told.
 #[test]
 fn a_publisher_is_answered_with_the_place_of_its_batch() {
     let mut rig = Rig::new(options());
@@ -144,7 +144,7 @@ fn a_repeat_waits_for_the_original_and_is_answered_once() {
     assert_eq!(rig.read_all(p).len(), 16);
 }
 
-/// What a failed journal write held is not there, so a repeat of it is not answered as if it were.
+/// A batch of a failed journal write is not in the log, so a repeat of it is not answered as if it were.
 #[test]
 fn after_a_failure_only_what_is_durable_is_a_duplicate() {
     let mut rig = Rig::new(options());
@@ -194,7 +194,7 @@ fn a_partition_that_fails_keeps_what_the_journal_takes() {
     assert!(matches!(rig.append_batch(p, first), Ok(Appended::Duplicate { ticket: None, .. })));
 }
 
-/// What the snapshot says is as of its end: a batch that the journal alone has is not in it.
+/// A snapshot is as of its end: it does not contain a batch that only the journal has.
 #[test]
 fn a_snapshot_holds_the_producers_of_what_it_contains() {
     use crate::format::snapshot::Snapshot;

@@ -188,7 +188,7 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
     assert!(rig.store.batch_memory.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
 }
 
-/// What a partition that gets little keeps in memory does not keep what the others had beside it.
+/// A partition that gets little keeps its own batches in memory, and not those that the others had beside them.
 #[test]
 fn a_trickle_does_not_keep_the_memory_of_a_flood() {
     let journal = JournalIdentity { file_len: 64 * MIB, ..options().journal };

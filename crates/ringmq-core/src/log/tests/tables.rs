@@ -151,7 +151,7 @@ fn files(base: i64) -> [String; 2] {
     [FileId::Segment(dir("t"), base), FileId::Commit(dir("t"), base)].map(|file| file.to_string())
 }
 
-/// As a build before the table wrote the files.
+/// The files as a build without the table wrote them.
 fn without_tables(disk: &SimDisk, metas: &[SegmentMeta]) -> SimDisk {
     let mut disk = disk.clone();
     for path in metas.iter().flat_map(|m| files(m.base.offset)) {
@@ -281,7 +281,7 @@ fn scrub_once(rig: &mut Rig) {
     panic!("a pass ends");
 }
 
-/// Of a segment that a table names a start reads nothing: what is wrong with its first blocks is the scrubber's to find.
+/// A startup reads nothing of a segment that a table names: damage in its first blocks is for the scrubber to find.
 #[test]
 fn a_rotten_header_of_a_segment_that_a_table_names_is_mended_by_the_scrubber() {
     type Harm = fn(&mut Vec<u8>);
@@ -358,7 +358,7 @@ fn whole_bytes<'a>(disk: &'a SimDisk, file: &FileId) -> &'a [u8] {
     disk.contents(file).expect("it is there")
 }
 
-/// What builds before the table wrote is brought up to date by the first pass of the scrubber, the last segment's aside.
+/// Files of builds without the table are brought up to date by the first pass of the scrubber, except the last segment's.
 #[test]
 fn the_scrubber_writes_the_tables_that_older_builds_did_not() {
     let (disk, metas) = node(12);

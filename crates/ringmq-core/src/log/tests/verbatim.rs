@@ -178,7 +178,7 @@ fn who_goes_on_stands_in_the_same_line() {
     }
 }
 
-/// What was read ahead while damage was mended may be what stood there before.
+/// Bytes that were read ahead while damage was repaired may be the bytes from before the repair.
 #[test]
 fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
     let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, max_bytes_per_file: 4 * MIB, ..options() });

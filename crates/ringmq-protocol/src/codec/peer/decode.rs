@@ -143,7 +143,7 @@ fn outcomes(kind: &'static str, metadata: &[u8]) -> Result<Vec<Addressed>, Malfo
     found.iter().map(outcome).collect()
 }
 
-/// Of a later version: nobody knows.
+/// Maps an outcome that only a later version knows to `Unknown`.
 pub(super) fn outcome(outcome: Outcome) -> Outcome {
     outcome.variant_name().map_or(Outcome::Unknown, |_| outcome)
 }

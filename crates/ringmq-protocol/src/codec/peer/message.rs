@@ -359,8 +359,8 @@ impl PackedBodies {
     }
 }
 
-/// What a subscription of a client and the leader of the partition say to each other. The session of the head is the subscription's
-/// number, which the client's core of the partition gives in its life.
+/// Message between a client's subscription and the leader of the partition. The head's session is the subscription's number, which the
+/// client's core gives for the partition and never uses again in its life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Relayed {
     // ---- to the leader
@@ -391,7 +391,7 @@ pub enum Relayed {
     NotFinished(LogId, NotCarriedOut),
     NotRequeued(LogId, NotCarriedOut),
     NotTouched(LogId, NotCarriedOut),
-    /// Of a later version.
+    /// Kind of a later version.
     Other,
 }
 
@@ -419,7 +419,7 @@ pub struct Subscriber {
     pub sample_rate: u8,
     pub ordered: bool,
     pub placed: bool,
-    /// For statistics.
+    /// Name of the client, for statistics.
     pub client_id: String,
     pub hostname: String,
     pub user_agent: String,
@@ -427,7 +427,7 @@ pub struct Subscriber {
     pub connected_unix_s: i64,
 }
 
-/// What an operator at another node does to a channel; for the leader of the partition. The head's epoch is 0, its session 1.
+/// Operator's change of a channel, from another node to the leader of the partition. The head's epoch is 0, its session 1.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     pub asker: Asker,
@@ -447,13 +447,14 @@ pub enum Changing {
     Pause,
     Unpause,
     SetOrder(bool),
-    /// With `from`, only the messages from there up to `to` are finished. `force`: also when several clients are subscribed.
+    /// Moves the cursor. With `from`, only the messages from there up to `to` are finished. `force`: also when several clients are
+    /// subscribed.
     SetOffset {
         to: Start,
         from: Option<LogId>,
         force: bool,
     },
-    /// Of a later version.
+    /// Kind of a later version.
     Other,
 }
 
@@ -466,9 +467,9 @@ pub struct Changed {
 /// A change of a channel that is final.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChangeDone {
-    /// Of a channel that was created: it is its topic's first.
+    /// True when the change created the topic's first channel.
     pub is_first: bool,
-    /// Of an offset that was set: where the channel stands.
+    /// Position of the channel after its offset was set.
     pub at: Option<Position>,
 }
 
@@ -483,7 +484,7 @@ pub enum NotChanged {
     Failed(Outcome),
 }
 
-/// Of a body's length.
+/// Bytes of the field that holds a body's length.
 const LENGTH: usize = size_of::<u32>();
 
 fn length(bytes: &[u8]) -> usize {

@@ -237,7 +237,7 @@ fn message() -> impl Strategy<Value = Addressed> {
     prop_oneof![1 => inquire, 12 => others]
 }
 
-/// As it is after a decoding: the batches in one piece.
+/// The message as a decoder returns it: its batches in one piece.
 fn joined(mut m: Addressed) -> Addressed {
     if let Body::Append(Append { batches, .. }) | Body::Pulled(Pulled { batches, .. }) = &mut m.message.body {
         let bytes = Bytes::from(batches.parts.concat());
@@ -635,7 +635,7 @@ fn packed_bodies_are_held_against_their_lengths() {
     assert_eq!(PackedBodies::parse(2, huge.into()), None);
 }
 
-/// Of a later version: whoever asked must not take it for stored, nor for what may be tried again.
+/// An outcome of a later version: the asker must take it neither for stored nor for safe to try again.
 #[test]
 fn an_outcome_that_is_not_known_is_unknown() {
     let asker = Asker { generation: 1, core: CoreId(0), ticket: 1 };

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::meta::{NodeMeta, TopicMeta};
 
-/// What may become of a file that is one block.
+/// Damage to a file that is one block.
 #[derive(Clone, Copy, Debug)]
 enum Rot {
     Flip(u64),

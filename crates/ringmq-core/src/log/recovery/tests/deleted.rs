@@ -7,7 +7,7 @@
 use super::*;
 use crate::log::recovery::scan::segment_at;
 
-/// What stands in the journal behind the FIN, when the power goes.
+/// Content of the journal behind the FIN when the power goes.
 #[derive(Clone, Copy, PartialEq)]
 enum Behind {
     Nothing,
@@ -18,7 +18,7 @@ enum Behind {
     Gap,
 }
 
-/// With one partition that has room.
+/// Engine with one topic of one partition, which has room.
 fn engine() -> Engine {
     let mut disk = SimDisk::new(3);
     let first = recover(&mut disk, &options(1, 3)).expect("an empty disk recovers");

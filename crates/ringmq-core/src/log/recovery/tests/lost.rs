@@ -153,8 +153,8 @@ fn check_what_is_left(disk: &SimDisk, recovered: &Recovered, model: &Model) -> u
     lost
 }
 
-/// At each operation of a start, with the number of cores changing: a crash there never leads to a false refusal, and
-/// when a journal is taken away after it, that is refused or costs nothing.
+/// Crashes are put at each operation of a startup, with the number of cores changing: a crash there never leads to a false refusal, and
+/// a journal that is taken away after it is refused or costs nothing.
 #[test]
 fn no_crash_of_a_start_confuses_a_missing_journal_with_one_that_was_not_begun() {
     let (mut refused, mut harmless) = (0, 0);

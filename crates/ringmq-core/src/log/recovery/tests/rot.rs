@@ -234,7 +234,7 @@ fn three_behind(seed: u64) -> (Engine, Vec<(i64, i64)>) {
     (engine, ends.split_off(1))
 }
 
-/// Without the journal, the commit log tells that the log goes on behind a damaged batch.
+/// The commit log tells without the journal that the log goes on behind a damaged batch.
 #[test]
 fn a_commit_record_tells_of_the_batches_behind_a_damaged_one() {
     for whole_batch in [false, true] {

@@ -105,7 +105,7 @@ fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true(
     }
 }
 
-/// On a full disk files are unlinked side by side, so a crash leaves any of them (seed 471529716 of 8aa5a32).
+/// Files are unlinked side by side on a full disk, so a crash leaves any of them (seed 471529716 of 8aa5a32).
 #[test]
 fn whichever_files_are_left_of_what_retention_let_go_nothing_is_damaged() {
     let mut disk = SimDisk::new(1);
