@@ -74,7 +74,8 @@ impl Leaderless {
         self.since.len()
     }
 
-    /// Which partitions have had no leader for too long, and who has to come for that. `None`: none.
+    /// Describes the partitions that have had no leader for too long, and the replicas that have to return for that. `None`: there are
+    /// none.
     pub fn text(&self, now: Ticks, view: &View) -> Option<String> {
         let late: Vec<_> = self.late(now).collect();
         let named = late.iter().take(NAMED_MAX).filter_map(|at| {

@@ -73,7 +73,7 @@ pub struct AgentOptions {
 #[derive(Debug)]
 pub enum Event {
     Tick,
-    /// What came of a request. A token that is unknown is ignored.
+    /// Outcome of a request. A token that is unknown is ignored.
     Answered {
         token: u64,
         outcome: Outcome,
@@ -114,7 +114,7 @@ pub enum Effect {
         node: NodeId,
         address: String,
     },
-    /// For every core, in this order.
+    /// Fact for every core, in this order.
     Fact(Fact),
     /// The data path belongs to this cluster, whose store was seen up to this revision. Durable before a later effect is carried.
     Remember {
@@ -127,9 +127,9 @@ pub enum Effect {
     },
     /// The node cannot be in this cluster: it must not go on.
     Refuse(AgentError),
-    /// For the log.
+    /// Line for the log.
     Say(Note),
-    /// This process is registered: no earlier one of the data path will be again.
+    /// Registration of this process: an earlier process of the data path will never be registered again.
     Registered,
     /// The lease is revoked; the thread may end.
     Stopped,
@@ -187,7 +187,7 @@ pub enum Note {
     Failed(#[from] Failure),
 }
 
-/// What a request was sent for.
+/// Purpose of a request that was sent.
 #[derive(Debug)]
 enum Purpose {
     /// The highest revision that the node had seen when it asked.
@@ -293,7 +293,7 @@ impl Agent {
         &self.controller
     }
 
-    /// Which partitions with a replica here have had no leader for longer than an election takes. `None`: none.
+    /// Describes the partitions with a replica here that have had no leader for longer than an election takes. `None`: there are none.
     pub fn trouble(&self, now: Ticks) -> Option<String> {
         self.leaderless.text(now, &self.view)
     }
@@ -410,7 +410,7 @@ impl Agent {
         }
     }
 
-    /// What is not surely refused may have been done.
+    /// Handles a failed request. A request that was not surely refused may have been carried out.
     fn failed(&mut self, now: Ticks, pending: Pending, failure: Failure, out: &mut Vec<Effect>) {
         let is_refused = matches!(failure, Failure::Refused(_));
         if is_refused {
@@ -539,7 +539,7 @@ impl Agent {
         }
     }
 
-    /// What a transaction wrote, or read because its compares failed.
+    /// Takes in what a transaction wrote, or read because its compares failed.
     fn learn_txn(
         &mut self,
         now: Ticks,

@@ -273,7 +273,7 @@ impl Planner<'_> {
         Ok(self.write((topic, number), entry, next))
     }
 
-    /// That one is the first replica from now on, and the leader is asked to hand over to it.
+    /// Makes the node the first replica, and asks the leader to hand over to it.
     fn move_leader(&self, name: &TopicName, number: u16, to: NodeId) -> Result<Vec<Txn>, AdminError> {
         let (topic, entry) = self.partition(name, number)?;
         let record = &entry.value;

@@ -285,7 +285,7 @@ impl Agent {
         }
     }
 
-    /// What came in between is looked at before the next attempt.
+    /// Reads the changes that came in between, before the next attempt.
     fn read_again(&mut self, now: Ticks) {
         if let Phase::Entering { .. } = self.session.phase {
             self.session.phase = Phase::Reading;

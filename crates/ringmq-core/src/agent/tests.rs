@@ -63,11 +63,11 @@ struct Node {
     agent: Agent,
     core: Core,
     effects: Vec<Effect>,
-    /// Where its watch goes on. `None`: none yet.
+    /// Revision at which the node's watch goes on. `None`: there is no watch yet.
     watch: Option<u64>,
-    /// It stands still until then.
+    /// Time until which the node stands still.
     paused: u64,
-    /// Its process is gone, or a firewall says so.
+    /// True when the node's process is gone, or a firewall rejects its connections.
     is_refusing: bool,
     /// Attempts to connect that it waits for.
     probes: Vec<NodeId>,
@@ -77,7 +77,7 @@ struct Node {
     remembered: u64,
 }
 
-/// What may go wrong with a carried request or a watch, out of 100.
+/// Faults of a carried request or a watch, in percent.
 #[derive(Default, Clone, Copy)]
 struct Faults {
     lost: u64,
@@ -95,7 +95,7 @@ struct World {
     answers: Vec<(u64, usize, u64, u64, Outcome)>,
     faults: Faults,
     rng: Rng,
-    /// Who led in which epoch.
+    /// Leader of each epoch of a partition.
     led: BTreeMap<((TopicId, u16), u64), NodeId>,
     store_away: u64,
 }
@@ -185,7 +185,7 @@ impl World {
         self.nodes[n].effects = out;
     }
 
-    /// What the leaders among the replicas do: they hand over as they are asked to, and repeat that.
+    /// Acts as the leaders among the replicas do: they hand over as they are asked to, and repeat that.
     fn hand_over(&mut self, n: usize) {
         let core = &mut self.nodes[n].core;
         let led = core.memberships.iter().filter(|(_, m)| m.leader == Some(id(n)));

@@ -21,7 +21,7 @@ pub(super) enum Intent {
     Epoch { above: Epoch },
     /// The session leads no more, and another node does at once if that one is in sync and alive. This one served nothing when it asked.
     Resign { to: Option<NodeId> },
-    /// This node serves nothing more of what it led before.
+    /// Announce that this node serves nothing more of what it led before.
     Release,
     /// The record anew.
     Read,

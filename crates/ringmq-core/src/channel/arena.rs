@@ -23,7 +23,7 @@ struct Chunk<T> {
     values: Option<Box<[T; CHUNK]>>,
     /// Bit per free place.
     free: u32,
-    /// Where the chunk stands in `Arena::roomy`.
+    /// Index of the chunk in `Arena::roomy`.
     nth: u32,
 }
 

@@ -192,7 +192,7 @@ impl Backlog {
 
     // ---- deferred
 
-    /// When [`Backlog::pop_due`] next has something.
+    /// Time at which [`Backlog::pop_due`] next has something.
     pub(super) fn deadline(&self) -> Option<Ticks> {
         self.deferred.deadline()
     }
@@ -288,7 +288,7 @@ impl Backlog {
         front
     }
 
-    /// What is put off next does not widen this entry.
+    /// Keeps the message that is put off next from widening this entry.
     fn close_last(&mut self, key: u32) {
         self.last_put_off = self.last_put_off.filter(|last| last.key != key);
     }

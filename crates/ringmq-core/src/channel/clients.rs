@@ -20,16 +20,16 @@ const SLICE: u32 = 64;
 pub struct Client {
     pub sub: SubId,
     pub options: Box<SubOptions>,
-    /// As long as it may keep a message without a TOUCH.
+    /// Time for which the client may keep a message without a TOUCH.
     pub timeout: Duration,
     pub credit: u32,
-    /// Its output is full.
+    /// True while the client's output is full.
     pub blocked: bool,
-    /// What it has, in the order in which it went out.
+    /// Messages in flight at the client, in the order of their delivery.
     pub in_flight: List,
-    /// It takes runs, and names ranges of ids.
+    /// True when the client takes runs and names ranges of ids.
     pub is_ranged: bool,
-    /// What a ranged client has, by the first log id. Empty for others.
+    /// Runs in flight at a ranged client, by the first log id. Empty for other clients.
     pub runs: BTreeMap<LogId, TimerId>,
     /// Messages.
     pub in_flight_count: u64,
@@ -68,7 +68,7 @@ pub struct Clients {
     ready: VecDeque<u32>,
     /// Whoever ran out of credit and was not told of messages since; who got credit is dropped when it is met.
     starved: Vec<u32>,
-    /// How many of `ready` are not ranged.
+    /// Number of clients in `ready` that are not ranged.
     ready_singly: u32,
     /// Messages that are left of the turn of the first in `ready`, where a turn is [`SLICE`] messages. Never 0.
     slice: u32,
@@ -152,7 +152,7 @@ impl Clients {
         client
     }
 
-    /// Its credit or its output changed for the better.
+    /// Makes the client ready again if it may receive: its credit rose, or its output has room.
     pub fn wake(&mut self, number: u32) {
         let client = &mut self.slab[number as usize];
         if client.may_receive() && !client.is_ready {
@@ -162,7 +162,7 @@ impl Clients {
         }
     }
 
-    /// It has no credit: say so when there are messages.
+    /// Notes that the client has no credit, so that it is told when there are messages.
     pub fn starve(&mut self, number: u32) {
         let client = &mut self.slab[number as usize];
         if client.credit == 0 && !client.is_starved {
@@ -171,7 +171,7 @@ impl Clients {
         }
     }
 
-    /// Whose turn it is.
+    /// Client whose turn it is.
     pub fn next(&mut self) -> Option<u32> {
         loop {
             let number = *self.ready.front()?;

@@ -28,7 +28,7 @@ pub struct Copy {
     /// Id of the message that is confirmed once the copy is committed.
     pub log_id: LogId,
     pub due_unix_ns: i64,
-    /// What the clients know of the message: its id, its timestamp, and the deliveries so far.
+    /// Id by which clients know the message. `unix_ns` and `attempts` are its timestamp and its deliveries so far.
     pub first_id: LogId,
     pub unix_ns: i64,
     pub attempts: u16,
@@ -39,7 +39,7 @@ pub struct Copy {
 pub(super) struct Copies {
     /// Deferred entries that are to be copied, or whose copy is under way.
     by_id: BTreeMap<LogId, Copying>,
-    /// Those of them whose copy is not under way.
+    /// Ids in `by_id` whose copy is not under way.
     wanted: BTreeSet<LogId>,
     /// Own ids of copies that went out, by the id that clients know. Pruned now and then.
     shown: BTreeMap<LogId, LogId>,
@@ -49,7 +49,7 @@ pub(super) struct Copies {
 #[derive(Clone, Copy, Debug)]
 struct Copying {
     key: u32,
-    /// Of a message that clients had; one that nobody had says itself when it is due.
+    /// Due time of a message that clients had; a message that nobody had carries its due time itself.
     due: Ticks,
     /// Name of the copy that is under way.
     number: u64,

@@ -19,7 +19,7 @@ pub struct Restored {
 const KEPT_INTERVALS: usize = 1024;
 
 impl Restored {
-    /// In any order, touching or not.
+    /// Collects intervals of any order, touching or not.
     pub fn new(mut intervals: Vec<Interval>) -> Self {
         if !intervals.windows(2).all(|w| w[0].end.log_id < w[1].start) {
             merge(&mut intervals);
@@ -29,7 +29,7 @@ impl Restored {
         Restored { intervals, count }
     }
 
-    /// One more, ahead of the read position or just there.
+    /// Adds an interval, ahead of the read position or just there.
     pub fn insert(&mut self, interval: Interval) {
         let mut intervals = std::mem::take(&mut self.intervals);
         intervals.push(interval);
@@ -65,7 +65,7 @@ pub fn confirmed(open: &OpenSet, next: Position) -> Position {
     open.lowest().map_or(next, |open| open.start())
 }
 
-/// What is confirmed: up to a position, and the intervals beyond it. The entry `except` counts as finished.
+/// Confirmed part of the log: everything up to a position, and the intervals beyond it. The entry `except` counts as finished.
 pub fn image(open: &OpenSet, next: Position, restored: &Restored, except: Option<u32>) -> (Position, Vec<Interval>) {
     let restored = restored.intervals.iter().rev().copied();
     let mut open = open.iter().filter(|(key, _)| Some(*key) != except).map(|(_, open)| open);
@@ -84,7 +84,7 @@ pub fn image(open: &OpenSet, next: Position, restored: &Restored, except: Option
     (first.start(), intervals)
 }
 
-/// Where a channel stood before its cursor was moved.
+/// State of a channel before its cursor was moved.
 #[derive(Debug)]
 pub struct Stood {
     pub open: OpenSet,

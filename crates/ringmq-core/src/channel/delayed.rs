@@ -22,7 +22,7 @@ pub(super) const STRETCH_MAX: usize = 1024;
 /// Bytes of the log that a span of several batches covers at most: they are read whenever one of its messages falls due.
 pub(super) const SPAN_BYTES: i64 = 16 * 1024;
 
-/// What a batch has at some place, as to due times.
+/// Messages at some place of a batch, by their due times.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stretch {
     /// So many messages that are due, at least one.
@@ -67,14 +67,14 @@ impl Stretch {
         }
     }
 
-    /// When the first of them is due. The wheel of deferred entries is exact to a millisecond, and never early.
+    /// Time at which the first message is due. The wheel of deferred entries is exact to a millisecond, and never early.
     fn due(due_unix_ns: i64, turn: &Turn) -> Ticks {
         turn.now + Duration::from_nanos(due_unix_ns.abs_diff(turn.unix_ns))
     }
 }
 
 impl Channel {
-    /// On an ordered channel nothing passes a message that is not due.
+    /// Largest number of messages in a stretch. On an ordered channel nothing passes a message that is not due, so it is 1 there.
     fn stretch_limit(&self) -> usize {
         if self.ordered { 1 } else { STRETCH_MAX }
     }

@@ -9,7 +9,7 @@ use crate::seam::message::SubOptions;
 
 const MS: i64 = 1_000_000;
 
-/// At that moment of both clocks: what falls due, then what is handed out.
+/// Sets both clocks to that moment: first what falls due, then what is handed out.
 fn at(channel: &mut Channel, log: &mut Log, got: &mut Got, now_ms: u64) {
     log.unix_ns = now_ms as i64 * MS;
     channel.tick(ms(now_ms), &mut |_, _| {});
@@ -41,7 +41,7 @@ fn each_comes_when_it_is_due_and_holds_up_nobody() {
     assert_eq!((channel.confirmed(), channel.deadline()), (log.end(), None));
 }
 
-/// What the cursor knows is that they are not confirmed: so a restart meets them again, and their due times with them.
+/// The cursor knows that the messages are not confirmed: a restart meets them again, and their due times with them.
 #[test]
 fn a_restart_changes_no_due_time() {
     let (mut first, mut log, mut got) = (channel(), Log::default(), Got::default());

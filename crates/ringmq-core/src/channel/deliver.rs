@@ -24,7 +24,7 @@ const PENDING_MAX: usize = 16;
 /// Waiting messages of pending batches that one call steps over.
 const STEPPED_OVER_MAX: usize = 4096;
 
-/// What is left of a turn.
+/// Budget that is left of a turn.
 pub(super) struct Turn {
     pub(super) now: Ticks,
     /// The wall clock at that moment.
@@ -39,7 +39,7 @@ pub(super) struct Turn {
     has_begun: bool,
     /// Messages of the log wait now, which go before what the log has behind them.
     pub(super) has_taken_up: bool,
-    /// Of the messages that were handed out.
+    /// Bytes of the messages that were handed out.
     pub(super) handed_bytes: usize,
 }
 
@@ -88,8 +88,8 @@ impl Turn {
         }
     }
 
-    /// It goes as a whole in the next turn, rather than being cut in this one. Only behind others of its kind: it does not
-    /// wait for ever when each turn begins with a few redeliveries.
+    /// Whether a run should go as a whole in the next turn rather than in two parts. Only behind others of its kind: it does not wait
+    /// for ever when each turn begins with a few redeliveries.
     pub(super) fn should_wait(&self, num: usize, bytes: usize) -> bool {
         self.has_begun && num <= self.messages_max && bytes <= self.bytes_max
     }

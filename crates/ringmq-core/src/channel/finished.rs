@@ -2,10 +2,11 @@
 
 use crate::format::cursor::Interval;
 
-/// What was confirmed since it was last taken. In order it is one interval that grows, without any allocation.
+/// Intervals that were confirmed since they were last taken. Confirmations in order are one interval that grows, without any
+/// allocation.
 #[derive(Debug, Default)]
 pub struct Finished {
-    /// Where the last confirmation went.
+    /// Interval that the last confirmation extended.
     run: Option<Interval>,
     /// Runs before it, in no order, perhaps touching each other.
     others: Vec<Interval>,

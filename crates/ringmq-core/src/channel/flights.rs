@@ -9,11 +9,11 @@ use crate::base::{IdMap, LogId, Ticks, TimerId, Wheel};
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct Flight {
-    /// Of the entry.
+    /// Key of the entry.
     pub key: u32,
     /// Number of the client.
     pub client: u32,
-    /// When it went out.
+    /// Time of the delivery.
     pub delivered: Ticks,
     /// Seconds since its publish at that moment.
     pub age_s: f32,
@@ -35,7 +35,7 @@ impl Flights {
         self.index.get(id)
     }
 
-    /// From now on the flight is found by the message's id.
+    /// Makes the flight findable by the message's id.
     pub fn name(&mut self, id: LogId, timer: TimerId) {
         self.index.insert(id, timer);
         self.indexed += 1;

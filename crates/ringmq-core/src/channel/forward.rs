@@ -16,12 +16,12 @@ use crate::base::{LogId, Position, Ticks};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
 
-/// What is worth a copy.
+/// Conditions under which a message is copied forward.
 #[derive(Clone, Copy, Debug)]
 pub struct ForwardPolicy {
     /// Bytes of the log that a message holds back at least.
     pub held_bytes: u64,
-    /// How long it is not due yet at least: what it holds back is freed then anyway, without a copy.
+    /// Shortest time until the message is due: what a message due earlier holds back is freed soon anyway, without a copy.
     pub after: Duration,
 }
 

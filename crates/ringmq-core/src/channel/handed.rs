@@ -58,7 +58,7 @@ impl Channel {
     }
 }
 
-/// One run with what lies before it.
+/// Whether a run continues the one before it, so that both are one.
 fn is_joined(last: &Handed, next: &Handed) -> bool {
     let is_at_once = (last.due_unix_ns, next.due_unix_ns) == (0, 0);
     last.end() == next.start && last.attempts == next.attempts && is_at_once && last.num.checked_add(next.num).is_some()

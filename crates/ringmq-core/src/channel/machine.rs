@@ -35,7 +35,7 @@ pub struct NotInFlight;
 /// Timers handled by one [`Channel::tick`], so that a crowd of timeouts does not make one long turn.
 const TICK_TIMERS_MAX: usize = 10_000;
 
-/// One channel on one partition, on the partition's core.
+/// Channel on one partition, on the partition's core.
 #[derive(Debug)]
 pub struct Channel {
     pub(super) max_msg_timeout: Duration,
@@ -114,7 +114,7 @@ impl Channel {
         &self.name
     }
 
-    /// Of the leader that last said how the cursor stands.
+    /// Epoch of the leader that last set the cursor.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -132,7 +132,7 @@ impl Channel {
         self.paused
     }
 
-    /// While paused nothing is delivered; FIN, REQ, TOUCH and timeouts go on. [`Channel::raise_generation`] follows, and the journal.
+    /// Pauses delivery, or resumes it; FIN, REQ, TOUCH and timeouts go on. [`Channel::raise_generation`] follows, and the journal.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }
@@ -145,7 +145,8 @@ impl Channel {
         self.clients.insert(sub, options, timeout);
     }
 
-    /// What the client had is delivered again at once, attempts kept. Says how many; 0 when it is not subscribed.
+    /// Removes the client. Its messages in flight are delivered again at once, attempts kept; returns their number, 0 when it is not
+    /// subscribed.
     pub fn unsubscribe(&mut self, _now: Ticks, sub: SubId) -> usize {
         let Some(number) = self.clients.find(sub) else { return 0 };
         let mut client = self.clients.remove(number);
@@ -216,7 +217,7 @@ impl Channel {
 
     // ---- messages
 
-    /// On an ordered channel it is not final before [`Channel::settle`]: [`Channel::finishing`].
+    /// Finishes a message. On an ordered channel the FIN is not final before [`Channel::settle`]: [`Channel::finishing`].
     pub fn finish(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
             Some(timer) => self.finish_flight(now, timer),
@@ -303,7 +304,7 @@ impl Channel {
         }
     }
 
-    /// When [`Channel::tick`] next has work.
+    /// Time at which [`Channel::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         [self.flights.wheel.next_deadline(), self.backlog.deadline()].into_iter().flatten().min()
     }
@@ -357,8 +358,8 @@ impl Channel {
         }
     }
 
-    /// What was confirmed since the last call: ascending, disjoint, not touching. For the journal; always `None` on an
-    /// ephemeral channel, which never stands there.
+    /// Intervals that were confirmed since the last call: ascending, disjoint, not touching. They go to the journal; always `None` on
+    /// an ephemeral channel, which never stands there.
     pub fn take_finished(&mut self) -> Option<Vec<Interval>> {
         self.finished.take()
     }
@@ -377,12 +378,12 @@ impl Channel {
         }
     }
 
-    /// It was its topic's first channel.
+    /// Whether the channel was its topic's first one.
     pub fn is_first(&self) -> bool {
         self.first
     }
 
-    /// As it is journaled: with what is not settled.
+    /// Cursor as it is journaled: with changes that are not settled.
     pub fn image(&self) -> CursorImage {
         let (next, restored) = (self.reading.next(), self.reading.restored());
         let (confirmed, intervals) = cursor::image(self.backlog.open(), next, restored, self.finishing_entry());

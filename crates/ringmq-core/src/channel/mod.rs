@@ -73,23 +73,22 @@ use std::ops::Range;
 
 /// The partition's log.
 pub trait Source {
-    /// What stands at `offset`, the start of a batch or the end of the log. After [`Fetch::Pending`] the channel is
-    /// asked to deliver again once the partition is readable; after [`Fetch::Held`] too, having been told
-    /// [`Channel::readable`].
+    /// Returns the content of the log at `offset`, the start of a batch or the end of the log. After [`Fetch::Pending`] the channel is
+    /// asked to deliver again once the partition is readable; after [`Fetch::Held`] too, having been told [`Channel::readable`].
     fn fetch(&mut self, offset: i64) -> Fetch;
 
     /// The wall clock: messages whose due time is later are not delivered.
     fn unix_ns(&self) -> i64;
 }
 
-/// Where messages go.
+/// Destination of messages.
 pub trait Sink {
     /// False: the client's output is full and the message was *not* taken. It goes to another client, and this one is
     /// given nothing until [`Channel::block`] says that it has room again. `place`, for a client that wants it: where the
     /// message stands in the log, and the bytes that it takes there.
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool;
 
-    /// As [`Sink::deliver`], to a ranged client, which gets nothing else: all of the run is taken, or nothing of it.
+    /// Delivers a run to a ranged client, which gets nothing else: all of the run is taken, or nothing of it. See [`Sink::deliver`].
     fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool;
 }
 
@@ -98,11 +97,11 @@ pub trait Sink {
 pub struct Run<'a> {
     pub batch: &'a Batch,
     pub first: LogId,
-    /// At least one.
+    /// Number of messages, at least one.
     pub num: u32,
     /// Messages of the partition before the first.
     pub count: i64,
-    /// Where they stand in `batch.bytes`, with their heads; a whole batch begins behind its header.
+    /// Range of the messages in `batch.bytes`, with their heads; a whole batch begins behind its header.
     pub at: Range<usize>,
     /// The delivery that this is of each of them, from 1 on.
     pub attempts: u16,

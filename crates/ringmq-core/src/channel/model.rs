@@ -57,13 +57,13 @@ struct Model {
     paused: bool,
     now: u64,
     rng: Rng,
-    /// Of 100 fetches, how many are not ready; of 100 deliveries, how many are refused.
+    /// Percentage of fetches that are not ready; `refuse`: of deliveries that are refused.
     pending: u64,
     refuse: u64,
     fetch_was_pending: bool,
     /// Messages that this delivery handed out.
     delivered_count: u64,
-    /// Of messages that have a due time; the wall clock is `now`.
+    /// Due times of the messages that have one; the wall clock is `now`.
     due: BTreeMap<u64, u64>,
 }
 
@@ -71,7 +71,7 @@ fn sub(client: u64) -> SubId {
     SubId { core: CoreId(1), conn: ConnId(client) }
 }
 
-/// When a deferred message may come at the latest: a long delay is rounded up.
+/// Latest time at which a deferred message may come, in milliseconds: a long delay is rounded up.
 fn coarse(due_ms: u64) -> u64 {
     due_ms.next_multiple_of(64)
 }
@@ -364,7 +364,7 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
 struct Life {
     channel: Channel,
     model: std::cell::RefCell<Model>,
-    /// What a restart goes on from.
+    /// Cursor that a restart continues from.
     stored: CursorImage,
     /// Bytes that open messages may take.
     room: usize,

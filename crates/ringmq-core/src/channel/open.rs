@@ -14,9 +14,10 @@ pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// With a client, until it finishes it or the timer fires. In the client's list, and named by a `Flight`.
+    /// The message is with a client, until the client finishes it or the timer fires. The entry is in the client's list, and named by a
+    /// `Flight`.
     InFlight,
-    /// To be delivered again. In one of the channel's lists.
+    /// The message is to be delivered again. The entry is in one of the channel's lists.
     Waiting,
     /// Waiting once it is due. In a list of [`Deferred`].
     Deferred,
@@ -27,13 +28,13 @@ pub enum State {
 /// A message, or a run: `num` consecutive messages of one batch that have all else in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Open {
-    /// Of the first message.
+    /// Log id of the first message.
     pub id: LogId,
     /// Start of its batch.
     pub offset: i64,
     /// Messages before the first.
     pub count: i64,
-    /// Where the message `skip` before the first begins in its batch.
+    /// Position in its batch of the message `skip` before the first one.
     pub at: u32,
     /// Length of its batch when the last message there is its last, else zero.
     pub last_of: u32,
@@ -51,7 +52,7 @@ pub struct Open {
 
 const _: () = assert!(size_of::<Open>() <= 56);
 
-/// What is handed out of the log.
+/// Messages that are handed out of the log for the first time.
 #[derive(Clone, Copy, Debug)]
 pub struct Fresh {
     pub id: LogId,
@@ -69,17 +70,17 @@ impl Open {
         Open { id, offset, count, at, last_of, prev: NONE, next: NONE, lower: NONE, higher: NONE, attempts, num, skip, state }
     }
 
-    /// Of its last message.
+    /// Log id of the last message.
     pub fn last(&self) -> LogId {
         LogId(self.id.0 + self.num as u64 - 1)
     }
 
-    /// Of its first message.
+    /// Position of the first message.
     pub fn start(&self) -> Position {
         Position { offset: self.offset, count: self.count, log_id: self.id }
     }
 
-    /// What is confirmed when it is finished.
+    /// Interval that is confirmed when the entry is finished.
     pub fn interval(&self) -> Interval {
         let num = self.num as i64;
         let end = Position {
@@ -90,7 +91,7 @@ impl Open {
         Interval { start: self.id, end }
     }
 
-    /// Its first message alone, for a look at it.
+    /// Entry of the first message alone, for a look at it.
     pub fn first(&self) -> Open {
         Open { num: 1, ..*self }
     }
@@ -131,7 +132,7 @@ impl Default for List {
 #[derive(Debug)]
 pub struct OpenSet {
     arena: Arena<Open>,
-    /// By id.
+    /// Key of the entry with the lowest id; the entries are linked by id.
     lowest: u32,
     highest: u32,
 }
@@ -279,7 +280,7 @@ pub struct Deferred {
     by_ms: BTreeMap<u64, List>,
 }
 
-/// What stands in place of a neighbour has this bit, and the time of its list in units of [`COARSE_MS`], modulo 2^31: that is four years.
+/// Bit of a link at the end of a list. The other bits are the list's time in units of [`COARSE_MS`], modulo 2^31: that is four years.
 const END: u32 = 1 << 31;
 const NS_PER_MS: u64 = 1_000_000;
 /// Delays of a minute and more end at a multiple of so many milliseconds, so that a million of them share lists.
@@ -289,7 +290,7 @@ const COARSE_FROM_MS: u64 = 60_000;
 const LIST_BYTES: usize = 2 * size_of::<(u64, List)>();
 
 impl Deferred {
-    /// Where an entry stands that is put off now until it is due.
+    /// List for an entry that is put off at `now` until `due`, as its time in milliseconds.
     pub fn place(now: Ticks, due: Ticks) -> u64 {
         let due_ms = due.0.div_ceil(NS_PER_MS);
         let is_far = due_ms.saturating_sub(now.0 / NS_PER_MS) >= COARSE_FROM_MS;

@@ -37,7 +37,8 @@ pub(super) enum Syncing {
 }
 
 impl Channel {
-    /// One message is in flight at a time, and none is delivered before its predecessor is finished, durably.
+    /// Whether the channel is ordered: one message is in flight at a time, and none is delivered before its predecessor is finished,
+    /// durably.
     pub fn is_ordered(&self) -> bool {
         self.ordered
     }
@@ -52,7 +53,7 @@ impl Channel {
         self.is_syncing() || self.ordered && self.in_flight_count() + self.deferred_count() > 0
     }
 
-    /// What the FIN that is not settled confirms: for the journal.
+    /// Interval that the FIN which is not settled confirms; it goes to the journal.
     pub fn finishing(&self) -> Option<Interval> {
         self.finishing_entry().map(|key| self.backlog.get(key).interval())
     }
@@ -75,8 +76,8 @@ impl Channel {
         self.syncing = Syncing::Finish(key);
     }
 
-    /// From here on the channel is ordered, or is not. What is open then is dropped and delivered again; `dropped` is told
-    /// whose messages in flight, and how many.
+    /// Makes the channel ordered or unordered. Open messages are dropped and delivered again; `dropped` is told the subscription and
+    /// the number of its messages in flight.
     pub fn set_ordered(&mut self, ordered: bool, dropped: &mut impl FnMut(SubId, u32)) {
         assert!(!self.is_syncing() || self.backlog.is_empty(), "a FIN is settled first");
         if self.ordered != ordered {

@@ -249,7 +249,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// What must be true of an ordered channel, told by what was delivered and finished.
+/// Model of an ordered channel: the invariants, by what was delivered and finished.
 struct Life {
     channel: Channel,
     log: Log,
@@ -257,7 +257,7 @@ struct Life {
     /// The first message that is not finished, and where it goes when the change that waits is settled or not.
     next: u64,
     unsettled: Option<(u64, u64)>,
-    /// Who has it.
+    /// Client that has the message.
     out: Option<SubId>,
     delivered: u64,
 }

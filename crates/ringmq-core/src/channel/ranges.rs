@@ -14,12 +14,12 @@ impl Channel {
         self.each_run(now, sub, first, last, |channel, timer| channel.finish_flight(now, timer))
     }
 
-    /// As [`Channel::finish_range`], but what the client has is delivered again after `delay`.
+    /// Requeues the client's messages in the range; each is delivered again after `delay`. Otherwise as [`Channel::finish_range`].
     pub fn requeue_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId, delay: Duration) -> u64 {
         self.each_run(now, sub, first, last, |channel, timer| channel.requeue_flight(now, timer, delay))
     }
 
-    /// As [`Channel::finish_range`], but the timeout of what the client has begins anew.
+    /// Restarts the timeout of the client's messages in the range. Otherwise as [`Channel::finish_range`].
     pub fn touch_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId) -> u64 {
         self.each_run(now, sub, first, last, |channel, timer| channel.touch_flight(now, timer))
     }

@@ -8,14 +8,14 @@ use crate::base::{LogId, Position};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 use crate::format::cursor::{Handed, Interval};
 
-/// How far a batch was read. The batch itself is asked for again in each turn: a channel that kept it would keep the
-/// whole buffer that was read with it, beyond what the read cache counts.
+/// Progress within a batch. The batch itself is asked for again in each turn: a channel that kept it would keep the whole buffer that
+/// was read with it, beyond what the read cache counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     /// Offset of the batch, and crc of its header.
     offset: i64,
     crc: u32,
-    /// Where message `id` begins in the batch's bytes.
+    /// Position of message `id` in the batch's bytes.
     pub(super) at: usize,
     pub(super) id: LogId,
 }
@@ -38,9 +38,9 @@ pub(super) struct Reading {
     /// The first message that was never read, and the start of its batch. No restored interval holds it.
     next: Position,
     restored: Restored,
-    /// What had been delivered before a clean stop and is not read yet; the nearest is last.
+    /// Runs that had been delivered before a clean stop and are not read yet; the nearest is last.
     handed: Vec<Handed>,
-    /// How far the batch in which `next` is was read.
+    /// Progress within the batch that contains `next`.
     place: Option<Place>,
 }
 
@@ -62,7 +62,7 @@ impl Reading {
         &self.restored
     }
 
-    /// What had been delivered before the stop, ascending.
+    /// Runs that had been delivered before the stop, ascending.
     pub(super) fn handed(&self) -> impl Iterator<Item = &Handed> {
         self.handed.iter().rev()
     }
@@ -114,7 +114,7 @@ impl Reading {
         ahead.map_or(u64::MAX, |h| h.start.0.saturating_sub(id.0)).min(self.until_restored(id))
     }
 
-    /// What had been delivered before the stop and begins at `id`, the next message, or before it.
+    /// Run that had been delivered before the stop and begins at `id`, the next message, or before it.
     pub(super) fn handed_at(&mut self, id: LogId) -> Option<Handed> {
         while let Some(nearest) = self.handed.last() {
             if nearest.end() > self.next.log_id {

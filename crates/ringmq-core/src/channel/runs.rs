@@ -10,11 +10,11 @@ use crate::base::LogId;
 use crate::format::batch::{Batch, Messages};
 
 pub(super) enum HandedRun {
-    /// For a waiting run: where its list goes on.
+    /// The run was taken. For a waiting run: the next entry of its list.
     Taken(Option<u32>),
     /// The client is full.
     Refused,
-    /// It goes as a whole in the next turn.
+    /// The run goes as a whole in the next turn.
     Later,
 }
 
@@ -78,7 +78,8 @@ impl Channel {
         HandedRun::Taken(after)
     }
 
-    /// How many messages a run may have that begins at `at`, where message `first` stands, which is due.
+    /// Number of messages of a run that begins at `at` with message `first`, which is due; the run ends before the next message that is
+    /// not.
     fn due_limit(&self, batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> usize {
         if !batch.header.has_due() {
             return limit;
@@ -112,7 +113,7 @@ impl Channel {
     }
 }
 
-/// Where a run ends.
+/// End of a run.
 struct Cut {
     num: u16,
     end: usize,

@@ -18,7 +18,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Of a log that ends at `end`.
+    /// Tail of a log that ends at `end`.
     pub fn new(kept: u64, end: Position) -> Tail {
         Tail { kept: i64::try_from(kept).unwrap_or(i64::MAX), ends: VecDeque::from([end]) }
     }
@@ -45,7 +45,7 @@ impl Tail {
         Some(self.ends[0]).filter(|first| first.count <= end.count - self.kept)
     }
 
-    /// Where the message number `count` stands, which is behind `from`: its batch may be a later one than the one at the offset.
+    /// Position of message number `count`, which is behind `from`: its batch may be a later one than the one at the offset.
     pub(super) fn place(&self, from: Position, count: i64) -> Position {
         let nearest = self.ends.iter().rev().find(|e| e.count <= count).filter(|e| e.count > from.count).unwrap_or(&from);
         // Where ids are missing it is an earlier message.

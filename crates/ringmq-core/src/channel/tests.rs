@@ -41,7 +41,7 @@ impl Log {
         self.end.unwrap_or(Position::START)
     }
 
-    /// Where the batch stands.
+    /// Appends `num` messages as a batch; returns its offset.
     pub fn publish(&mut self, num: usize) -> i64 {
         self.publish_due(&vec![None; num])
     }
@@ -85,7 +85,7 @@ impl Source for Log {
     }
 }
 
-/// Who got what, and at which attempt; and who is full.
+/// Deliveries by client, message and attempt; and the clients that are full.
 #[derive(Default)]
 pub(super) struct Got {
     pub messages: Vec<(SubId, u64, u16)>,

@@ -452,7 +452,7 @@ impl Settings {
         !self.etcd_endpoints.is_empty()
     }
 
-    /// In-sync replicas that a topic of the cluster needs for a write, where nobody says another number.
+    /// Number of in-sync replicas that a topic of the cluster needs for a write, unless the topic sets another number.
     pub fn min_isr_of(&self, replicas: u16) -> u16 {
         match self.min_isr {
             0 => replicas / 2 + 1,
@@ -504,7 +504,7 @@ impl Settings {
         Err(ConfigError::Contradiction(error))
     }
 
-    /// What NSQ clients must bring that a client of the native protocol need not. `None`: nothing.
+    /// Names the setting that NSQ clients must satisfy and clients of the native protocol need not. `None`: there is none.
     fn native_bypasses(&self) -> Option<&'static str> {
         let (has_no_tls, asks_nobody) = (self.native_tls_cert.is_empty(), self.native_tls_client_ca.is_empty());
         let demands = [

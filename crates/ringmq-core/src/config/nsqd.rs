@@ -7,7 +7,7 @@ use super::row::Setting;
 enum Instead {
     /// The bound that is nearer.
     Nearest,
-    /// Below the bounds the largest number: in nsqd such a time limit means none.
+    /// The largest number replaces a value below the bounds: in nsqd such a time limit means none.
     NoLimit,
     /// The row's 0, for the reason that is given.
     Zero(&'static str),

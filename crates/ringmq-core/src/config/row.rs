@@ -39,9 +39,9 @@ pub enum Unit {
     Address,
     /// Several of them.
     Addresses,
-    /// One of these words.
+    /// Word of this list.
     Word(&'static [&'static str]),
-    /// On or off in the forms that Go takes, `on` without a value; or one of these further words.
+    /// Switch: on or off in the forms that Go takes, `on` without a value; or a word of this list.
     Switch(&'static [&'static str]),
     /// Texts: a flag is given once for each.
     List,

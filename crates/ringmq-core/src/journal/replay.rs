@@ -234,7 +234,7 @@ pub struct Ring {
     copies: BTreeMap<u64, WriteSpan>,
 }
 
-/// One verified record.
+/// Record that was verified.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub kind: RecordKind,
@@ -250,7 +250,7 @@ struct FactsCopy {
     is_all: bool,
 }
 
-/// One write of a journal as redo sees it.
+/// Write of a journal as redo sees it.
 #[derive(Debug)]
 pub struct Write {
     pub sequence: u64,

@@ -41,7 +41,7 @@ const PART_MIN: usize = 4 * 1024;
 /// Index of a directory entry that has no place yet.
 const UNPLACED: u32 = u32::MAX;
 
-/// One queued fact. `note` comes back when it is packed and when it is durable.
+/// Fact that is queued for the journal. `note` comes back when it is packed and when it is durable.
 pub struct Record<N> {
     pub header: RecordHeader,
     pub payload: Bytes,
@@ -65,7 +65,7 @@ impl<N> Record<N> {
     }
 }
 
-/// Where a write stands: enough for a checkpoint to point at it.
+/// Position of a write: enough for a checkpoint to point at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct WritePlace {
     sequence: u64,
@@ -395,7 +395,7 @@ impl<N: Copy> Ring<N> {
         if spare.capacity() >= len { spare } else { block_memory(len.max(SPARE_MIN)) }
     }
 
-    /// How many of the queued records fit one write, their directory entries and bytes.
+    /// Measures how many of the queued records fit one write, their directory entries and bytes.
     fn measure(&mut self) -> Measured {
         let (mut count, mut entries, mut len, mut facts) = (0, 0, 0, 0);
         let sequence = self.head.sequence;
@@ -423,13 +423,13 @@ impl<N: Copy> Ring<N> {
         Measured { count, entries, records_len: len, facts_len: facts }
     }
 
-    /// Where a write of `len` goes, if it may be issued now.
+    /// Position of a write of `len` bytes, if it may be issued now.
     fn place(&self, len: u64) -> Option<WritePlace> {
         let place = self.free_place(len)?;
         self.limit.lets(place.travelled(self.journal.file_len) + len).then_some(place)
     }
 
-    /// Where a write of `len` goes: at the head, or at the ring's start with the next lap.
+    /// Position of a write of `len` bytes: at the head, or at the ring's start with the next lap.
     fn free_place(&self, len: u64) -> Option<WritePlace> {
         let wrapped = WritePlace { sequence: self.head.sequence, lap: self.head.lap + 1, position: RING_START };
         if self.head.lap == self.tail.lap {

@@ -92,7 +92,7 @@ struct Percentile {
     value: u64,
 }
 
-/// Without a point where there is nothing behind it.
+/// Writes a whole number without a decimal point, as Go does.
 fn as_go_does<S: Serializer>(quantile: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if *quantile == 1.0 { serializer.serialize_u64(1) } else { serializer.serialize_f64(*quantile) }
 }

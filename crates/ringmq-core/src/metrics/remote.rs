@@ -1,6 +1,6 @@
 //! What a core of a clustered node does for its clients at leaders elsewhere, and for clients of other nodes.
 
-/// What became of a publish or subscription that another node leads.
+/// Outcome of a publish or subscription that another node leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
     /// Stored, or subscribed.
@@ -9,12 +9,12 @@ pub enum Told {
     Unknown,
     /// The leader refused it for the moment: it is asked again, or the next leader is.
     Retried,
-    /// Of a subscription: the leader has forgotten it, or is not reached any more.
+    /// The leader has forgotten the subscription, or is not reached any more.
     Lost,
 }
 
 impl Told {
-    /// With the words of /metrics.
+    /// All outcomes, with their words in /metrics.
     pub const ALL: [(Told, &'static str); 5] = [
         (Told::Done, "done"),
         (Told::Refused, "refused"),

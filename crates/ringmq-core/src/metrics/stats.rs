@@ -29,7 +29,7 @@ pub struct ShardStats {
     /// Bytes of publishes that wait for the disk.
     pub waiting_bytes: u64,
     pub counts: Counts,
-    /// Of a node in a cluster.
+    /// Numbers of the traffic with other leaders; `Some` for a node in a cluster.
     pub remote: Option<RemoteStats>,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,

@@ -104,7 +104,7 @@ pub(super) struct Conn {
     queues: [VecDeque<Addressed>; 3],
     /// Bytes of the messages in them.
     queued: usize,
-    /// Those of them that are messages for clients.
+    /// Bytes of the messages for clients among them.
     relayed: usize,
     /// Bytes that the socket has and did not send.
     unsent: usize,

@@ -73,7 +73,7 @@ pub enum Fact {
     TopicGrown { topic: TopicId, from: u16, channels: Arc<[ChannelName]> },
     /// Membership of a partition; comes after its topic. A node that is no replica of the partition does not keep it.
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
-    /// What the metadata says of a topic beside who has it; comes after the topic.
+    /// Metadata of a topic beside the assignment of its partitions; comes after the topic.
     TopicProperties { topic: TopicRef, properties: TopicProperties },
     /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
     TopicGone(TopicRef),

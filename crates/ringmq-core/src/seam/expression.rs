@@ -39,7 +39,7 @@ fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     out.push_str(&regex::escape(&text));
 }
 
-/// What stands behind a backslash.
+/// Decodes the escape that follows a backslash.
 fn escape(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     match rest.next() {
         Some(c @ ('<' | '>')) => out.push(c),

@@ -6,7 +6,7 @@ use crate::base::NodeId;
 /// Largest believable number of replicas of one partition.
 pub const REPLICAS_MAX: usize = 16;
 
-/// One version of a partition's metadata. Versions rise with every change; an older or equal one is ignored.
+/// Version of a partition's metadata. Versions rise with every change; an older or equal one is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// Version in the metadata store, which a compare-and-swap of the leader names.

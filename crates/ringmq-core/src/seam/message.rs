@@ -70,7 +70,7 @@ pub struct SubOptions {
     pub client: ClientInfo,
 }
 
-/// One client's SUB, as one partition hears of it.
+/// SUB of a client, as one partition receives it.
 #[derive(Clone, Debug)]
 pub struct SubRequest {
     pub sub: SubId,
@@ -148,13 +148,14 @@ pub enum MeshMessage {
         result: Result<TopicRef, PublishError>,
     },
 
-    /// From the HTTP thread to the partition's core. Answered by `TopicChanged`, once that is durable.
+    /// Empties the topic in a partition: from the HTTP thread to the partition's core. Answered by `TopicChanged`, once that is
+    /// durable.
     EmptyTopic {
         ticket: Ticket,
         topic: TopicRef,
         partition: PartitionId,
     },
-    /// From the HTTP thread to its home. Answered by `TopicChanged`, once the decision is durable.
+    /// Deletes the topic: from the HTTP thread to its home. Answered by `TopicChanged`, once the decision is durable.
     DeleteTopic {
         ticket: Ticket,
         name: TopicName,
@@ -164,7 +165,7 @@ pub enum MeshMessage {
         result: Result<(), PublishError>,
     },
 
-    /// How many topics the sender is the home of; told to all when it changes.
+    /// Number of topics that the sender is the home of; told to all when it changes.
     TopicCount {
         topics: u64,
     },
@@ -173,17 +174,17 @@ pub enum MeshMessage {
         full: bool,
     },
 
-    /// From its home to all: so every core can list the node's topics.
+    /// Announces a topic, from its home to all: so every core can list the node's topics.
     TopicCreated {
         topic: TopicRef,
     },
 
     // ---- a topic goes (crates/ringmq-core/src/shard/removal.rs)
-    /// To its home: the sender's last channel of the topic went.
+    /// The sender's last channel of the topic went; to the topic's home.
     TopicIdle {
         topic: TopicRef,
     },
-    /// From its home: may it go? Forced: unless the core cannot write. Answered by `Leave`.
+    /// Asks whether the topic may go, from its home. Forced: it may, unless the core cannot write. Answered by `Leave`.
     CloseTopic {
         topic: TopicRef,
         is_forced: bool,
@@ -196,7 +197,7 @@ pub enum MeshMessage {
     ReopenTopic {
         topic: TopicRef,
     },
-    /// It goes: its deletion is durable. Answered by `Dropped`.
+    /// The topic goes: its deletion is durable. Answered by `Dropped`.
     DropTopic {
         topic: TopicRef,
     },
@@ -231,12 +232,12 @@ pub enum MeshMessage {
         partition: PartitionId,
         result: Result<bool, PublishError>,
     },
-    /// From partition 0's core: its topic's first channel is durable there. Answered by `ChannelCreated`.
+    /// The topic's first channel is durable in partition 0; from that partition's core. Answered by `ChannelCreated`.
     CreateChannel {
         topic: TopicRef,
         channel: ChannelName,
     },
-    /// It is durable in all of the sender's partitions of the topic, or cannot be.
+    /// The channel is durable in all of the sender's partitions of the topic, or cannot be.
     ChannelCreated {
         topic: TopicRef,
     },
@@ -347,25 +348,25 @@ pub enum MeshMessage {
     },
 
     // ---- replicas (crates/ringmq-core/src/shard/replication.rs)
-    /// From a partition's core to all, and to the HTTP thread, whenever it changes.
+    /// Share of this node in a partition: from the partition's core to all, and to the HTTP thread, whenever it changes.
     Share {
         topic: TopicRef,
         partition: PartitionId,
         share: Share,
     },
-    /// From a partition's core to the HTTP thread: whether another node leads it, when that changes.
+    /// Whether another node leads the partition: from the partition's core to the HTTP thread, when that changes.
     LedElsewhere {
         topic: TopicRef,
         partition: PartitionId,
         is_elsewhere: bool,
     },
-    /// To a client's core: the partition is not led here any more, and the channel has forgotten the client.
+    /// The partition is not led here any more, and the channel has forgotten the client; to the client's core.
     PartLost {
         sub: SubId,
         partition: PartitionId,
     },
 
-    /// To a client's core: its channel was deleted.
+    /// The client's channel was deleted; to the client's core.
     ChannelDeleted {
         sub: SubId,
     },
@@ -387,7 +388,7 @@ pub enum MeshMessage {
         addressed: Box<Addressed>,
     },
 
-    /// To the HTTP thread, once per turn that changed something.
+    /// Changes of the catalog, to the HTTP thread, once per turn that changed something.
     Catalog {
         changes: Vec<CatalogChange>,
     },
@@ -461,7 +462,7 @@ pub struct SetOrder {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CatalogChange {
-    /// From the home core of a topic, of a node alone. A new one was created just now, and not found by recovery.
+    /// Topic of a stand-alone node, from the topic's home core. A new one was created just now, and not found by recovery.
     Topic {
         topic: TopicRef,
         is_new: bool,
@@ -469,7 +470,7 @@ pub enum CatalogChange {
     TopicGone {
         topic: TopicRef,
     },
-    /// From the core of the partition.
+    /// Channel of a partition, from the partition's core.
     Channel {
         topic: TopicRef,
         partition: PartitionId,

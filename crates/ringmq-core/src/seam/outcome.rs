@@ -51,7 +51,7 @@ pub enum PublishError {
     TopicNotExist,
     #[error("this node does not lead the partition")]
     NotLeader,
-    /// Of a subscription.
+    /// Refusal of a subscription.
     #[error(
         "this node does not lead the partition, and cannot relay: the leader has another number of cores (--shards) or an earlier version"
     )]
@@ -64,7 +64,7 @@ pub enum PublishError {
     NotRegistered,
 }
 
-/// What a topic's own limits do not allow, which are tighter than the node's.
+/// Limit of the topic that a publish exceeds; it is tighter than the node's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OverLimit {
     #[error("message too big {bytes} > {max}, the topic's max_msg_size")]

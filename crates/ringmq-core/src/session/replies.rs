@@ -31,9 +31,9 @@ enum What {
     Waiting(CommandKind),
     /// A response that is known for the whole run.
     Response(&'static [u8]),
-    /// One encoded frame.
+    /// Encoded frame.
     Frame(Box<[u8]>),
-    /// As `Frame` (perhaps empty), and nothing leaves after it.
+    /// Encoded frame (perhaps empty) after which nothing leaves.
     Last(Box<[u8]>),
 }
 

@@ -34,7 +34,7 @@ struct Subscribing {
     first: bool,
 }
 
-/// At partition 0's core: the first channel of a topic, until every partition has it.
+/// First channel of a topic, at partition 0's core, until every partition has it.
 struct First {
     topic: TopicRef,
     channel: ChannelName,
@@ -47,7 +47,7 @@ struct First {
 
 #[derive(Default)]
 pub(super) struct Attaching {
-    /// In the order in which they came.
+    /// Waiting subscriptions, in the order of their arrival.
     subscribing: Vec<Subscribing>,
     firsts: Vec<First>,
     /// First channels of other cores' topics, created here: what of them is not final, with the core that asked.
@@ -173,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.
+    /// Whether the topic's first channel (if it is this one) does not stand in all partitions yet; asked at partition 0's core.
     pub fn is_spreading(&self, topic: TopicId, channel: Option<&ChannelName>) -> bool {
         self.attaching.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
     }
@@ -205,8 +205,8 @@ impl Engine {
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
     }
 
-    /// What partition 0 says of a channel that it has. A channel without the flag that is alone (a native client made it) is as good
-    /// as the first.
+    /// Whether a channel counts as the topic's first, as partition 0 says. A channel without the flag that is alone (a native client
+    /// made it) is as good as the first.
     fn was_first(&self, idx: PartitionIdx, i: u32) -> bool {
         let p = self.partitions.get(idx);
         p.channels[i as usize].machine.is_first() || p.open_channels().count() == 1
@@ -350,7 +350,7 @@ impl Engine {
         self.release_held();
     }
 
-    /// In all partitions of this core; returns what of it is not final.
+    /// Creates the channel in all partitions of this core; returns the requests that are not final yet.
     fn create_first(&mut self, now: Now, topic: &TopicRef, channel: &ChannelName) -> Vec<CursorRequest> {
         let mut requests = vec![];
         let (core, cores) = (self.core, self.cores);

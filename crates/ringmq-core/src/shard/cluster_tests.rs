@@ -72,7 +72,7 @@ enum OnWire {
 struct Net {
     nodes: Vec<Node>,
     settings: Arc<Settings>,
-    /// Of a node that starts.
+    /// Number of cores of a node that starts.
     cores: u16,
     now: Now,
     topic: TopicRef,
@@ -80,27 +80,27 @@ struct Net {
     metadata: Vec<Membership>,
     /// The end of every node's first lease.
     lease: Ticks,
-    /// It takes proposals, and gives epochs.
+    /// True while the store takes proposals and gives epochs.
     is_store_there: bool,
-    /// Between nodes: what happens at an end of a connection next.
+    /// Events between nodes that come next at an end of a connection.
     wire: VecDeque<(ConnId, OnWire)>,
     /// The node and core of each end, and the other end.
     links: HashMap<ConnId, (usize, usize, ConnId)>,
-    /// Where what comes on them next goes.
+    /// Destination that a node lent for the next bytes of a connection.
     lent: HashMap<ConnId, Lent>,
     cut: BTreeSet<(usize, usize)>,
-    /// What the sockets of a node to others hold back, while they take nothing: by node its core, the connection and the bytes.
+    /// Bytes that a node's sockets to others hold back while they take nothing: by node its core, the connection and the bytes.
     stuck: BTreeMap<usize, Vec<(usize, ConnId, Vec<u8>)>>,
     /// Node, core and what came.
     clients: HashMap<ConnId, (usize, usize, Vec<u8>)>,
     closed: Vec<ConnId>,
     next_conn: u64,
     resigned: Vec<usize>,
-    /// What nodes said of their replicas.
+    /// Doubts that nodes reported of their replicas.
     doubts: Vec<(usize, bool)>,
     /// Topics that a core asked for.
     wanted: Vec<TopicName>,
-    /// Who came to the ISR, with what its disk had of channels then.
+    /// Nodes that came to the ISR, with what their disks had of channels then.
     joined: Vec<(usize, BTreeMap<String, u64>)>,
 }
 
@@ -456,7 +456,7 @@ impl Net {
         did || !n.under_way.is_empty() || n.asked.iter().any(|(_, _, op)| !n.is_held(op))
     }
 
-    /// Until nothing is left to do without time passing.
+    /// Runs until nothing is left to do without time passing.
     fn run(&mut self) {
         for _ in 0..20_000 {
             let mut did = false;
@@ -473,7 +473,7 @@ impl Net {
         panic!("the cluster never comes to rest");
     }
 
-    /// In steps that are shorter than what the replicas wait for.
+    /// Passes time in steps that are shorter than the waits of the replicas.
     fn pass_time(&mut self, time: Duration) {
         let end = self.now.ticks + time;
         while self.now.ticks < end {

@@ -69,7 +69,7 @@ impl Host for Engine {
 }
 
 impl Engine {
-    /// With the node that leads what was asked for, where that is known.
+    /// Error for a client, with the node that leads the partition where that is known.
     fn refusal(&self, asked: CommandKind, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
         let mut failure = failure(asked, error);
         if matches!(error, PublishError::NotLeader | PublishError::NotRelayed)

@@ -259,7 +259,7 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     (book.failed, book.reading, book.leads) = (false, None, false);
 }
 
-/// One life of the node.
+/// Life of the node, from a startup to the next crash.
 struct Node<'a> {
     disk: &'a mut SimDisk,
     rng: &'a mut Rng,

@@ -43,9 +43,9 @@ pub struct Plan {
     pub kill: f64,
     /// Probability that a recovery is interrupted, for each attempt.
     pub recovery_crash: f64,
-    /// Per journal write: it fails after it was issued, and what it wrote may be there or not. The core is read-only then.
+    /// Probability per journal write that it fails after it was issued, and may have been written or not. The core is read-only then.
     pub journal_error: f64,
-    /// Per step: the disk completes nothing for a while.
+    /// Probability per step that the disk completes nothing for a while.
     pub slow: f64,
     /// Faults of the disk while the node runs; capacity and crashes are the run's own.
     pub faults: Faults,
@@ -62,9 +62,9 @@ pub struct Plan {
     pub both: f64,
     /// Probability that a client reads an ordered channel, or one whose offset is set now and then.
     pub order: f64,
-    /// Per step: an operator pauses one of their channels, or lets it go on.
+    /// Probability per step that an operator pauses one of their channels, or lets it go on.
     pub pauses: f64,
-    /// Per step: an operator empties or deletes a channel that some of these clients read.
+    /// Probability per step that an operator empties or deletes a channel that some of these clients read.
     pub removals: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,

@@ -26,7 +26,7 @@ struct Sent {
     in_this_life: bool,
     was_sent: bool,
     acknowledged: bool,
-    /// Where it is said to stand.
+    /// Position that the node told for the batch.
     at: Option<Position>,
 }
 

@@ -60,7 +60,7 @@ pub struct Outcome {
 
 type Key = (TopicId, u16);
 
-/// What the node promised of one partition.
+/// Promises of the node for one partition.
 #[derive(Default)]
 struct Promise {
     /// Every append in order, whether it was acknowledged or not.
@@ -68,7 +68,7 @@ struct Promise {
     acknowledged: usize,
     /// Appends that recovery found: tickets of this life count from here.
     before_this_life: usize,
-    /// By channel: what was surely and what was perhaps confirmed.
+    /// Cursors that were surely confirmed, by channel; `perhaps`: those that may have been.
     sure: Vec<CursorImage>,
     perhaps: Vec<CursorImage>,
     end: i64,
@@ -114,7 +114,7 @@ impl CursorSource for Cursors {
     }
 }
 
-/// One life of the node.
+/// Life of the node, from a startup to the next crash.
 struct Node<'a> {
     disk: &'a mut SimDisk,
     rng: &'a mut Rng,
@@ -171,7 +171,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     outcome
 }
 
-/// Who waited for an answer when the node went down hears nothing: it sends again.
+/// Drops the tickets when the node goes down: producers that waited for an answer hear nothing and send again.
 fn promises_forget_tickets(promises: &mut BTreeMap<Key, Promise>) {
     promises.values_mut().flat_map(|p| &mut p.producers).for_each(IdempotentProducer::disconnected);
 }

@@ -43,7 +43,7 @@ impl NodeStats {
         self.write_own_text(out)
     }
 
-    /// What nsqd does not have, behind all that it has.
+    /// Writes the lines that nsqd does not have, behind all that it has.
     fn write_own_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "\nNode:\n   {:<25}\t{}", "spare_bytes", self.spare_bytes)?;
         self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;

@@ -93,7 +93,7 @@ fn batch(at: Position, body: &[u8]) -> Batch {
     builder.seal(Stamp { topic_id, partition, epoch: Epoch(1), at, prev_crc: 0 })
 }
 
-/// As the other node hears it.
+/// Batches as the other node receives them.
 fn heard_batches(world: &mut World, bytes: Bytes) -> Batches {
     let append = message(Body::Append(Append { committed: AT, batches: Batches::new(vec![bytes]) }));
     world.links(0, 0).send_on(id(1), Lane::CatchUp, route(0), append);

@@ -11,7 +11,7 @@ use std::mem;
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
 const BUFFER_KEPT: usize = 512;
 
-/// How much the buffer needs before it is looked at again.
+/// Condition under which the buffer is looked at again.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Newline,
@@ -25,7 +25,7 @@ enum Wanted {
 /// Whole commands may stand in the buffer: it is looked at as it is.
 const ANYTHING: Wanted = Wanted::Bytes { need: 0, expect: 0 };
 
-/// What came and is not parsed.
+/// Received bytes that are not parsed.
 #[derive(Debug)]
 pub(super) struct Input {
     /// The start of an incomplete command; all that came since when the session stalls.

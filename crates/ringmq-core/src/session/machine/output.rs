@@ -20,13 +20,13 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// For frames.
+    /// Buffer that takes frames.
     pub fn frames(&mut self) -> &mut Vec<u8> {
         &mut self.waiting
     }
 
-    /// For frames that others follow: with room for about as much as was sent last time, so that a busy connection's output grows once
-    /// a turn. An idle one holds none: it went away with what was sent.
+    /// Buffer for frames that others follow: with room for about as much as was sent last time, so that a busy connection's output
+    /// grows once a turn. An idle connection holds no memory: the buffer went away with what was sent.
     pub fn roomy(&mut self) -> &mut Vec<u8> {
         if self.waiting.capacity() == 0 {
             self.waiting.reserve(self.hint as usize);

@@ -56,7 +56,8 @@ impl Session {
         (self.client.greeted && self.client.negotiated.heartbeat_interval_ms.is_some()).then_some(self.next_heartbeat)
     }
 
-    /// Without heartbeats a client may be silent for ever, but one that has ended is not waited for longer than usual.
+    /// Time by which the client has to send something. Without heartbeats a client may be silent for ever, but one that has ended is
+    /// not waited for longer than usual.
     fn read_deadline(&self) -> Option<Ticks> {
         let usual = Duration::from_millis(self.limits.heartbeat_interval_ms);
         let interval = self.interval().or(self.ended.then_some(usual))?;

@@ -9,7 +9,7 @@ use crate::session::Host;
 use crate::transport::{Decoded, Transport};
 use std::time::Duration;
 
-/// From the answer to IDENTIFY to the end of TLS's handshake, as in nsqd.
+/// Limit from the answer to IDENTIFY to the end of TLS's handshake, as in nsqd.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Session {

@@ -150,13 +150,13 @@ pub trait NativeHost {
     /// False: there is no such subscription; the same goes for those below.
     fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool;
     fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished;
-    /// How many messages of the ranges were in flight for the subscription.
+    /// Requeues messages; returns how many messages of the ranges were in flight for the subscription.
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64>;
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
     /// The other nodes whose clients can be told where they are: id, host and port of the native protocol.
     fn native_nodes(&self) -> Vec<([u8; 16], Arc<str>)>;
-    /// Those named that are known, or all behind `after` in the order of their names, until `each` says that it is enough.
+    /// Lists the named topics that are known, or all behind `after` in the order of their names, until `each` says that it is enough.
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool);
     fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken;
     fn native_find(

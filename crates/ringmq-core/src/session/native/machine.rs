@@ -551,7 +551,8 @@ impl NativeSession {
         }
     }
 
-    /// Who asked for no answer gets none: a Finish may cross the end of its subscription.
+    /// Refuses a request for a subscription that does not exist. A request without an id gets no answer: a Finish may cross the end of
+    /// its subscription.
     fn no_subscription(&mut self, id: u64, subscription: u32) {
         if id == 0 {
             return;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[derive(Default)]
 struct Fake {
     said: Vec<String>,
-    /// How many times a publish is to wait.
+    /// Number of times that a publish has to wait.
     stalls: usize,
     moves: bool,
 }

@@ -73,7 +73,7 @@ fn an_ordered_sub_is_not_sampled() {
     fatal("", sampled, &["= OK", "! E_INVALID SUB_ORDERED does not go with a sample rate"]);
 }
 
-/// Its ids are 16 bytes of any value, and end no line; wherever the bytes are cut.
+/// Ids of an ordered SUB are 16 bytes of any value, and end no line; wherever the bytes are cut.
 #[test]
 fn ids_of_an_ordered_sub_are_found_by_their_place() {
     let id: [u8; 16] = *b"\n \n \n \n\x02 \n\r \n\r \r";
@@ -296,7 +296,7 @@ fn a_client_that_asks_for_what_is_not_there_is_named_in_the_log() {
     assert_eq!(refused(r#"{"tls_v1":true}"#), None, "no answer tells it anything");
 }
 
-/// As Go reads it.
+/// JSON of IDENTIFY is read as Go reads it.
 #[test]
 fn the_json_of_identify_is_gos() {
     use crate::codec::nsq::identify::Request;

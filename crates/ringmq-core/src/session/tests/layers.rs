@@ -39,7 +39,7 @@ fn tls_settings() -> Settings {
     Settings { tls_cert: "node.pem".into(), tls_key: "node.key".into(), ..Settings::default() }
 }
 
-/// As the node makes them of its files (src/tls): a client may show a certificate of the CA.
+/// TLS settings as the node makes them of its files (src/tls): a client may show a certificate of the CA.
 fn terms() -> Terms {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -62,7 +62,7 @@ struct Client {
     tls: Option<ClientConnection>,
     snappy: bool,
     deflate: Option<(Compress, Decompress)>,
-    /// What came through TLS, if there is any, and was not decompressed: snappy's is read from the start each time.
+    /// Bytes that came through TLS, if there is any, and were not decompressed: snappy's are read from the start each time.
     below: Vec<u8>,
     has_said: bool,
     heard: Vec<u8>,
@@ -370,7 +370,7 @@ fn garbage_ends_the_connection_with_an_error() {
     assert!(s.is_closing() && host.calls.is_empty());
 }
 
-/// While a command waits nothing of what comes is unfolded: a bomb stays small.
+/// A stalled session decompresses nothing while a command waits: a bomb stays small.
 #[test]
 fn a_stalled_session_unfolds_nothing() {
     let (mut s, mut client, mut host) = upgraded(layered(&tls_settings()), "\"deflate\":true", false);
@@ -390,7 +390,7 @@ fn a_stalled_session_unfolds_nothing() {
     assert!(s.held_bytes() < 8192, "{}", s.held_bytes());
 }
 
-/// At any byte a connection may move to another core, a stalled command, half a record and half a chunk with it.
+/// A connection may move to another core at any byte, a stalled command, half a record and half a chunk with it.
 #[test]
 fn a_connection_moves_with_its_layers() {
     let mut rng = Rng::new(3);

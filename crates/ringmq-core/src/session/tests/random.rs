@@ -4,7 +4,7 @@ use super::*;
 use crate::session::fuzz::Socket;
 use proptest::prelude::*;
 
-/// One command each, some wrong.
+/// Strategy for a single command, sometimes a wrong one.
 fn command() -> impl Strategy<Value = Vec<u8>> {
     let text = |s: &str| Just(s.as_bytes().to_vec()).boxed();
     let body = proptest::collection::vec(any::<u8>(), 1..300);
@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// Where random bytes begin: anywhere, or inside something plausible.
+/// Strategy for random bytes, or plausible commands with random changes.
 fn nearly() -> impl Strategy<Value = Vec<u8>> {
     (proptest::collection::vec(command(), 0..6), proptest::collection::vec((any::<u16>(), any::<u8>()), 0..8)).prop_map(
         |(commands, changes)| {

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Time that a lease of the etcd is given.
 pub const TTL: Duration = Duration::from_nanos(super::meta::LEASE);
 
-/// Where a node's watch goes on.
+/// Position of a node's watch.
 struct Watch {
     from: u64,
     is_due: bool,
@@ -28,7 +28,7 @@ struct Watch {
 pub struct Seat {
     agent: Agent,
     watch: Option<Watch>,
-    /// When each core hears what it was told last.
+    /// Times at which each core receives the last fact it was sent.
     told_at: Vec<u64>,
     /// Revision up to which each core was told everything.
     read: Vec<u64>,
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// What changed is looked at, and every watch has something to tell.
+    /// Takes in changes of the store, and gives every watch something to tell.
     fn store_changed(&mut self) {
         let (changed, removed) = self.meta.look_at_etcd();
         for key in changed {

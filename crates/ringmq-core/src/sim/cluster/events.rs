@@ -42,7 +42,7 @@ pub enum Happening {
         life: u64,
         ask: Ask,
     },
-    /// What a node's agent concludes, for one core, in order.
+    /// Conclusions of a node's agent, for one core, in order.
     Facts {
         node: usize,
         life: u64,

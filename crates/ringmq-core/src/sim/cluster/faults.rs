@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// Between two nodes, or between one and all others.
+    /// Cuts the network between two nodes, or between one node and all others.
     fn part(&mut self, n: usize, one_way: bool) {
         let all = self.rng.chance(0.5);
         let other = self.other_than(n);

@@ -113,7 +113,8 @@ impl World {
         }
     }
 
-    /// After the faults nothing is on its way from node to node any more, and who has not heard will not.
+    /// Ends requests that are still open: after the faults nothing is on its way from node to node, and an asker without an answer gets
+    /// none.
     fn end_loose_requests(&mut self) {
         let elsewhere: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| a.is_elsewhere).map(|(_, a)| a).collect();
         let loose = std::mem::take(&mut self.operator.loose);

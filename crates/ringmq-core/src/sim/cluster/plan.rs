@@ -23,7 +23,7 @@ pub struct Strays {
     pub publishers: f64,
     /// All others.
     pub consumers: f64,
-    /// Of a request of an operator.
+    /// Probability for a request of an operator.
     pub operators: f64,
 }
 
@@ -34,14 +34,15 @@ pub struct StoreFaults {
     pub watch_late: f64,
     pub watch_twice: f64,
     pub watch_compacted: f64,
-    /// Per request of an agent: it is lost; it is carried out long after the agent has given it up.
+    /// Probability per request of an agent that it is lost; `request_late`: that it is carried out long after the agent has given it
+    /// up.
     pub request_lost: f64,
     pub request_late: f64,
-    /// Per request that was carried out: nobody hears what came of it.
+    /// Probability per request that was carried out that its answer is lost.
     pub answer_lost: f64,
-    /// Per second: the store does nothing for up to several leases. Its leases go on, begin anew, or end all at once.
+    /// Probability per second that the store does nothing for up to several leases. Its leases go on, begin anew, or end all at once.
     pub sleep: f64,
-    /// Per second: a topic is created or deleted. No fault by itself.
+    /// Probability per second that a topic is created or deleted. No fault by itself.
     pub topics: f64,
 }
 
@@ -77,14 +78,14 @@ pub struct Faults {
     pub membership: f64,
     /// A node's disk completes nothing for a while.
     pub slow_disk: f64,
-    /// Per operation of the disk.
+    /// Probability per operation of the disk.
     pub late: f64,
     pub read_error: f64,
     pub write_error: f64,
     pub sync_error: f64,
     pub short_write: f64,
     pub no_space: f64,
-    /// Per write of a journal: it fails after it was issued, and what it wrote may be there or not.
+    /// Probability per journal write that it fails after it was issued, and may have been written or not.
     pub journal_error: f64,
     /// Rot of stored bits, on one node only.
     pub rot: f64,
@@ -98,19 +99,19 @@ pub struct Faults {
     pub all_down: f64,
     /// A node reaches neither the metadata store nor one, or all, other nodes for a while: clients still reach it.
     pub cut_off: f64,
-    /// Per removal of files: the node loses power, or is killed, about then.
+    /// Probability per removal of files that the node loses power, or is killed, about then.
     pub crash_at_removal: f64,
     /// Probability that a node receives what peers send to where it stays, from few missing bytes on, in a life of it.
     pub in_place: f64,
-    /// Per piece that a node is about to receive to where it stays, and again for each part of it that came: the connection is lost
-    /// before the rest comes.
+    /// Probability per piece that a node receives straight to its final place, and again for each part of it that came, that the
+    /// connection is lost before the rest comes.
     pub lent_cut: f64,
     /// A node's disk has no room for a while, or all of them at once: channels drain meanwhile, and logs empty.
     pub full_disk: f64,
     /// An operator pauses a channel at the partition's leader, lets it go on, empties or deletes it. No fault by itself.
     pub operator: f64,
-    /// Per state that a replica enters and soon leaves: its node's disk stands still, and meanwhile another leader is named, the replica is
-    /// taken away, or a write of its journal fails.
+    /// Probability per short-lived state of a replica that its node's disk stands still in it, and meanwhile another leader is named,
+    /// the replica is taken away, or a write of its journal fails.
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,

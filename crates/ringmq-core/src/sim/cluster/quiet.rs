@@ -169,7 +169,8 @@ impl World {
         panic!("quiet_cluster_converges: no publish is taken by {left:?}\n{text}");
     }
 
-    /// What is deferred at rest comes in its time (`due_times_hold`), also where so much is published behind it that it is copied forward.
+    /// Defers messages at rest, which have to come in their time (`due_times_hold`), also where so much is published behind them that
+    /// they are copied forward.
     fn defer_at_rest(&mut self) {
         if self.plan.faults.put_off == 0.0 {
             return;

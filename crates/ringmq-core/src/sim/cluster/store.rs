@@ -75,7 +75,7 @@ impl Store {
         self.sessions.get(&node).copied()
     }
 
-    /// Who leads by the record, while that session lives.
+    /// Leader by the record, while its session lives.
     fn leader(&self, record: &PartitionRecord) -> Option<NodeId> {
         record.leader.filter(|l| self.session(l.node) == Some(l.session)).map(|l| l.node)
     }

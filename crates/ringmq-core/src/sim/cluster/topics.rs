@@ -24,7 +24,7 @@ struct Asked {
     admin: Admin,
     /// The topic that had the name then. Another request may make one of the same name meanwhile.
     topic: Option<TopicId>,
-    /// Of [`Wishes::changes`] when it was asked.
+    /// Value of [`Wishes::changes`] when the topic was asked for.
     changes: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct Wishes {
     topics: Vec<(TopicName, u16)>,
     /// Topics that come and go and are wanted, or not wanted any more.
     passing: BTreeMap<TopicName, bool>,
-    /// Those of them that are to have more partitions than at first.
+    /// Topics of `passing` that are to have more partitions than at first.
     grown: BTreeSet<TopicName>,
     made: usize,
     /// Wishes for topics that came and went.

@@ -113,7 +113,7 @@ pub struct Book {
     failed_fins: BTreeSet<(u64, MessagePlace)>,
     /// FINs that an OK made durable.
     settled: BTreeMap<(ChannelKey, MessagePlace), Settled>,
-    /// What clients put off for longer than the message timeout.
+    /// Messages that clients put off for longer than the message timeout.
     put_off: BTreeSet<(ChannelKey, MessagePlace)>,
     /// Some message may have a copy: it was put off, or published deferred, for long.
     has_copies: bool,

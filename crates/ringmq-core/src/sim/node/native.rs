@@ -607,7 +607,7 @@ fn ranges(ids: &[u64]) -> Vec<IdRange> {
     ranges
 }
 
-/// At rest each partition must take a publish: one that is refused for a moment was not taken.
+/// Each partition must take a publish at rest: one that is refused for a moment was not taken.
 #[test]
 fn who_was_refused_a_publish_lacks_it() {
     let (mut book, mut rng) = (Book::default(), Rng::new(1));

@@ -97,7 +97,7 @@ impl Book {
         self.order.deferred.retain(|_, d| d.conn != conn || d.asked + SURELY_READ_MS < now);
     }
 
-    /// What a client asked for at a node that does not lead the partition may be lost on the way to the leader.
+    /// Forgets the deferrals of a client at a node that does not lead the partition: they may be lost on the way to the leader.
     pub fn may_not_be_asked(&mut self, conn: u64, is_relayed: impl Fn((usize, u16)) -> bool) {
         self.order.deferred.retain(|(channel, id), d| d.conn != conn || !is_relayed((channel.0, id.partition.0)));
     }
@@ -156,7 +156,7 @@ impl Book {
     }
 }
 
-/// What other channels have copied forward stands between the messages of an ordered one.
+/// Copies for other channels stand between the messages of an ordered one.
 #[test]
 fn a_copy_of_a_deferred_publish_is_no_gap() {
     use crate::base::{PartitionId, Rng};

@@ -67,8 +67,9 @@ impl Book {
         self.put_off.contains(&(channel.clone(), id)) || self.ids.get(&(channel.0, id)).is_some_and(is_deferred)
     }
 
-    /// While every consumer finishes at once, what falls due is finished: `due_times_hold` on the other side. `since_ms`: from when on
-    /// they do. `way_ms`: what the way to the clients takes. What a channel has had was in time there, and a REQ may have put it off.
+    /// Checks that due messages are finished in time while every consumer finishes at once: the other side of `due_times_hold`.
+    /// `since_ms`: the time from which on they do. `way_ms`: the time of the way to the clients. A message that a channel has had was
+    /// in time there, and a REQ may have put it off.
     pub fn none_is_late(&self, since_ms: u64, way_ms: u64) {
         let is_over = |due_by_ms: u64| due_by_ms > since_ms && due_by_ms + LATE_MS + way_ms <= self.wall_ms;
         for (n, m) in
@@ -103,7 +104,7 @@ fn what_a_channel_has_had_is_not_late_there() {
     assert!(late.downcast_ref::<String>().is_some_and(|text| text.starts_with("due_times_hold: message 0")), "{late:?}");
 }
 
-/// What the wheel of deferred messages and the turns of a node may take.
+/// Time that the wheel of deferred messages and the turns of a node may take, in milliseconds.
 const LATE_MS: u64 = 100;
 
 /// Seed 990000000010519: the message stood in front of a late channel's begin, and its copy for an earlier channel behind it.

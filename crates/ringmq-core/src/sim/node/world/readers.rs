@@ -36,7 +36,7 @@ impl World<'_> {
         self.open_reader(kind, place, rdy);
     }
 
-    /// One at each channel that a reader asked for: it may be there without an answer.
+    /// Opens a consumer at each channel that a reader asked for: the channel may exist without an answer.
     pub(super) fn drain_readers(&mut self) {
         for ((topic, channel), partition) in self.book.read.clone() {
             let kind = Kind::of(&channel).expect("readers read no others");
@@ -132,7 +132,7 @@ impl World<'_> {
         self.step(home, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::FindTopic { ticket, name } });
     }
 
-    /// One change at a time for each.
+    /// Starts an operator's change of a channel; each channel has at most one under way per partition.
     fn operate(&mut self, key: ChannelKey, partition: u16, change: Change) {
         if self.operating.values().any(|(k, p, _)| (k, *p) == (&key, partition)) {
             return;
