@@ -9,11 +9,11 @@ use crate::metadata::view::View;
 pub enum Verdict {
     /// Nothing is to do until a key changes.
     Rest,
-    /// Until the leases' mass expiry is over.
+    /// The change waits until the leases' mass expiry is over.
     Hold,
-    /// Until others are done.
+    /// The change waits until others are done.
     Postpone,
-    /// Until a node comes that can take a replica.
+    /// The change waits until a node comes that can take a replica.
     Short,
     Write(Box<PartitionRecord>),
 }
@@ -104,8 +104,8 @@ impl Controller {
         record.leaving != Some(node) && self.stays(now, view, node)
     }
 
-    /// One replica more than the topic wants goes, once as many others that stay are in sync, alive and whole. One that stays goes only
-    /// when none of them catches up any more: it may be the one that was added.
+    /// Removes a surplus replica, once as many others that stay as the topic wants are in sync, alive and whole. A replica that should
+    /// stay is removed only when no such replica is still catching up: it may be the one that was added.
     fn remove(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
         if record.replicas.len() <= wanted {
             return None;

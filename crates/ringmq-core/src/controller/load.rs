@@ -20,7 +20,7 @@ fn kib(view: &View, node: NodeId) -> u64 {
 }
 
 impl Controller {
-    /// One leader that moves, as a record to look at next.
+    /// Move of one leader that balances the load, as a record to look at next.
     pub(super) fn balance_load(&mut self, now: Ticks, view: &View) -> Option<Move> {
         if !self.is_calm(now) || !self.handing.is_empty() {
             return None;

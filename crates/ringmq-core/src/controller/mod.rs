@@ -45,7 +45,7 @@ const COMPARES_MAX: usize = 124;
 const TAGS: u64 = 1 << 62;
 /// Transactions on their way, at most.
 const IN_FLIGHT_MAX: usize = 4;
-/// How often an even distribution is looked at.
+/// Interval at which the balance of the distribution is looked at.
 const BALANCE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,7 +101,7 @@ pub struct Controller {
     own_start: Option<u64>,
     /// Nodes that were away when they were first seen: nobody here knows why, nor for how long.
     found_away: BTreeSet<NodeId>,
-    /// Until then a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
+    /// Time until which a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
     fresh_until: Ticks,
     in_office: bool,
     dirty: BTreeSet<At>,
@@ -113,7 +113,7 @@ pub struct Controller {
     batches: usize,
     /// Partitions with a live replica that is not in sync.
     rebuilding: BTreeSet<At>,
-    /// Those of them that a look at the distribution has met, and when the first one did.
+    /// Partitions of `rebuilding` that a look at the distribution has met, with the time of the first look.
     slow: BTreeMap<At, Ticks>,
     /// Partitions whose leader is asked to hand over.
     handing: BTreeSet<At>,
@@ -262,7 +262,7 @@ impl Controller {
         self.look_at(view, node);
     }
 
-    /// This node is registered. A process that begins holds back no election for a node whose session it saw ending.
+    /// Takes in that this node is registered. A process that begins holds back no election for a node whose session it saw ending.
     fn see_own(&mut self, now: Ticks, start: u64) {
         let until = now + self.options.ttl;
         if self.own_start == Some(start) {
@@ -279,7 +279,7 @@ impl Controller {
         away.any(|node| now < self.hold_until || now < self.fresh_until && self.found_away.contains(&node))
     }
 
-    /// When nothing is held any more.
+    /// Time at which nothing is held any more.
     fn held_until(&self) -> Ticks {
         self.hold_until.max(self.fresh_until)
     }

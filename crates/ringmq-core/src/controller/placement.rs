@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Partitions that one look at the distribution moves, at most.
 const MOVES_MAX: usize = 16;
-/// Below this sum of all nodes, loads say nothing.
+/// Sum of all nodes' loads, in KiB per second, below which loads say nothing.
 const WEIGHED_KIB_PER_S: usize = 1024;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Per mille of what the node is to take, so that nodes of different capacities compare.
+    /// Replicas per mille of the node's capacity, so that nodes of different capacities compare.
     fn load(&self) -> usize {
         self.replicas * 100_000 / self.capacity
     }
@@ -43,7 +43,7 @@ impl Place {
         self.firsts * 100_000 / self.capacity
     }
 
-    /// By what it leads, or by what is published to that where it is more.
+    /// Leaders on the node, or the load published to them where that is more, relative to its capacity.
     fn burden(&self) -> usize {
         self.firsts.max(self.weight) * 100_000 / self.capacity
     }

@@ -79,7 +79,7 @@ impl Rig {
         self.look();
     }
 
-    /// What the watch tells.
+    /// Feeds the watch's changes to the controller.
     fn look(&mut self) {
         let changes = self.store.changes_from(self.watched).unwrap();
         self.watched = changes.last().map_or(self.watched, |c| revision_of(c) + 1);
@@ -327,7 +327,7 @@ fn a_restart_is_no_expiry_and_holds_back_no_election() {
     }
 }
 
-/// Who begins sees who is there, and who leaves after that; of who is away it does not know for how long.
+/// A new controller knows which nodes are there and which leave after that; it does not know for how long absent ones have been away.
 #[test]
 fn a_controller_that_has_just_begun_elects_for_whom_it_saw_leaving() {
     let mut rig = Rig::new(5, 5, ControllerOptions::default());

@@ -32,7 +32,7 @@ pub(super) enum Round {
     Telling {
         session: Session,
     },
-    /// It is told by this number.
+    /// The round was told under this number.
     Told {
         session: Session,
         seq: u64,

@@ -74,7 +74,7 @@ pub(super) struct Leader {
     last_session: Session,
     proposal: Option<Proposal>,
     propose_at: Ticks,
-    /// It began then, or gave up then for want of answers.
+    /// Time at which the asking began, or was last given up for want of answers.
     pub asking_since: Ticks,
     /// The log was decided then.
     pub settling_since: Ticks,

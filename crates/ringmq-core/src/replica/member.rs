@@ -304,7 +304,7 @@ impl Member {
         self.release(cx);
     }
 
-    /// Who led before says that it serves nothing more; that is repeated until the metadata has it.
+    /// Tells as a former leader that this replica serves nothing more, and repeats that until the metadata has it.
     fn release(&mut self, cx: &mut Cx<'_>) {
         let is_former = self.base.membership.as_ref().is_some_and(|m| m.former == Some(self.base.me));
         let is_due = is_former && !matches!(self.role, Role::Leader(_));

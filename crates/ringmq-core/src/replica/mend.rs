@@ -94,7 +94,7 @@ impl Mender {
 }
 
 impl Leader {
-    /// One of the peers that have everything up to `to`, in turn.
+    /// Peer that has everything up to `to`; with each try another one, in turn.
     pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
         let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
         let count = self.peers.iter().filter(has_it).count();

@@ -59,7 +59,7 @@ pub use member::{FollowerStatus, Member};
 
 use crate::base::{Epoch, Position};
 
-/// One replica of one partition.
+/// Replica of one partition.
 #[derive(Debug)]
 pub struct Replica {
     epoch: Epoch,

@@ -191,9 +191,9 @@ impl Leader {
         (heard + 1 < membership.min_isr).then(|| self.asking_since + patience)
     }
 
-    /// What a suspect lost may be more than its log shows: the last word on its channels above all, which a leader gives to everybody.
-    /// So it asks for another leader, and waits for one; not for ever: there may be nobody who names one, or all may have lost something.
-    /// `to`: the best of those that lost nothing.
+    /// Asks for another leader when this replica is suspect, and waits for one; returns whether it waits. A suspect may have lost more
+    /// than its log shows, above all the last state of its channels, which a leader gives to everybody. It does not wait for ever:
+    /// there may be nobody who names a leader, or all may have lost something. `to`: the best of those that lost nothing.
     fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>, to: Option<NodeId>) -> bool {
         if base.hands_over_until.is_none() {
             if to.is_none() && base.hand_overs >= HAND_OVERS_MAX {

@@ -98,7 +98,7 @@ pub struct ShardOptions {
     pub connections_max: usize,
     /// The node's id, told to native clients and other nodes.
     pub node_id: [u8; 16],
-    /// When the node is one of several: its topics and partitions are those that the coordinator names.
+    /// Options of a clustered node, whose topics and partitions are those that the coordinator names; `None`: the node is stand-alone.
     pub cluster: Option<ClusterOptions>,
     /// Runs of so many bytes go to native clients from where they stand ([`LENT_MIN`]).
     pub lent_min: usize,

@@ -9,7 +9,7 @@ use crate::session::CommandKind;
 /// Publishes in a row to partitions of one other core before the connection moves there.
 const MOVE_STREAK: u32 = 32;
 
-/// Where one connection publishes, and what it waits for.
+/// Core that a connection publishes to, number of its publishes there in a row, and the core that it moves to.
 #[derive(Debug, Default)]
 struct Track {
     toward: Option<CoreId>,

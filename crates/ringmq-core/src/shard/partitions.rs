@@ -152,7 +152,7 @@ pub struct Partition {
     /// Waiting publishers in order, each with the time since when.
     pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
     pub message_bytes: u64,
-    /// What is kept for ephemeral channels, while there are any, or for an ephemeral topic's first one.
+    /// Tail of the log that is kept for ephemeral channels, while there are any, or for an ephemeral topic's first one.
     tail: Option<Box<Tail>>,
     pub low_water_stale: bool,
     /// A channel that comes to be has this generation: higher than that of any which was deleted.
@@ -287,7 +287,7 @@ impl Partition {
         needed.chain(collected).min_by_key(|p| p.offset).unwrap_or(collect_start)
     }
 
-    /// Where the topic's next first channel begins: an ephemeral topic keeps no more than an ephemeral channel.
+    /// Position at which the topic's next first channel begins: an ephemeral topic keeps no more than an ephemeral channel.
     pub fn collected_from(&self, collect_start: Position) -> Position {
         let floor = self.floor().filter(|_| self.topic.name.is_ephemeral());
         later(collect_start, floor)
@@ -324,7 +324,7 @@ impl Partition {
     }
 }
 
-/// Between two lines of the log about one channel.
+/// Shortest time between two log lines about one channel.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 fn later(at: Position, floor: Option<Position>) -> Position {

@@ -29,7 +29,7 @@ use crate::seam::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// How long a removed topic's id is known: longer than any request of another thread that names it may be under way.
+/// Time for which a removed topic's id is remembered: longer than any request of another thread that names it may be under way.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 /// An operator who waits: the core that asked, and what it calls the question.
@@ -43,7 +43,7 @@ enum ClosingStage {
     Stuck,
 }
 
-/// At its home: a topic that may go, or goes.
+/// Topic that may go, or goes; kept at its home.
 struct Closing {
     topic: TopicRef,
     stage: ClosingStage,
@@ -231,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// It stays: who waited goes on.
+    /// Keeps the topic: waiting requests go on.
     fn thaw(&mut self, topic: &TopicRef) {
         self.removals.frozen.remove(&topic.id);
         self.removals.forced.remove(&topic.id);
@@ -463,7 +463,7 @@ impl Engine {
         self.go_on_without(now, &topic);
     }
 
-    /// Who waited for the topic asks for one of its name again.
+    /// Removes the topic: requests that waited for it ask for a topic of its name again.
     fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
         let Waiters { conns, asked_by } = self.topics.remove(topic);
         self.outbox.catalog().unlist_topic(topic);

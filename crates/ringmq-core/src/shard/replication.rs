@@ -53,7 +53,7 @@ use view::View;
 /// A leader's batch for the log.
 struct Incoming {
     batch: Batch,
-    /// It is committed without this replica: nobody waits for it.
+    /// True when the batch is committed without this replica: nobody waits for it.
     is_settled: bool,
 }
 
@@ -71,13 +71,13 @@ pub struct Seat {
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
     alarm: Option<Alarm>,
-    /// Of a leader: where the collect start is that the others were, or are going to be, told for retention.
+    /// Offset of the collect start that a leader told the others, or is going to, for retention.
     collecting: i64,
-    /// What damage took up to this offset was given up by an operator.
+    /// Offset up to which an operator gave up what damage took.
     given_up: i64,
-    /// What the other cores were told.
+    /// Share that the other cores were told.
     told: Share,
-    /// What the log was told.
+    /// State that the last log lines reported.
     seen: Seen,
     /// The coordinator was told that the replica is suspect.
     is_told_suspect: bool,
@@ -126,7 +126,7 @@ impl Seat {
     }
 }
 
-/// What a durable record is for.
+/// Purpose of a durable record.
 #[derive(Clone, Copy, Debug)]
 enum Recorded {
     Promise(Epoch),
@@ -145,10 +145,10 @@ struct Reading {
     from: Position,
 }
 
-/// What a core of a clustered node knows beside its partitions.
+/// Facts that a core of a clustered node has beside its partitions.
 pub struct Cluster {
     pub me: NodeId,
-    /// Of the node: rises with each start.
+    /// Generation of the node: it rises with each startup.
     generation: u64,
     /// Connections of this core with the other nodes.
     pub(super) links: Links,
@@ -157,28 +157,28 @@ pub struct Cluster {
     replica: ReplicaOptions,
     nodes: Arc<[ClusterNode]>,
     lease: Lease,
-    /// Of the metadata.
+    /// Topics by the metadata.
     topics: IdMap<TopicId, TopicRef>,
     /// Topics whose channels are all ordered.
     ordered: BTreeSet<TopicId>,
     /// Topics whose channels operators create.
     registered: BTreeSet<TopicId>,
-    /// What this node's disk knows by each name, durably.
+    /// Topics by name, as this node's disk knows them, durably.
     recorded: HashMap<TopicName, TopicRef>,
     /// Topics with limits of their own: bytes of a message, and milliseconds of a delay.
     limits: IdMap<TopicId, (Option<u64>, Option<u64>)>,
     /// Topics that got more partitions: from which number on, and the channels with which these begin.
     added: IdMap<TopicId, (u16, Arc<[ChannelName]>)>,
-    /// At their home: topics whose record is on its way.
+    /// Topics whose record is on its way; kept at their home.
     recording: VecDeque<(RecordTicket, TopicRef)>,
     deletions: deletion::Deletions,
     leaving: leaving::Leaving,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
-    /// Who leads what, by the newest metadata: its version, and the node.
+    /// Leader of each partition by the newest metadata, with that metadata's version.
     leaders: IdMap<Route, (u64, Option<NodeId>)>,
     places: IdMap<Route, PartitionIdx>,
-    /// In the order of their records.
+    /// Records on their way to the disk, in their order.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
     readings: IdMap<u64, Reading>,
     next_number: u64,
@@ -193,7 +193,7 @@ pub struct Cluster {
     lines: lines::Lines,
     /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
     refused: IdMap<(NodeId, Route), (u64, Session)>,
-    /// This node's clients at other leaders, and other nodes' clients here.
+    /// Relays of this node's clients at other leaders, and of other nodes' clients here.
     relays: relays::Relays,
     guests: guests::Guests,
     changes: changes::Changes,
@@ -245,7 +245,7 @@ impl Cluster {
         self.next_number
     }
 
-    /// As the cluster's file calls it; a node that it does not name goes by its id.
+    /// Name of the node in the cluster's file; a node that the file does not name goes by its id.
     fn name_of(&self, node: NodeId) -> String {
         self.nodes.iter().find(|n| n.id == node).map_or_else(|| node.to_string(), |n| n.name.to_string())
     }
@@ -256,7 +256,7 @@ impl Cluster {
 }
 
 impl Engine {
-    /// Of a clustered node, where replicas are.
+    /// Cluster of a clustered node; panics on a stand-alone one, which has no replicas.
     pub(super) fn cluster_mut(&mut self) -> &mut Cluster {
         self.cluster.as_mut().expect("only a clustered node has replicas")
     }
@@ -372,8 +372,8 @@ impl Engine {
         self.topics_recorded(now, upto);
     }
 
-    /// What keeps a publish from being appended. Bytes that wait for the other replicas count as those that wait for this node's
-    /// disk, but only for publishes: what a leader elsewhere sends is taken, or two nodes would wait for each other.
+    /// Reason that keeps a publish from being appended. Bytes that wait for the other replicas count like those that wait for this
+    /// node's disk, but only for publishes: batches of a leader elsewhere are taken, or two nodes would wait for each other.
     pub(super) fn check_publish(&mut self, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
         if let Err(error) = self.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(now, idx)) {
             return Some(Attempt::Refused(error));

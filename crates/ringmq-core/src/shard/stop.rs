@@ -14,7 +14,7 @@ use crate::seam::event::{Effect, Effects};
 use crate::seam::outcome::PublishError;
 use std::time::Duration;
 
-/// How long a stopping core waits for outstanding answers, and then for its connections to close.
+/// Time that a stopping core waits for outstanding answers, and then again for its connections to close.
 const STOP_ANSWERS: Duration = Duration::from_secs(2);
 const STOP_CLOSES: Duration = Duration::from_secs(2);
 

@@ -278,8 +278,8 @@ impl Engine {
         self.on_touch(now, sub, partition, id)
     }
 
-    /// What the id names in the topic that the connection has subscribed to, and the partition's core. `None`: the subscription
-    /// has no such partition.
+    /// Place of the message with this id in the topic that the connection has subscribed to, and the partition's core. `None`: the
+    /// subscription has no such partition.
     fn place_named(&self, conn: ConnId, id: MessageId) -> Option<(CoreId, MessagePlace)> {
         let s = self.subs.get(conn)?;
         let place = s.ids.place(id);

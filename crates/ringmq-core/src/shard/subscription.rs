@@ -13,7 +13,7 @@ use crate::session::ReplySlot;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What to tell a partition.
+/// Change of the credit that a partition has for a subscription.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LendAction {
     Lend { part: usize, credit: u32 },
@@ -49,7 +49,7 @@ pub struct Subscriptions {
     spare: Vec<LendAction>,
     /// Connections that lack a partition which they want, in a cluster.
     lacking: BTreeSet<ConnId>,
-    /// When they last asked for these.
+    /// Time of the last request for the partitions that connections lack.
     asked_at: Ticks,
 }
 
@@ -105,7 +105,7 @@ impl Subscriptions {
         std::mem::take(&mut self.opening)
     }
 
-    /// What the connection's subscription decides. Whoever carries it out gives the list back.
+    /// Lets the connection's subscription decide, and returns its actions. The caller carries them out and gives the list back.
     pub fn decide(&mut self, conn: ConnId, decide: impl FnOnce(&mut Subscription, &mut Vec<LendAction>)) -> Vec<LendAction> {
         let mut actions = std::mem::take(&mut self.spare);
         if let Some(s) = self.by_conn.get_mut(&conn) {
@@ -123,7 +123,7 @@ impl Subscriptions {
 /// The partitions of a cluster's topic that a subscription reads.
 #[derive(Debug)]
 pub struct Follows {
-    /// This one alone.
+    /// The only partition that the subscription reads; `None`: all.
     pub only: Option<PartitionId>,
     /// Since when it has none of them.
     pub idle_since: Option<Ticks>,
@@ -134,12 +134,12 @@ pub struct Follows {
 #[derive(Debug)]
 pub struct Subscription {
     pub topic: TopicRef,
-    /// What its client is told of, and tells of, messages of the topic.
+    /// Message ids of the topic, as the client sees them.
     pub ids: MessageIds,
     pub channel: ChannelName,
     /// Ascending.
     pub parts: Vec<Part>,
-    /// In a cluster: the partitions that it reads, whoever leads them. `None`: the node is alone.
+    /// Partitions that the subscription reads in a cluster, whoever leads them. `None`: the node is stand-alone.
     pub follows: Option<Follows>,
     /// SUB's answer, until every partition has its cursor durable.
     pub slot: Option<ReplySlot>,
@@ -151,7 +151,7 @@ pub struct Subscription {
     pub options: SubOptions,
     /// The first partition has answered and the others were asked; until then nothing is lent.
     is_open: bool,
-    /// What the first partition said: whether the channel is its topic's first one.
+    /// Whether the channel is its topic's first one, as the first partition said.
     pub first: Option<bool>,
     rdy: u32,
     hungry_seq: u64,

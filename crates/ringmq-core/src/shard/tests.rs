@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Until nothing is left to do without time passing.
+    /// Runs until nothing is left to do without time passing.
     fn run(&mut self) {
         for _ in 0..10_000 {
             for core in 0..self.shards.len() {
@@ -177,7 +177,7 @@ impl Node {
         conn
     }
 
-    /// It has said nothing yet, and nothing else has happened.
+    /// Connects a client that says nothing; nothing else happens meanwhile.
     fn connect_quietly(&mut self, core: usize) -> ConnId {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
@@ -206,14 +206,14 @@ impl Node {
         frames.into_iter().map(show).collect()
     }
 
-    /// Of a topic that some core knows.
+    /// Id of a message, in a topic that some core knows.
     fn message_id(&self, topic: &str, partition: u16, log_id: u64) -> MessageId {
         let mut known = self.shards.iter().flat_map(Shard::topics);
         let topic = known.find(|t| &*t.name == topic).expect("a core knows it");
         MessageIds::of(topic.id).id(MessagePlace::new(PartitionId(partition), LogId(log_id)))
     }
 
-    /// As clients see it.
+    /// Id of a message in the form that clients see.
     fn id(&self, topic: &str, partition: u16, log_id: u64) -> String {
         String::from_utf8(self.message_id(topic, partition, log_id).hex().to_vec()).expect("hex")
     }

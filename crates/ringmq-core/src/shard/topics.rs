@@ -21,22 +21,22 @@ pub struct Topics {
     ids: Rng,
 }
 
-/// Of [`Topics::hints`]; a power of two.
+/// Number of [`Topics::hints`]; a power of two.
 const HINTS: usize = 1024;
 
 #[derive(Debug)]
 struct Known {
     topic: TopicRef,
-    /// It is not [`Entry::Leaving`].
+    /// True unless the topic is [`Entry::Leaving`].
     is_open: bool,
     next_partition: u16,
     /// The partitions of this core that were used.
     places: Vec<Option<PartitionIdx>>,
-    /// This node's share of each partition, in a cluster.
+    /// Share of this node in each partition; `Some` in a cluster.
     shares: Option<Box<[KnownShare]>>,
 }
 
-/// What a core knows of one partition of a cluster's topic.
+/// Facts that a core has about one partition of a cluster's topic.
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownShare {
     /// Version of the metadata that named the leader.
@@ -49,14 +49,14 @@ struct KnownShare {
 
 #[derive(Debug)]
 enum Entry {
-    /// Its place in `known`.
+    /// The topic exists; its place in `known`.
     Known(usize),
     Pending {
         topic: Option<TopicRef>,
         conns: Vec<ConnId>,
         asked_by: Vec<WaitingCore>,
     },
-    /// It may go, or goes; its place in `known`. Whoever wants it waits as for one that is created.
+    /// The topic may go, or goes; its place in `known`. A request for it waits as for a topic that is being created.
     Leaving {
         at: usize,
         waiters: Waiters,

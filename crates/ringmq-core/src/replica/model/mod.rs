@@ -85,8 +85,8 @@ fn what_is_acknowledged_survives_and_a_quiet_cluster_converges() {
     }
 }
 
-/// One node is enough to open, so the leader opens without those that have what it lost, and hears of it only then. Nobody removes them;
-/// restarted while nobody is in reach it waits, whatever the leader knew before.
+/// A single node is enough to open here, so the leader opens without the members that have what it lost, and learns that only later.
+/// Nobody removes them; restarted while nobody is in reach it waits, whatever the leader knew before.
 #[test]
 fn what_a_leader_lost_unseen_it_takes_from_who_has_it() {
     for seed in 0..40 {

@@ -256,7 +256,7 @@ fn a_member_that_is_removed_is_not_waited_for() {
     assert!(done(&rig));
 }
 
-/// What is left of the ISR may be nobody that leads next.
+/// The replicas left in the ISR may not include the next leader.
 #[test]
 fn below_min_isr_no_operation_is_taken_and_none_is_final() {
     let (mut rig, session) = leader();
@@ -339,7 +339,7 @@ fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
     assert_eq!(agreed(&mut rig), Some(later), "and is not waited for any more");
 }
 
-/// One that has all channels, but was not told yet from where a new one begins, does not count: it could lead.
+/// A replica that has all channels, but was not told yet from where a new one begins, does not count: it could lead.
 #[test]
 fn who_was_not_told_of_what_is_removed_joins_no_isr() {
     let (mut rig, session) = leader();
@@ -409,7 +409,7 @@ fn who_clamped_an_operation_joins_the_isr_when_it_has_the_channel() {
     assert!(proposes(&mut rig), "every channel is complete");
 }
 
-/// What an operation that failed has left behind at a follower must not lead.
+/// A failed operation may have left changes at a follower, which must not lead with them.
 #[test]
 fn who_may_have_a_failed_operation_joins_when_it_has_what_holds_again() {
     let (mut rig, _) = leader();

@@ -141,7 +141,7 @@ fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
     assert_eq!(append.batches.parts, vec![rig.node.log.batches[2].bytes.clone()]);
 }
 
-/// It missed that it was removed: for it the leader's session goes on.
+/// The replica missed that it was removed: for it the leader's session goes on.
 #[test]
 fn who_is_added_again_within_an_epoch_hears_a_session_that_it_does_not_know() {
     let mut rig = Rig::with_batches(1);
@@ -163,7 +163,7 @@ fn who_is_added_again_within_an_epoch_hears_a_session_that_it_does_not_know() {
     assert!(matches!(said.body, Body::Standing(_)) && said.head.session == again.head.session);
 }
 
-/// Its files went meanwhile, which this leader, who hears of both changes at once, cannot know.
+/// The replica's files went meanwhile; the leader learns of both changes at once and cannot know that.
 #[test]
 fn who_was_removed_and_added_again_is_asked_anew_before_it_joins() {
     let mut rig = Rig::with_batches(1);
@@ -424,7 +424,8 @@ fn who_has_what_the_leader_lost_is_not_removed_and_the_opening_begins_anew() {
     opens_again_only_with(&mut rig, 6, &full);
 }
 
-/// It was told what it lacks, and is restarted before it has it: with one node enough it would open alone, and remove the other.
+/// The leader was told what it lacks, and is restarted before it has it: with one node enough it would open alone, and remove the
+/// other.
 #[test]
 fn a_leader_that_was_told_what_it_lost_opens_with_nobody_else_after_a_restart_either() {
     let (mut rig, session) = settling_alone(1);
@@ -440,7 +441,7 @@ fn a_leader_that_was_told_what_it_lost_opens_with_nobody_else_after_a_restart_ei
     opens_again_only_with(&mut rig, 7, &full);
 }
 
-/// Its log is as long as what is committed, and has something else there: it does not choose itself again.
+/// The leader's log is as long as what is committed, and has something else there: it does not choose itself again.
 #[test]
 fn a_log_that_has_something_else_where_a_member_knows_it_committed_opens_no_epoch() {
     for epochs in [[1, 3, 3, 3], [3, 3, 3, 3]] {

@@ -118,7 +118,7 @@ fn it_opens_when_every_member_of_the_isr_has_confirmed_its_channels() {
     assert_eq!(rig.state(), State::Open);
 }
 
-/// It answers everything else, so nothing but the list tells that it cannot be waited for.
+/// The member answers everything else, so nothing but the list tells that it cannot be waited for.
 #[test]
 fn a_member_that_does_not_confirm_the_channels_is_to_be_removed() {
     let mut rig = asking(&[1, 1], &[1, 2, 3]);
@@ -358,7 +358,7 @@ fn the_only_one_in_sync_leads_with_what_a_crash_left_of_its_tail() {
     assert_eq!(rig.state(), State::Fetching);
 }
 
-/// What the store has no room for yet is its own all the same: it comes before anything that a later role takes.
+/// A batch that the store has no room for yet belongs to the log all the same: it comes before anything that a later role takes.
 #[test]
 fn what_waits_for_room_is_counted_whatever_its_role_becomes() {
     let mut rig = Rig::new();
@@ -459,8 +459,8 @@ fn a_hole_that_nobody_fills_is_where_the_log_goes_on() {
     assert_eq!((rig.state(), rig.end()), (State::Settling, hole));
 }
 
-/// It chose its own tail, which only it has; then that turns out rotten. It may have been acknowledged to nobody: the next epoch
-/// begins before it, and a member that may have it is waited for.
+/// The leader chose its own tail, which only it has; then that turns out rotten. It may have been acknowledged to nobody: the next
+/// epoch begins before it, and a member that may have it is waited for.
 #[test]
 fn a_tail_that_rots_while_it_is_settled_is_decided_by_the_next_epoch() {
     let limit = crate::replica::ReplicaOptions::default().write_limit;

@@ -83,7 +83,7 @@ fn a_far_off_retry_survives_its_leader_and_keeps_its_id_and_its_time() {
     assert_eq!(net.take(c), [format!("{id} 0")]);
 }
 
-/// What a leader had alone when it was cut off goes, when it follows the next one.
+/// A tail that a leader had alone when it was cut off is truncated when it follows the next leader.
 #[test]
 fn a_tail_that_was_never_committed_is_cut() {
     let mut net = Net::new();
@@ -143,7 +143,7 @@ fn a_leader_that_opens_again_keeps_its_clients() {
     assert_eq!((net.cursors(0)["ch"], net.state(0)), (2, State::Open));
 }
 
-/// Its log is as long as the others', which still hold theirs: it takes none of them, and its channels stay.
+/// The log is as long as the others', which still hold theirs: the leader takes none of them, and its channels stay.
 #[test]
 fn a_leader_whose_log_retention_emptied_opens_with_its_channels() {
     let mut net = Net::new();
@@ -164,8 +164,8 @@ fn a_leader_whose_log_retention_emptied_opens_with_its_channels() {
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["6"]), "its client is there still");
 }
 
-/// It catches up: what it is told of a channel lies beyond its own end, and it keeps that in memory. Whoever is in the ISR may be the
-/// only one left.
+/// A replica that catches up keeps channel updates that lie beyond its own end in memory. It must have them on disk when it joins: each
+/// member of the ISR may be the only one left.
 #[test]
 fn who_joins_the_isr_has_on_disk_what_was_answered_while_it_caught_up() {
     let mut net = Net::new();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::seam::message::{OwnedBodies, Ticket};
 
-/// For longer than any publish waits for a leader.
+/// Time that is longer than any publish waits for a leader.
 fn long(net: &Net) -> Duration {
     Duration::from_millis(net.settings.lease_ttl_ms + net.settings.pub_waiting_timeout_ms + 1000)
 }
@@ -104,7 +104,7 @@ fn what_a_leader_refuses_goes_to_it_again_in_order() {
     );
 }
 
-/// This node becomes the leader while publishes wait for one.
+/// The node becomes the leader while publishes wait for one.
 #[test]
 fn what_waits_for_a_leader_is_taken_where_the_client_is() {
     let mut net = Net::new();

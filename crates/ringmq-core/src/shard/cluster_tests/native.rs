@@ -41,7 +41,7 @@ impl Net {
         self.send(conn, &bytes);
     }
 
-    /// One message, the first is 1, in a batch of an idempotent producer.
+    /// Publishes one message, the first is 1, in a batch of an idempotent producer.
     pub(super) fn produce(&mut self, conn: ConnId, id: u64, sequence: u64) {
         self.produce_at_once(conn, &[(id, sequence)]);
     }
@@ -300,7 +300,7 @@ fn of_a_set_that_was_issued_nobody_says_that_it_was_not_done() {
     }
 }
 
-/// Where each partition lives, whoever is asked.
+/// Each node tells where each partition lives.
 #[test]
 fn a_native_client_is_told_where_partitions_live() {
     let mut net = Net::with(2, 4, Settings::default());

@@ -17,7 +17,7 @@ pub(super) type Outcome = Result<bool, SetOffsetError>;
 pub(super) enum End {
     /// Another node leads, which may have it.
     LeaderGoes,
-    /// It is given up, and taken back.
+    /// The operation is given up, and taken back.
     NotConfirmed,
     /// The write of its record fails.
     JournalFails,
@@ -214,7 +214,7 @@ fn a_deleted_channel_is_gone_on_all_replicas_and_nothing_of_it_comes_back() {
     assert_eq!(bodies(&got), ["4"]);
 }
 
-/// It knows the old one in a high generation; the new one is of the same leader.
+/// The follower knows the old channel in a high generation; the new one is of the same leader.
 #[test]
 fn a_follower_that_was_away_takes_the_new_channel_for_the_old_one() {
     let mut net = Net::new();

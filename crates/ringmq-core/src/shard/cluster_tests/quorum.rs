@@ -14,7 +14,7 @@ use crate::{
 const TOO_FEW: PublishError = PublishError::NotWritable(Unwritable::IsrTooSmall);
 const WHY: &str = "the partition accepts no write: too few replicas are in sync";
 
-/// Of a channel: name, generation, first message that is not confirmed, whether it is paused and ordered.
+/// State of a channel: name, generation, first message that is not confirmed, whether it is paused and ordered.
 type Shape = (String, u64, LogId, bool, bool);
 
 impl Net {
@@ -24,7 +24,7 @@ impl Net {
         self.change(0, |m| m.isr = (0..nodes).map(id_of_node).collect());
     }
 
-    /// What an operator hears of a change at node 0.
+    /// Makes an operator's change at node 0 and returns its answer.
     fn operate(&mut self, message: MeshMessage) -> Result<(), SetOffsetError> {
         self.nodes[0].http.clear();
         self.step(0, 0, Event::Mesh { from: CoreId::HTTP, message });
@@ -62,7 +62,7 @@ impl Net {
         assert_eq!(self.operate(order), Ok(()));
     }
 
-    /// Of every channel on every node.
+    /// States of every channel, by node.
     fn channels(&self) -> Vec<Vec<Shape>> {
         let of = |node: usize| {
             let channels = self.partition(node, 0).channels.iter().map(|(_, c)| {
@@ -173,7 +173,7 @@ fn a_native_client_is_refused_and_may_ask_again_later() {
     assert!(told.iter().any(|s| s.starts_with("14 Done { num: 1 }")), "{told:?}");
 }
 
-/// It was begun when enough were in sync: whoever is left is not enough to call it final.
+/// The change was begun when enough replicas were in sync; those that are left are too few to make it final.
 #[test]
 fn what_was_under_way_is_not_final_before_enough_are_in_sync_again() {
     let mut net = Net::new();

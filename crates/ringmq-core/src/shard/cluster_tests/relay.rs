@@ -75,7 +75,7 @@ fn a_consumer_stays_where_it_is_while_leaders_change() {
     assert!(net.closed.is_empty());
 }
 
-/// What was in flight at a node that cannot be reached goes to others at once.
+/// Messages in flight at a node that cannot be reached go to other clients at once.
 #[test]
 fn a_lost_link_returns_what_was_in_flight_and_the_consumer_joins_again() {
     let mut net = Net::new();
@@ -118,7 +118,7 @@ fn a_sub_waits_for_a_leader_and_is_refused_in_time() {
     assert_eq!(net.closed, [c, d]);
 }
 
-/// One message at a time, none before the FIN of the one before is on all in-sync replicas, over leaders.
+/// A client has one message at a time, and gets none before the FIN of the one before is on all in-sync replicas, over leaders.
 #[test]
 fn an_ordered_channel_keeps_its_order_at_any_node() {
     let mut net = Net::new();
@@ -223,7 +223,7 @@ fn a_relayed_client_counts_among_the_consumers_of_its_channel() {
     assert_eq!(told(&mut net, 2), ["OK"]);
 }
 
-/// What a client does not take stays with the leader, and what a link does not take does.
+/// The leader keeps messages that a client does not take, and messages that a link does not take.
 #[test]
 fn a_slow_link_holds_messages_back() {
     let mut net = Net::new();

@@ -22,7 +22,7 @@ fn topics_come_from_the_metadata_alone() {
     assert_eq!(net.state(0), State::Idle);
 }
 
-/// What the disk has and no fact names is kept and not served, until a fact does.
+/// A partition on the disk that no fact names is kept and not served, until a fact names it.
 #[test]
 fn a_partition_without_metadata_is_kept_and_not_served() {
     let mut net = Net::new();

@@ -42,7 +42,7 @@ pub struct Book {
     subscribed: BTreeSet<usize>,
     early: BTreeMap<usize, BTreeSet<usize>>,
     messages: Vec<Message>,
-    /// By topic and name, channels whose SUB was answered: what was delivered there.
+    /// Deliveries in channels whose SUB was answered, by topic and channel name.
     channels: BTreeMap<(usize, String), BTreeSet<usize>>,
     /// A message's id never names another.
     ids: BTreeMap<(usize, [u8; 16]), usize>,

@@ -11,7 +11,7 @@ mod world;
 use client::{Book, Client, Role};
 use world::World;
 
-/// What a seed may do beside the ordinary.
+/// Faults that a seed may add to the ordinary run.
 #[derive(Clone, Copy, Default)]
 struct Faults {
     full_disk: bool,

@@ -23,9 +23,9 @@ pub struct Socket {
     core: Option<usize>,
     /// Bytes that the client wrote and the node has not read.
     pub inbox: Vec<u8>,
-    /// Where the next of it goes, if the node said so.
+    /// Destination of the next bytes, if the node lent one.
     lent: Option<Lent>,
-    /// What the node sent and the client has not taken.
+    /// Bytes that the node sent and the client has not taken.
     wire: VecDeque<Bytes>,
     paused: bool,
     /// The node closes it once all is sent.
@@ -474,7 +474,7 @@ impl World {
         assert!(left.is_empty(), "files are left: {left:?}");
     }
 
-    /// At rest every command has its answer: whoever waits for room or another core was woken, not timed out.
+    /// Checks at rest that every command has its answer: a command that waits for room or another core was woken, not timed out.
     fn check_answered(&self) {
         for (conn, s) in &self.sockets {
             assert!(s.client.is_satisfied(), "connection {conn} waits: {:?}", s.client);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// A single channel gets eight ninths of the memory.
 const SHARE: usize = 8;
-/// Between two lines of the log about one channel.
+/// Shortest time between two log lines about one channel.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -106,7 +106,7 @@ fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Kind,
 }
 
 impl Engine {
-    /// What an operator does to a channel, here or where the partition is led.
+    /// Carries out an operator's change of a channel, here or where the partition is led.
     pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
         match self.ask_leader(now, from, message) {
             Some(MeshMessage::SetOffset { ticket, set }) => self.set_offset(now, *set, Setter::Core(from, ticket)),
@@ -210,7 +210,7 @@ impl Engine {
         self.change_channel(now, ChangeChannel { topic, partition, channel, change }, core, ticket);
     }
 
-    /// What became of a change, for another node. Gives back what is no answer.
+    /// Tells another node the outcome of a change. Returns a message that is no such answer.
     pub(super) fn tell_changed(&mut self, message: MeshMessage) -> Option<MeshMessage> {
         let done = ChangeDone::default();
         let (ticket, result) = match message {

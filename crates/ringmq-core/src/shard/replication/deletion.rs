@@ -18,7 +18,7 @@ use crate::seam::cluster::Ask;
 use crate::seam::event::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// At their home core: topics whose names another topic has on the disk, and topics that go once their own record is durable.
+/// Topics whose names another topic has on the disk, and topics that go once their own record is durable; kept at their home core.
 #[derive(Debug, Default)]
 pub struct Deletions {
     /// Topics of the cluster of which this node has replicas, by the name that is not free yet.
@@ -118,7 +118,7 @@ impl Engine {
         }
     }
 
-    /// At the home core: nothing of the topic is left on the disk. Another one of its name may come.
+    /// Frees a name at the home core: nothing of the topic is left on the disk, and another topic may take its name.
     pub(in crate::shard) fn name_is_free(&mut self, now: Now, topic: &TopicRef) {
         let Some(cluster) = &mut self.cluster else { return };
         cluster.unrecord(topic);

@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// To a replica of another node. Lost when there is no connection to it: the machines ask again.
+    /// Sends to a replica of another node. The message is lost when there is no connection to that node: the machines ask again.
     pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
         if let Some(links) = self.links_mut() {
             links.send_on(to, lane, route, message);
@@ -178,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// What is not committed will not be, by this epoch: its publishers are told.
+    /// Fails the publishes that are not committed: this epoch will not commit them.
     fn close_publishes(&mut self, now: Now, idx: PartitionIdx, error: ReplicaError) {
         let p = self.partitions.get_mut(idx);
         if let Some(seat) = p.seat_mut() {

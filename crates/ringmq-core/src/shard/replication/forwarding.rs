@@ -20,7 +20,7 @@ use crate::shard::publish::is_too_big;
 use crate::shard::timers::Timer;
 use std::time::Duration;
 
-/// Who hears at another node what became of a publish.
+/// Address of the party at another node that waits for a publish's outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Origin {
     node: NodeId,
@@ -103,7 +103,7 @@ impl Engine {
         self.go_on_forwarding(now, route);
     }
 
-    /// How long a publish waits for a leader, and then for its answer, and a subscription for a leader.
+    /// Time that a publish waits for a leader, and then for its answer, and that a subscription waits for a leader.
     pub(in crate::shard) fn leader_limit(&self) -> Duration {
         Duration::from_millis(self.settings.lease_ttl_ms.saturating_add(self.settings.pub_waiting_timeout_ms))
     }
@@ -143,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// This node leads the partition, as far as the metadata says.
+    /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
     fn append_forwarded(&mut self, now: Now, route: Route) {
         let idx = self.member_at(route);
         while let Some(pending) = self.cluster_mut().lines.take_first(route) {
@@ -163,7 +163,8 @@ impl Engine {
         self.after_forwarding(route);
     }
 
-    /// What waits already goes first. Another node's publish is refused where those that wait have their bound, and comes again.
+    /// Appends a publish, or parks it behind those that wait already. Another node's publish is refused when the waiting ones have
+    /// reached their bound, and comes again.
     fn append_or_park(
         &mut self,
         now: Now,

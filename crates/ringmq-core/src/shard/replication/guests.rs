@@ -26,7 +26,7 @@ pub struct Guests {
     /// The last number that was given.
     last: u64,
     guests: IdMap<ConnId, Guest>,
-    /// By what its node calls it.
+    /// Connection numbers of the guests, by their node and their session there.
     numbers: IdMap<(NodeId, Session), ConnId>,
     /// Guests that wait for room in their link.
     waiting: BTreeSet<ConnId>,
@@ -67,7 +67,7 @@ impl Cluster {
 }
 
 impl Engine {
-    /// What the core of a client at another node says to the partition.
+    /// Handles a message from the core of a client at another node to the partition.
     pub(super) fn on_relay(&mut self, now: Now, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
         let known = self.cluster_mut().guests.find(from, session);
         if let Relayed::Subscribe(subscriber) = relayed {

@@ -25,7 +25,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// With what its publisher hears if it stays so for too long.
+    /// Waits to be sent; carries the error for its publisher if it waits for too long.
     Held(PublishError),
     Sent(Ticks),
 }
@@ -44,7 +44,7 @@ pub struct Pending {
 #[derive(Debug, Default)]
 struct Line {
     pending: VecDeque<Pending>,
-    /// Where the last attempt went.
+    /// Node that the last attempt went to.
     to: Option<NodeId>,
     attempt: Session,
     /// Publishes of the attempt that were not answered, and their memory. While the leader has refused none, they are the first ones.
@@ -55,11 +55,11 @@ struct Line {
     retry_at: Ticks,
 }
 
-/// What a line is to do next.
+/// Next step of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     Wait,
-    /// What is held goes in this attempt, as far as the window allows.
+    /// Send held publishes in this attempt, as far as the window allows.
     Send(Session),
 }
 
@@ -86,7 +86,7 @@ impl Pending {
         self.bodies.as_bytes().len() as u64 + size_of::<Pending>() as u64
     }
 
-    /// When it is given up.
+    /// Time at which the publish is given up.
     fn until(&self, limit: Duration) -> Ticks {
         match self.state {
             State::Held(_) => self.came + limit,
@@ -131,7 +131,7 @@ impl Lines {
         self.lines.entry(route).or_default().pending.push_back(pending);
     }
 
-    /// What the partition's line may do when this node leads it.
+    /// Step that the partition's line may take when `leader` leads the partition.
     pub fn next(&mut self, now: Ticks, route: Route, leader: NodeId) -> Next {
         let Some(line) = self.lines.get_mut(&route) else { return Next::Wait };
         let is_same = line.to == Some(leader);
@@ -194,7 +194,7 @@ impl Lines {
         true
     }
 
-    /// Its outcome is known. `None`: it was given up before.
+    /// Takes a publish whose outcome is known. `None`: it was given up before.
     pub fn finish(&mut self, route: Route, ticket: u64) -> Option<Publisher> {
         let line = self.lines.get_mut(&route)?;
         line.find(ticket)?;
@@ -213,12 +213,12 @@ impl Lines {
         });
     }
 
-    /// What was not stored will not be: the topic is gone, or the node stops.
+    /// Fails held publishes, which will not be stored: the topic is gone, or the node stops.
     pub fn refuse_held(&mut self, route: Route, error: PublishError, told: &mut Vec<(Publisher, PublishError)>) {
         self.give_up(route, told, |p| p.is_held().then_some(error));
     }
 
-    /// What has waited for too long.
+    /// Gives up publishes that have waited for too long.
     pub fn expire(&mut self, now: Ticks, limit: Duration, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
         let is_behind = self.lines.get(&route).is_some_and(|line| line.num_sent > 0 && !line.is_refused);
         self.give_up(route, told, |p| match p.state {
@@ -250,7 +250,7 @@ impl Lines {
         self.bytes -= freed;
     }
 
-    /// When a leader that refused is asked again. `None`: nothing waits for that.
+    /// Time at which a leader that refused is asked again. `None`: nothing waits for that.
     pub fn retry_at(&self, route: Route) -> Option<Ticks> {
         self.lines.get(&route).and_then(Line::retry_at)
     }
@@ -262,7 +262,7 @@ impl Lines {
         }
     }
 
-    /// When something is to be given up or tried again.
+    /// Time at which something is to be given up or tried again.
     pub fn deadline(&self, limit: Duration) -> Option<Ticks> {
         let of_line = |line: &Line| line.pending.iter().map(|p| p.until(limit)).chain(line.retry_at()).min();
         self.lines.values().filter_map(of_line).min()

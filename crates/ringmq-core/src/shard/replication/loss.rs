@@ -12,7 +12,7 @@ use crate::seam::{
 };
 use std::collections::VecDeque;
 
-/// What an operator let go of.
+/// Loss that an operator accepted.
 pub struct Accepted {
     pub what: String,
     /// The answer waits until this record is durable.
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// What /stats says of it.
+    /// Text of /stats about lost channels; `None`: none were lost, or the loss was accepted.
     pub(in crate::shard) fn channels_lost(&self, idx: PartitionIdx) -> Option<String> {
         let generation = Some(self.store.channels_lost(idx)).filter(|generation| *generation > 0)?;
         Some(format!("{CHANNELS_LOST}; until POST /replica/acceptloss with loss={}", channels_name(generation)))
@@ -138,7 +138,7 @@ impl Engine {
 const CHANNELS_LOST: &str =
     "damage may have taken channels: those that are new begin at the oldest message, and nothing is removed";
 
-/// How the name of a loss of channels begins.
+/// Prefix of the name of a loss of channels.
 const CHANNELS: &str = "channels-";
 
 fn channels_name(generation: u64) -> String {

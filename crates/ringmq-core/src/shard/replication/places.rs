@@ -27,7 +27,8 @@ impl Cluster {
         others.filter_map(|n| Some((n.id, n.native_address.as_ref()?)))
     }
 
-    /// Where clients find the partition. `None`: this node leads it, or nobody, or nobody knows where.
+    /// Address under which clients reach the partition at another node. `None`: this node leads it, nobody leads it, or the address is
+    /// not known.
     pub(in crate::shard) fn place_elsewhere(&self, topic: &TopicRef, partition: PartitionId) -> Option<PartitionPlace> {
         let route = Route { topic_id: topic.id, partition };
         let leader = self.leaders.get(&route)?.1?;

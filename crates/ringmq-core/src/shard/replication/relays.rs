@@ -202,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// What the leader says.
+    /// Handles a message of a leader to one of this core's subscriptions.
     pub(super) fn on_relayed(&mut self, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
         let own = self.core;
         let Cluster { relays, remote, .. } = self.cluster_mut();

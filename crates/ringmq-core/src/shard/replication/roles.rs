@@ -26,7 +26,7 @@ impl Seat {
     }
 }
 
-/// What an operator calls a state.
+/// Name of a state for operators.
 pub(super) fn role_of(state: State) -> &'static str {
     match state {
         State::Idle => "none",
@@ -41,7 +41,7 @@ pub(super) fn role_of(state: State) -> &'static str {
 }
 
 impl Engine {
-    /// What changed is told: to the other cores what clients can do with the partition, to the operator the rest.
+    /// Tells a changed state: to the other cores the share that clients can use, to the operator the rest.
     pub(super) fn note_role(&mut self, now: Now, idx: PartitionIdx) {
         let p = self.partitions.get_mut(idx);
         let (topic, partition) = (p.topic.clone(), p.dir.partition);
@@ -120,7 +120,7 @@ impl Engine {
 
     // ---- on every core
 
-    /// What a partition's core says of it. A subscription takes in what this node leads now.
+    /// Takes in a share that a partition's core told. A subscription adds the partitions that this node leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
         let serves_now = self.topics.set_share(topic, partition, share);
         self.look_at_wanted(topic);

@@ -8,13 +8,13 @@ use crate::metrics::stats::{FollowerStats, LinkStats, ReplicationStats};
 use crate::shard::partitions::Partition;
 
 impl Cluster {
-    /// This core's links with the other nodes.
+    /// State of this core's links with the other nodes.
     pub(in crate::shard) fn link_stats(&self) -> Vec<LinkStats> {
         let link = |(node, connected, queued)| LinkStats { node: self.name_of(node), connected, queued_bytes: queued as u64 };
         self.links.status().map(link).collect()
     }
 
-    /// What passes between this core and leaders elsewhere; `parked_bytes`: memory of other nodes' publishes that wait for space.
+    /// Traffic between this core and leaders elsewhere; `parked_bytes`: memory of other nodes' publishes that wait for space.
     pub(in crate::shard) fn remote_stats(&self, parked_bytes: u64) -> RemoteStats {
         RemoteStats {
             counts: self.remote,

@@ -11,7 +11,7 @@ use crate::shard::topics::Waiters;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What this core has asked for.
+/// Topics that this core has asked the cluster for.
 #[derive(Debug, Default)]
 pub struct WantedTopics {
     creates_topics: bool,
@@ -67,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Its leaders have changed.
+    /// Looks at a wanted topic again after its leaders changed.
     pub(super) fn look_at_wanted(&mut self, topic: &TopicRef) {
         let wanted = &self.cluster_mut().wanted.topics;
         if !wanted.is_empty()
@@ -95,7 +95,7 @@ impl Engine {
         self.timers.at_most(Timer::Wanted, next);
     }
 
-    /// They hear what is so.
+    /// Answers the waiting requests with the topic's present state.
     fn end_wanted(&mut self, name: &TopicName) {
         let Some(Wanted { waiters, .. }) = self.cluster_mut().wanted.topics.remove(name) else { return };
         match (waiters, self.topics.known(name).cloned()) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::seam::message::CatalogChange;
 
-/// What was told since the last call, in the order of each core.
+/// Changes that were told since the last call, in the order of each core.
 fn told(n: &mut Node) -> Vec<String> {
     let shown = n.catalog.drain(..).map(|change| match change {
         CatalogChange::Topic { topic, is_new } => format!("+{} {is_new}", topic.name),

@@ -132,7 +132,7 @@ fn a_publish_deferred_for_a_month_keeps_no_segment_of_the_traffic_behind_it() {
     }
 }
 
-/// What stands behind the mark of a pause goes when the topic is emptied; the channel had the message before.
+/// Emptying a topic removes messages behind the mark of a pause; the channel had the message before.
 #[test]
 fn a_far_off_retry_is_copied_when_the_topics_pause_ends() {
     let mut n = Node::new(1, 1);

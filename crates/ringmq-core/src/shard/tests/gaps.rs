@@ -37,7 +37,7 @@ fn consume(n: &mut Node, conn: ConnId, is_put_off: impl Fn(usize) -> bool) -> (u
     }
 }
 
-/// What was put off is due, and a new consumer is there: those before it are silent for too long.
+/// Makes the deferred messages due, and connects a new consumer: those before it are silent for too long.
 fn due(n: &mut Node) -> ConnId {
     n.pass_time(Duration::from_millis(DELAY_MS + 64));
     let c = n.connect(0);

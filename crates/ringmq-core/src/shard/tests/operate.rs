@@ -263,7 +263,7 @@ fn a_creation_waits_while_its_channel_is_deleted() {
     assert_eq!((answers.collect::<Vec<_>>(), n.channels(1)), (vec![true, true], vec!["ch".to_owned()]));
 }
 
-/// It is settled first: the channel asserts that nothing of it is open when it goes.
+/// The FIN is settled first: the channel asserts that nothing of it is open when it goes.
 #[test]
 fn a_deletion_waits_for_a_fin() {
     let (mut n, c) = with_a_fin_under_way();

@@ -239,7 +239,7 @@ fn an_offset_is_set_to_a_messages_border_and_what_was_out_is_void() {
     }
 }
 
-/// What an operator finishes is finished, whether it was delivered or not, and the rest comes.
+/// A stretch that an operator finishes is finished, whether it was delivered or not, and the rest comes.
 #[test]
 fn a_stretch_is_finished_for_one_channel() {
     for cores in [1, 2] {
@@ -278,7 +278,7 @@ fn an_offset_that_a_client_was_told_is_where_its_message_stands() {
     }
 }
 
-/// While a FIN of the ordered channel is on its way to the disk, the offset waits for it.
+/// A change of the offset waits while a FIN of the ordered channel is on its way to the disk.
 #[test]
 fn an_offset_waits_for_the_fin_before_it() {
     let mut n = Node::new(1, 1);

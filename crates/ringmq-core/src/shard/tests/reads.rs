@@ -27,10 +27,10 @@ fn body(n: usize) -> String {
     body
 }
 
-/// In which order reads end.
+/// Order in which reads complete.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Order {
-    /// One per turn, the oldest first.
+    /// Completes one read per turn, the oldest first.
     OneByOne,
     /// All that are under way, in one turn.
     AllAtOnce,
@@ -77,7 +77,7 @@ impl Reads {
         self.node.step(core, Event::Bytes { conn, bytes });
     }
 
-    /// One turn of every core, then some of what is under way comes in.
+    /// Runs one turn of every core, then completes some of what is under way.
     fn round(&mut self) {
         let n = &mut self.node;
         for core in 0..n.shards.len() {

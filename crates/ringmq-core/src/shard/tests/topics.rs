@@ -171,7 +171,7 @@ fn changes_of_channels_and_a_deletion_are_all_answered() {
     }
 }
 
-/// What waits for the first channel goes, durably; where there is a channel nothing changes.
+/// Messages that wait for the first channel go, durably; a topic with a channel does not change.
 #[test]
 fn a_topic_without_channels_is_emptied_and_the_answer_follows_the_record() {
     for cores in [1, 2] {
