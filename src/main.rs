@@ -80,26 +80,31 @@ fn version(name: &str) -> String {
     }
 }
 
-fn is_named(name: &str) -> bool {
-    std::env::args().next().is_some_and(|path| path.rsplit('/').next() == Some(name))
+/// Name that the program was called by, where it is one that stands for a daemon of NSQ.
+fn program() -> &'static str {
+    let path = std::env::args().next().unwrap_or_default();
+    let name = path.rsplit('/').next().unwrap_or_default();
+    ["nsqd", "nsqlookupd"].into_iter().find(|known| *known == name).unwrap_or("ringmq")
 }
 
 fn is_named_nsqd() -> bool {
-    is_named("nsqd")
+    program() == "nsqd"
+}
+
+/// The call of a daemon, without its flags.
+fn call_of(daemon: &str) -> String {
+    match program() {
+        "ringmq" => format!("ringmq {daemon}"),
+        name => name.into(),
+    }
 }
 
 /// The short help of a daemon, by the name that it was called.
 fn short_help(daemon: &str) -> String {
+    let call = call_of(daemon);
     match daemon {
-        "serve" => {
-            let call = if is_named_nsqd() { "nsqd" } else { "ringmq serve" };
-            brief::text(call, "Run the node", config::flags::first_day())
-        }
-        _ => {
-            let call = if is_named("nsqlookupd") { "nsqlookupd" } else { "ringmq lookupd" };
-            let about = "Run nsqlookupd";
-            brief::text(call, about, ringmq_lookupd::options::brief())
-        }
+        "serve" => brief::text(&call, "Run the node", config::flags::first_day()),
+        _ => brief::text(&call, "Run nsqlookupd", ringmq_lookupd::options::brief()),
     }
 }
 
@@ -268,16 +273,22 @@ fn command() -> Command {
         .arg_required_else_help(true)
         .help_template("{about}. {usage-heading} {usage}\n\n{subcommands}{after-help}")
         .after_help("`ringmq COMMAND -h` shows a command's flags; `ringmq -V` the version.")
-        .subcommand(brief::with_help(config::flags::add_flags(serve).arg(config::flags::words())))
+        .subcommand(daemon(config::flags::add_flags(serve).arg(config::flags::words())))
         .subcommands(ringmq_tools::commands())
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
         .subcommand(config::flags::add_flags(cluster))
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
-        .subcommand(brief::with_help(ringmq_lookupd::options::command("lookupd")))
+        .subcommand(daemon(ringmq_lookupd::options::command("lookupd")))
         .subcommands(ringmq_tools::shell::commands())
         .subcommand(Command::new("version").about("Print the version"))
+}
+
+/// The command of a daemon, with a usage by the name that it was called.
+fn daemon(command: Command) -> Command {
+    let usage = format!("{} [FLAGS]", call_of(command.get_name()));
+    brief::with_help(command.override_usage(usage))
 }
 
 /// Columns that a help text has, 0 for no limit: a terminal's, but no more than are easy to read. In a pipe a sentence is a line.
@@ -301,7 +312,7 @@ fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLe
             then(settings, level)
         }
         Err(error) => {
-            error.lines().for_each(|line| eprintln!("ringmq: {line}"));
+            error.lines().for_each(|line| eprintln!("{}: {line}", program()));
             ExitCode::from(MISUSED)
         }
     }
@@ -411,7 +422,7 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
 }
 
 fn misused(what: &str) -> ExitCode {
-    eprintln!("ringmq: {what}");
+    eprintln!("{}: {what}", program());
     ExitCode::from(MISUSED)
 }
 

@@ -177,6 +177,12 @@ fn the_short_help_fits_a_screen() {
         let (lines, columns) = (short.lines().count(), short.lines().map(|line| line.chars().count()).max());
         assert!(lines <= 23 && columns <= Some(80), "{args:?}: {lines} lines, {columns:?} columns:\n{short}");
     }
+    for (program, name) in [(&nsqd, "nsqd"), (&nsqlookupd, "nsqlookupd")] {
+        let said = text(&Command::new(program).arg("-nope").output().expect("it runs"));
+        assert!(said.contains(&format!("Usage: {name} [FLAGS]")), "{said}");
+        let said = text(&Command::new(program).arg("-tcp-address=x").output().expect("it runs"));
+        assert!(said.starts_with(&format!("{name}: --tcp-address=x: ")), "{said}");
+    }
     let (short, long) = (help(&nsqd, &["-h"]), help(&nsqd, &["-help"]));
     assert!(short.contains("Usage: nsqd ") && short.contains("--data-path"), "{short}");
     assert!(!short.contains("--replica-window-bytes") && short.contains("--help"), "{short}");

@@ -233,7 +233,6 @@ pub fn run_node<M: Machine + 'static>(
     for core in &ended {
         tracing::info!(core = core.core(), turns = %core.turns, stalls = core.stalls, "core ended: its turns and how long they took");
     }
-    tracing::info!("stopped");
     failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))
 }
 

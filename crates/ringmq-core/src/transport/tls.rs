@@ -5,7 +5,8 @@
 
 use rustls::pki_types::ServerName;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, Error, ServerConfig, ServerConnection,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, Error, InvalidMessage, ServerConfig,
+    ServerConnection,
 };
 use std::collections::VecDeque;
 use std::io::{BufRead, Write};
@@ -102,7 +103,7 @@ impl TlsStream {
 
     /// Takes ciphertext, gives plaintext to `each`, in order. What there is to answer is in `take_output` after it.
     pub fn receive(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Option<End> {
-        let mut end = None;
+        let (mut end, mut is_plaintext) = (None, false);
         while !bytes.is_empty() && !self.ended {
             let was_handshake = self.tls.is_handshaking();
             let processed = match self.tls.read_tls(&mut bytes) {
@@ -125,11 +126,17 @@ impl TlsStream {
                     Some(End::Peer)
                 }
                 Ok(_) => None,
-                Err(e) => Some(End::Fault(fault(&e, was_handshake, self.side))), // its alert is among the output
+                Err(e) => {
+                    is_plaintext = self.side == Side::Upgraded && self.made == 0 && is_no_tls(&e);
+                    Some(End::Fault(fault(&e, was_handshake, self.side)))
+                }
             };
             self.ended = end.is_some();
         }
-        self.drain();
+        // Who speaks no TLS gets no alert, as in nsqd: it would stand before the error that says so.
+        if !is_plaintext {
+            self.drain();
+        }
         if !self.ended && !self.early.is_empty() && !self.tls.is_handshaking() {
             let early = std::mem::take(&mut self.early);
             if let Err(e) = self.put(&early) {
@@ -215,6 +222,11 @@ fn suite_name(suite: rustls::CipherSuite) -> String {
     suite.as_str().map_or_else(|| format!("{suite:?}"), |name| name.replacen("TLS13_", "TLS_", 1))
 }
 
+/// True if the bytes of a handshake's beginning are no record of TLS.
+fn is_no_tls(error: &Error) -> bool {
+    matches!(error, Error::InvalidMessage(InvalidMessage::InvalidContentType))
+}
+
 fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
     if matches!(side, Side::PeerThere | Side::PeerDialled)
         && let Some(fault) = peer_fault(error, is_handshake, side)
@@ -222,6 +234,9 @@ fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
         return fault;
     }
     match error {
+        error if is_handshake && side == Side::Upgraded && is_no_tls(error) => {
+            "tls: first record does not look like a TLS handshake".into() // Go's text
+        }
         Error::InvalidMessage(_) if is_handshake && side == Side::Upgraded => {
             format!("IDENTIFY asked for TLS, and what came is not ({error})")
         }
