@@ -88,6 +88,8 @@ const KEPT_ETCD: Kept = &[
             440_000_000_000_027,
         ],
     ),
+    // the faults end while a process is paused
+    (14, &[710_000_000_000_017]),
 ];
 const KEPT_FILE: Kept = &[
     (0, &[73, 134, 210, 284]),

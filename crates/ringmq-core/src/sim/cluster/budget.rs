@@ -15,7 +15,7 @@ impl World {
         if self.plan.coordination != Coordination::Etcd {
             return;
         }
-        let runs = |w: &World| (0..w.nodes.len()).all(|n| w.takes_clients(n) && w.nodes[n].wakes_at <= w.now);
+        let runs = |w: &World| (0..w.nodes.len()).all(|n| w.takes_clients(n) && w.nodes[n].paused_until <= w.now);
         let lacks = |w: &World| w.meta.all_keys().into_iter().find(|key| w.meta.leader(*key).is_none());
         let patience = self.now + PATIENCE;
         let mut end = self.now + super::meta::LEASE + ELECTION;

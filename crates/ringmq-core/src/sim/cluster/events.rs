@@ -146,6 +146,10 @@ pub enum Happening {
     Start {
         node: usize,
     },
+    /// A pause of the node's process may be over.
+    Wake {
+        node: usize,
+    },
     /// The operator's newest file arrives.
     Install {
         node: usize,

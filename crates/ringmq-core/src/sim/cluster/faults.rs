@@ -138,7 +138,7 @@ impl World {
         if self.nodes[n].running.is_some() {
             let longest = if self.rng.chance(0.5) { 300 * MS } else { 3 * super::meta::LEASE };
             self.nodes[n].paused_until = self.soon(longest);
-            self.nodes[n].wakes_at = self.nodes[n].wakes_at.max(self.nodes[n].paused_until);
+            self.queue.put(self.nodes[n].paused_until, Happening::Wake { node: n });
             self.outcome.pauses += 1;
         }
     }
@@ -292,6 +292,8 @@ impl World {
             if let Some(r) = &mut node.running {
                 r.effects_left = None;
             }
+            self.wake(n);
+            let node = &mut self.nodes[n];
             let is_away = std::mem::take(&mut node.is_store_away);
             if self.plan.coordination != Coordination::Etcd && (is_away || node.running.is_some()) {
                 let life = node.life;

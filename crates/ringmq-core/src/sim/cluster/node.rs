@@ -33,8 +33,8 @@ pub struct Node {
     pub running: Option<Running>,
     /// Time until which the process is paused.
     pub paused_until: u64,
-    /// End of the last pause as it was drawn: what came to the process during it comes then, also when the pause was cut short.
-    pub wakes_at: u64,
+    /// Events for the paused process, in the order in which the process gets them when the pause ends.
+    pub held: Vec<Happening>,
     /// Time until which the disk completes nothing.
     pub disk_stands_until: u64,
     /// Offsets of the node's clocks from the simulation's time: when it was switched on, and the error of its wall clock.
@@ -96,7 +96,7 @@ impl Node {
             life: 0,
             running: None,
             paused_until: 0,
-            wakes_at: 0,
+            held: vec![],
             disk_stands_until: 0,
             ticks_base,
             wall_skew: 0,
@@ -304,6 +304,7 @@ impl World {
             node.disk.crash()
         }
         (node.paused_until, node.disk_stands_until) = (0, 0);
+        node.held.clear();
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
         self.queue.put(at, Happening::Start { node: n });

@@ -180,7 +180,7 @@ impl World {
                 return;
             }
             if node.paused_until > self.now {
-                return self.queue.put(node.paused_until, happening);
+                return self.nodes[n].held.push(happening);
             }
         }
         match happening {
@@ -214,11 +214,21 @@ impl World {
             Happening::Fault(field) => self.fault(field),
             Happening::Mended(mend) => self.mended(mend),
             Happening::Start { node } => self.start(node),
+            Happening::Wake { node } => self.wake(node),
             Happening::Install { node, version } => self.install(node, version),
             Happening::AllDown => self.all_go_down(),
             Happening::Probes => self.probe_some(),
             Happening::Probe { node } if self.nodes[node].running.is_some() => self.probe(node),
             Happening::Probe { .. } => {}
+        }
+    }
+
+    /// Gives a process whose pause is over the events that came meanwhile.
+    pub fn wake(&mut self, n: usize) {
+        if self.nodes[n].paused_until <= self.now {
+            for happening in std::mem::take(&mut self.nodes[n].held) {
+                self.queue.put(self.now, happening);
+            }
         }
     }
 
