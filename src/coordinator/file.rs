@@ -1,4 +1,4 @@
-//! The cluster file: what an operator writes, read and checked. docs/cluster.md has its fields as a table, and
+//! The cluster file: what an operator writes, read and checked. docs/cluster-file.md has its fields as a table, and
 //! docs/cluster.example.toml is one that a test reads.
 //!
 //! Nothing in it is guessed: an unknown key, a name that no node has, a list that names somebody twice are errors, each

@@ -1,5 +1,5 @@
 //! Says who the nodes of a cluster are and who replicates and leads which partition. Either an operator writes that into a file
-//! (`--cluster-file`, docs/cluster.md): nothing is automatic, and what the replicas would have changed is said in the log. Or an etcd has
+//! (`--cluster-file`, docs/cluster-file.md): nothing is automatic, and the log has the changes that replicas propose. Or an etcd has
 //! it (`--etcd-endpoints`), and the nodes change it by themselves.
 //!
 //! | file | its concept |

@@ -298,7 +298,7 @@ fn judge(found: Option<KeyValue>, revision: u64, memory: Option<&Memory>) -> Res
         let known = memory.map_or([0; 16], |memory| memory.id);
         return Err(CoordinatorError::Etcd(format!(
             "etcd has no key `id` of this cluster, which this data path knows as {}: etcd was wiped, or is another one. Nothing is changed \
-             and nothing is deleted; docs/cluster.md says how to go on",
+             and nothing is deleted; docs/cluster-failures.md says how to go on",
             NodeId(known)
         )));
     };
@@ -314,7 +314,7 @@ fn judge(found: Option<KeyValue>, revision: u64, memory: Option<&Memory>) -> Res
     if revision < memory.revision {
         return Err(CoordinatorError::Etcd(format!(
             "etcd went back: its revision is {revision}, and {} was seen before. It was wiped, or restored from a backup. Nothing is \
-             changed and nothing is deleted; docs/cluster.md says how to go on",
+             changed and nothing is deleted; docs/cluster-failures.md says how to go on",
             memory.revision
         )));
     }

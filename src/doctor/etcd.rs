@@ -28,7 +28,8 @@ fn finding(health: &Health) -> Finding {
     };
     let found = format!("{endpoint}: version {version}");
     if !alarms.is_empty() {
-        let remedy = "etcd takes no write until it is compacted, defragmented and the alarm is disarmed (docs/cluster.md)";
+        let remedy =
+            "etcd takes no write until it is compacted, defragmented and the alarm is disarmed (docs/cluster-failures.md)";
         return Finding::warn(NAME, format!("{found}, alarm {}", alarms.join(", ")), remedy);
     }
     if health.is_fit() == Some(false) {

@@ -75,7 +75,11 @@ pub fn check(before: &View, view: &View, topic: Option<&str>, rounds: &Rounds) -
         for number in 0..wanted {
             let about = format!("{}/{number}", info.name);
             let Some(entry) = view.partition(info.id, number) else {
-                findings.push(Finding::bad(about, "the metadata has no such partition", "docs/cluster.md, repair by hand"));
+                findings.push(Finding::bad(
+                    about,
+                    "the metadata has no such partition",
+                    "docs/cluster-failures.md, repair by hand",
+                ));
                 continue;
             };
             partitions += 1;
@@ -99,7 +103,10 @@ fn metadata(view: &View, about: &str, record: &PartitionRecord) -> Vec<Finding> 
     let bad = |found: String, remedy: &str| Finding::bad(about, found, remedy);
     let mut findings = vec![];
     if !record.is_sane() {
-        findings.push(bad("its record names a node twice, or one that is no replica".into(), "docs/cluster.md, repair by hand"));
+        findings.push(bad(
+            "its record names a node twice, or one that is no replica".into(),
+            "docs/cluster-failures.md, repair by hand",
+        ));
     }
     if has_no_leader(view, record) {
         findings.push(bad("nobody leads it".into(), "`ringmq cluster status` says what it waits for"));
@@ -109,7 +116,7 @@ fn metadata(view: &View, about: &str, record: &PartitionRecord) -> Vec<Finding> 
         findings.push(bad(found, "start the nodes that are away"));
     }
     for node in record.replicas.iter().filter(|node| view.member(**node).is_none()) {
-        findings.push(bad(format!("replica {node} is on no node that is known"), "docs/cluster.md, repair by hand"));
+        findings.push(bad(format!("replica {node} is on no node that is known"), "docs/cluster-failures.md, repair by hand"));
     }
     findings
 }
@@ -124,7 +131,7 @@ fn strays(view: &View) -> Vec<Finding> {
     }
     let row = |(topic, count): (TopicId, usize)| {
         let found = format!("{count} partitions of a topic that the metadata does not have");
-        Finding::bad(format!("topic {topic}"), found, "docs/cluster.md, repair by hand")
+        Finding::bad(format!("topic {topic}"), found, "docs/cluster-failures.md, repair by hand")
     };
     of.into_iter().map(row).collect()
 }
@@ -155,7 +162,7 @@ fn compare(
             findings.push(Finding::bad(about, found, "it is repaired from another replica; check the disk"));
         }
         if let Some(alarm) = &replica.alarm {
-            findings.push(Finding::bad(about, format!("node {}: {alarm}", name(*node)), "docs/cluster.md, log lines"));
+            findings.push(Finding::bad(about, format!("node {}: {alarm}", name(*node)), "docs/cluster-failures.md, log lines"));
         }
     }
     let Some(leader) = record.leader.map(|l| l.node) else { return findings };
@@ -182,7 +189,7 @@ fn compare(
                 follower.committed,
                 last.committed
             );
-            findings.push(Finding::bad(about, found, "keep both running; docs/cluster.md, log lines"));
+            findings.push(Finding::bad(about, found, "keep both running; docs/cluster-failures.md, log lines"));
         }
     }
     findings

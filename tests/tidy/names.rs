@@ -143,7 +143,7 @@ fn unknown_lines(page: &str, sources: &str) -> Vec<String> {
 fn the_log_lines_that_documents_quote_are_there() {
     let sources: String = ["src", "crates"].into_iter().flat_map(rust_files).map(|(_, text)| joined(&text)).collect();
     let mut complaints = Vec::new();
-    for document in ["docs/operating.md", "docs/cluster.md"] {
+    for document in ["docs/operating.md", "docs/cluster-failures.md", "docs/cluster-file.md"] {
         let page = fs::read_to_string(root().join(document)).expect("it is there");
         assert!(page.contains("\n## Log lines\n"), "{document} has no log lines");
         let unknown = unknown_lines(&page, &sources);

@@ -250,7 +250,7 @@ settings! {
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],
-            "TOML file of the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). SIGHUP reloads it";
+            "TOML file of the nodes, the topics, and the replicas and leader of each partition (docs/cluster-file.md). SIGHUP reloads it";
         etcd_endpoints: Vec<String> = Vec::new(), Unit::List, 0, 0, "etcd-endpoints", ["none"],
             "URLs of the members of the cluster's etcd v3, such as http://10.0.0.1:2379 (docs/cluster.md); repeated or with commas. \
              Excludes --cluster-file";

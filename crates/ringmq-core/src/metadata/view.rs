@@ -26,12 +26,12 @@ pub enum ViewError {
     OtherCluster { known: [u8; 16], found: [u8; 16] },
     #[error(
         "the metadata store went back: its revision is {found}, and {seen} was seen before. It was wiped, or restored from a backup. \
-         Nothing is changed and nothing is deleted; docs/cluster.md says how to go on"
+         Nothing is changed and nothing is deleted; docs/cluster-failures.md says how to go on"
     )]
     WentBack { seen: u64, found: u64 },
     #[error(
         "the metadata store has no key `id`, and this node is of the cluster {known}: the store was wiped, or is another one. Nothing is \
-         changed and nothing is deleted; docs/cluster.md says how to go on",
+         changed and nothing is deleted; docs/cluster-failures.md says how to go on",
         known = hex(known)
     )]
     NoCluster { known: [u8; 16] },
