@@ -1,5 +1,6 @@
 //! The log, and what SIGHUP makes the binary read again for its sake: the config file, of which the log level alone counts at once.
 
+use crate::parts::Prefixed;
 use ringmq::config::{Asked, Settings};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::prelude::*;
@@ -29,11 +30,14 @@ impl ringmq::http::LogLevel for LogLevel {
 /// Starts the log on standard error, as nsqd does.
 pub fn start_log(settings: &Settings) -> LogLevel {
     let (level, handle) = reload::Layer::new(level_of(&settings.log_level));
-    let log = fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(level);
-    match settings.log_format.as_str() {
-        "json" => registry.with(log.json()).init(),
-        _ => registry.with(log.with_ansi(false)).init(),
+    match (settings.log_format.as_str(), settings.log_prefix.as_str()) {
+        ("json", _) => registry.with(fmt::layer().with_writer(std::io::stderr).json()).init(),
+        (_, "") => registry.with(fmt::layer().with_writer(std::io::stderr).with_ansi(false)).init(),
+        (_, prefix) => {
+            let prefix = prefix.to_owned();
+            registry.with(fmt::layer().with_writer(move || Prefixed::new(&prefix)).with_ansi(false)).init();
+        }
     }
     LogLevel(handle)
 }

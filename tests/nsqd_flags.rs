@@ -238,6 +238,8 @@ fn values_that_nsqd_takes_end_no_start() {
         assert!(said.lines().any(|line| line.contains("WARN") && line.contains(wanted)), "{wanted}:\n{said}");
     }
     assert!(said.contains("TCP: listening on 127.0.0.1:") && !said.contains("HTTP: listening on"), "{said}");
+    let said = started_as("nsqd", &["-log-prefix=[orders] "]);
+    assert!(said.lines().all(|line| line.starts_with("[orders] 20")), "{said}");
     let said = started_as("nsqd", &[]);
     assert!(said.contains("HTTP: listening on 127.0.0.1:") && !said.contains("HTTPS: "), "{said}");
 }

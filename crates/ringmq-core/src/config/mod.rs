@@ -114,6 +114,8 @@ settings! {
             "Lowest level of logged lines: debug, info, warn, error or fatal. SIGHUP reads the file's value again";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
             "Form of log lines: text or json";
+        log_prefix: String = String::new(), Unit::Text, 0, 0, "log-prefix", ["empty"],
+            "Text before each log line; not with --log-format=json";
     }
     "Protocol limits" {
         max_msg_size: u64 = MIB, Unit::Bytes, 1, 63 * MIB, "max-msg-size",
@@ -338,7 +340,6 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("node-id", "message ids come from the topic's random id and the partition's log"),
     ("id", "message ids come from the topic's random id and the partition's log"),
     ("worker-id", "message ids come from the topic's random id and the partition's log"),
-    ("log-prefix", "log lines are structured"),
     ("verbose", "use log-level"),
 ];
 
