@@ -1,6 +1,6 @@
 //! The binary: picks the subcommand, reads the settings, starts the log, and hands over.
 //!
-//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense; `inspect` has
+//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called with options that contradict each other; `inspect` has
 //! one more.
 
 mod brief;

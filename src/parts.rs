@@ -70,7 +70,7 @@ fn import_from_nsqd(settings: &Settings, stop: &StopHandle) -> Result<(), StartE
             Ok(())
         }
         Err(ImportError::Interrupted) => {
-            tracing::info!("the import of nsqd's backlog was interrupted; the next start goes on with it");
+            tracing::info!("the import of nsqd's backlog was interrupted; the next startup continues it");
             Ok(())
         }
         Err(error) => Err(failed(error)),

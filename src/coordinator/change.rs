@@ -47,7 +47,7 @@ pub enum Refusal {
     )]
     LeaderNotInSync { topic: TopicName, number: usize, node: String, isr: String },
     #[error(
-        "partition {number} of topic {topic}: {node} cannot join the isr yet, since {why}: first it catches up, and the \
+        "partition {number} of topic {topic}: {node} cannot join the isr yet, since {why}: it has to catch up first, and the \
          leader's log says when it has"
     )]
     JoinsTooSoon { topic: TopicName, number: usize, node: String, why: &'static str },
@@ -58,8 +58,8 @@ pub enum Refusal {
     )]
     NotOffered { topic: TopicName, number: usize, node: String, version: u64 },
     #[error(
-        "node {node} has another id, so its data path is another and empty; but partition {number} of topic {topic} has it \
-         in its isr, where only those are that hold everything. Take it out until it has caught up"
+        "node {node} has another id, so its data path is another one and empty, but partition {number} of topic {topic} has it \
+         in its isr. An isr may only name nodes that hold every acknowledged message: take {node} out of it until it has caught up"
     )]
     EmptyInSync { node: String, topic: TopicName, number: usize },
 }

@@ -80,7 +80,7 @@ pub enum CoordinatorError {
     )]
     NoId { path: PathBuf, data: PathBuf },
     #[error(
-        "node.meta of {data} is damaged, so nobody knows which node of the cluster this was. Move the data path away, begin \
+        "node.meta of {data} is damaged, so the id of this node in the cluster is not known. Move the data path away, begin \
          with an empty one (ringmq node-id), and put its id into the cluster file as another node, outside of every isr: it \
          then catches up",
         data = data.display()
@@ -105,7 +105,7 @@ pub enum CoordinatorError {
     #[error(
         "{data} belongs to a cluster ({first} is the file that was in force), and there is no --cluster-file: alone the node would \
          take messages that the cluster does not have. Start it with its cluster file. To make it a node of its own for good, \
-         remove {first} and {second}: it cannot go back then",
+         remove {first} and {second}: it cannot return to the cluster then",
         data = data.display(),
         first = copies[0].display(),
         second = copies[1].display()
@@ -127,7 +127,8 @@ pub enum CoordinatorError {
     )]
     BadMemory { paths: [PathBuf; 2], what: String },
     #[error(
-        "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Name the data path or the cluster that is meant",
+        "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Give the --data-path or the \
+         --cluster-name that is meant",
         data = data.display()
     )]
     OtherName { data: PathBuf, known: String, asked: String },

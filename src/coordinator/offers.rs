@@ -125,7 +125,7 @@ impl Book {
             let mut offers = self.offers();
             told.iter().for_each(|told| offers.add(told));
             if let Err(source) = self.write(&offers) {
-                tracing::error!("nobody may join an isr before the next version of the cluster file is in force: {source}");
+                tracing::error!("no node may join an isr before the next version of the cluster file is in force: {source}");
                 continue;
             }
             *self.durable.lock().unwrap_or_else(PoisonError::into_inner) = offers;

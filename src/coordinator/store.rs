@@ -286,7 +286,7 @@ fn contact(
             }
             if said.is_none_or(|at| at.elapsed() >= SAY_EVERY) {
                 said = Some(Instant::now());
-                tracing::warn!("the first start of a node waits for etcd: {failure}");
+                tracing::warn!("the first startup of a node waits for etcd: {failure}");
             }
             tokio::time::sleep(RETRY).await;
         }

@@ -63,7 +63,10 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
         }
     }
     if asked == 0 {
-        tracing::warn!(topic = %topic.name, "no nsqlookupd could be asked for the channels of a new topic: they come with their consumers");
+        tracing::warn!(
+            topic = %topic.name,
+            "no nsqlookupd could be asked for the channels of a new topic: each channel is created by its first consumer"
+        );
     }
     // An ephemeral channel without a consumer would go at once.
     let named = names.iter().filter_map(|name| ChannelName::new(name).ok());

@@ -68,7 +68,7 @@ impl Local {
                 result = result.and(registry.register(self.node, &name, Some(&channel)));
             }
             if let Err(error) = result {
-                tracing::warn!(%topic, %error, "a lookup does not find all of a topic");
+                tracing::warn!(%topic, %error, "a lookup found only a part of a topic");
             }
         });
         if let Some(channels) = channels {

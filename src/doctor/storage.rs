@@ -43,7 +43,7 @@ fn files_of_nsqd(data: &Path, settings: &Settings) -> Option<Finding> {
     };
     let (name, found) = ("files of nsqd", format!("{} holds files of nsqd ({found})", data.display()));
     if lists.iter().any(|list| list == "nsqd.dat") && settings.import_nsqd && !settings.is_clustered() {
-        return Some(Finding::ok(name, found + ": a start imports what it has not imported yet"));
+        return Some(Finding::ok(name, found + ": a startup imports what is not imported yet"));
     }
     Some(Finding::warn(
         name,

@@ -188,7 +188,7 @@ impl CoreLink {
                     self.asked.borrow_mut().push_back((from, ticket, query));
                     return self.has_asked.notify_one();
                 }
-                other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
+                other => return tracing::error!(core = from.0, ?other, "the HTTP thread received a message that is not for it"),
             };
             if let Some(asker) = waiting.questions.remove(&ticket) {
                 // The asker may have gone in this very turn.

@@ -110,7 +110,7 @@ impl View<'_, '_> {
             return Ok(());
         }
         let what = format!(
-            "start {start} may have lost channels: those that are new begin at the oldest message, and nothing is removed, until an \
+            "startup {start} may have lost channels: new channels begin at the oldest message, and no message is removed, until an \
              operator of the running node accepts that (POST /replica/acceptloss)"
         );
         self.damage(&FileId::Snapshot(dir.clone(), 0), 0, what)
@@ -138,7 +138,7 @@ impl View<'_, '_> {
             self.say(file, format!("one replica of several: epoch {promised} is promised, committed up to {committed}"))?;
         }
         if s.channels_lost > 0 {
-            self.say(file, format!("start {} may have lost channels", s.channels_lost))?;
+            self.say(file, format!("startup {} may have lost channels", s.channels_lost))?;
         }
         if let Some(vouched) = s.vouched {
             self.say(file, format!("damage begins at {}", place(vouched.at)))?;

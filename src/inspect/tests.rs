@@ -126,7 +126,7 @@ fn channels_that_may_be_lost_are_told_of_until_that_is_accepted() {
         disk = engine.disk;
         for place in ["the journal alone has it", "a snapshot has it"] {
             let (is_clean, text) = look(&mut disk, false);
-            let told = text.contains("may have lost channels: those that are new begin at the oldest message");
+            let told = text.contains("may have lost channels: new channels begin at the oldest message");
             assert!(told == is_told && is_clean != is_told, "{place}: {text}");
             recover(&mut disk, &options).expect("it goes on");
         }

@@ -134,7 +134,7 @@ impl Session {
     pub fn end(&mut self, registry: &mut Registry) {
         self.awaits = Awaits::Nothing;
         if let Some(peer) = self.peer.take() {
-            tracing::info!(node = self.remote_address, "a node is gone, with what it had registered");
+            tracing::info!(node = self.remote_address, "a node is gone: its registrations are removed");
             registry.disconnect(peer);
         }
     }

@@ -45,7 +45,7 @@ pub async fn serve(
         }
     };
     let refuse = |_, remote| {
-        tracing::warn!(%remote, connections_max, "a node is turned away: there are too many connections (--max-connections)");
+        tracing::warn!(%remote, connections_max, "a node is refused: there are too many connections (--max-connections)");
     };
     each_connection(listener, connections_max, stopping.clone(), converse, refuse).await;
 }

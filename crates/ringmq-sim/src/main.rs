@@ -70,7 +70,7 @@ fn command() -> Command {
         )
         .arg(Arg::new("keep-going").long("keep-going").action(ArgAction::SetTrue).help("Do not make failing seeds smaller"))
         .arg(Arg::new("worker").long("worker").action(ArgAction::SetTrue).hide(true))
-        .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called in a way that makes no sense.")
+        .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called with options that contradict each other.")
 }
 
 /// Options of the command line that change what a seed is.

@@ -84,11 +84,11 @@ pub struct TopicChange {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(
-        "topic {0} is there with other partitions, replicas or properties than asked for: POST /topic/partition/expand adds partitions, \
+        "topic {0} exists with other partitions, replicas or properties than asked for: POST /topic/partition/expand adds partitions, \
          /topic/meta/update changes the others"
     )]
     TopicDiffers(TopicName),
-    #[error("topic {topic} has {partitions} partitions: they become more, never fewer")]
+    #[error("topic {topic} has {partitions} partitions: their number can only grow")]
     Shrinks { topic: TopicName, partitions: u16 },
     #[error("there is no topic {0}")]
     NoTopic(TopicName),
@@ -103,8 +103,8 @@ pub enum AdminError {
     #[error("node {0} is alive: drain it, then stop it")]
     NodeAlive(NodeId),
     #[error(
-        "node {node} holds {replicas} replicas (ringmq cluster partitions): drain it first. What no other node can take stays: add a node, \
-         or lower the replicas of the topics"
+        "node {node} holds {replicas} replicas (ringmq cluster partitions): drain it first. Replicas that no other node can take \
+         stay on it: add a node, or lower the replicas of the topics"
     )]
     NodeInUse { node: NodeId, replicas: usize },
     #[error("partition {partition} of topic {topic} has no replica at {from}, or has one at {to} already")]

@@ -172,7 +172,8 @@ pub enum Note {
     #[error("this node is no longer the controller")]
     LeftOffice,
     #[error(
-        "node {name} refuses connections: its process is taken for ended, and others lead at once; deliveries wait for its lease"
+        "node {name} refuses connections: its process counts as ended, and other nodes lead at once; their deliveries \
+         wait for its lease to end"
     )]
     Down { name: String },
     #[error("node {name} takes connections again")]

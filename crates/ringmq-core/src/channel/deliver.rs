@@ -300,7 +300,8 @@ impl Channel {
             };
             turn.spend_step();
             if !self.pass_lost(to) {
-                tracing::error!(channel = %self.name(), next = ?self.reading.next(), ?to, "the log answers with what lies behind");
+                let next = self.reading.next();
+                tracing::error!(channel = %self.name(), ?next, ?to, "the log skips to a place before the read position");
                 return Stop::NoMessage;
             }
         }

@@ -51,8 +51,8 @@ impl Store {
             let (topic, partition) = (&part.dir.topic, part.dir.partition);
             tracing::warn!(
                 %topic, %partition,
-                "damage may have taken channels: until that is accepted (POST /replica/acceptloss) new ones begin at the oldest \
-                 message, and nothing is removed"
+                "damage may have taken channels: until the loss is accepted (POST /replica/acceptloss) new channels begin at the oldest \
+                 message, and no message is removed"
             );
         }
     }

@@ -111,7 +111,7 @@ pub enum RecoverError {
     )]
     Unknown { file: FileId, at: u64 },
     #[error(
-        "{missing}. The node has written to it since its last start, and what was acknowledged last may stand nowhere else: \
+        "{missing}. The node has written to it since its last startup, and what was acknowledged last may exist nowhere else: \
          messages, finished messages and channels of {held}, and topics that were just created or deleted. Nothing was \
          changed. Put the file back and start again. If it is gone for good, start once with \
          --accept-lost-journal={generation}: these partitions then go on without what was lost, are reported as damaged, \

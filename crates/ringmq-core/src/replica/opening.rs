@@ -166,7 +166,8 @@ impl Leader {
             }
             return self.settle(base, cx, Trigger::HeardSelf);
         };
-        tracing::info!(%source, epoch = last_epoch.number(), end = end.offset, own = own.durable.offset, "another replica has more");
+        let (epoch, own) = (last_epoch.number(), own.durable.offset);
+        tracing::info!(%source, epoch, end = end.offset, own, "another replica has a longer log");
         let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
     }

@@ -60,7 +60,7 @@ pub enum PublishError {
     NotWritable(Unwritable),
     #[error(transparent)]
     OverLimit(#[from] OverLimit),
-    #[error("the channel is not registered, and the topic takes no other: POST /channel/create makes it")]
+    #[error("the channel is not registered, and the topic takes only registered channels: POST /channel/create registers it")]
     NotRegistered,
 }
 

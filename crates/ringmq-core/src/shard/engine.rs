@@ -227,7 +227,7 @@ impl Engine {
                 tracing::error!(
                     core = self.core.0,
                     reason,
-                    "this core takes no publish until a restart; consumers go on (not of ordered channels), FINs are not durable"
+                    "this core takes no publish until a restart; consumers go on, except on ordered channels; FINs are not durable"
                 );
                 self.life.fail(reason);
                 for name in self.topics.creations_failed() {

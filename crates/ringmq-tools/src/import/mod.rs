@@ -45,10 +45,11 @@ pub enum ImportError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}: {source}; name another file with --state, or fix this one", path.display())]
     State { path: PathBuf, source: std::io::Error },
-    #[error("{} is of an import into {was}, not {is}: finish that one, or name another file with --state", path.display())]
+    #[error("{} belongs to an import into {was}, not {is}: finish that one, or name another file with --state", path.display())]
     OtherTarget { path: PathBuf, was: String, is: String },
     #[error(
-        "the nsqd has run since {} was begun: remove that file to import all that waits now (what the earlier run stored is stored again)",
+        "the nsqd has run since the import of {} began: remove that file to import everything that waits now \
+         (messages that the earlier run stored are stored again)",
         path.display()
     )]
     Changed { path: PathBuf },

@@ -72,7 +72,7 @@ impl Engine {
         if !self.close_deleted(now, topic) {
             tracing::warn!(
                 topic = %topic.name, id = %topic.id,
-                "the deleted topic stays on the disk until the next start: this core takes no write, or a file of the topic has failed"
+                "the deleted topic stays on the disk until the next startup: this core takes no write, or a file of the topic has failed"
             );
         }
     }

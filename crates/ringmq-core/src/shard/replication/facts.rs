@@ -271,7 +271,7 @@ impl Engine {
                 return;
             }
         }
-        tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node gets a topic of the cluster");
+        tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node has a new topic of the cluster");
         let record = self.store.log_topic_create(topic, now.unix_ns, self.outbox.io());
         self.cluster_mut().recording.push_back((record, topic.clone()));
     }

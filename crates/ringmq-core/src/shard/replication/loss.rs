@@ -135,8 +135,7 @@ impl Engine {
     }
 }
 
-const CHANNELS_LOST: &str =
-    "damage may have taken channels: those that are new begin at the oldest message, and nothing is removed";
+const CHANNELS_LOST: &str = "damage may have taken channels: new channels begin at the oldest message, and no message is removed";
 
 /// Prefix of the name of a loss of channels.
 const CHANNELS: &str = "channels-";

@@ -225,7 +225,7 @@ impl Engine {
                 self.tell_subscriber(sub, partition, Err(error));
             }
             Relayed::Returned(credit) if !relays.take_back(key, credit) => {
-                tracing::error!(peer = %from, %partition, credit, "a leader gives back what it was not lent: the client joins again");
+                tracing::error!(peer = %from, %partition, credit, "a leader returned more credit than it had: the client subscribes again");
                 self.relay_detach(sub, partition);
                 self.relay_lost(sub, partition);
             }
