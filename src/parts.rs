@@ -49,7 +49,7 @@ pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: im
     Ok(run(settings.clone(), stop, front(settings.clone(), log_level), examine, recover_shards, reread_with_checks)?)
 }
 
-/// Imports what an nsqd left in the data path, once. A stop meanwhile is no error: the next start goes on.
+/// Imports what an nsqd left in the data path, once. A stop meanwhile is no error: the next startup goes on.
 fn import_from_nsqd(settings: &Settings, stop: &StopHandle) -> Result<(), StartError> {
     let data_path = Path::new(&settings.data_path);
     let failed = |source| StartError::Import { data_path: settings.data_path.clone(), source };

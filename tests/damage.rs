@@ -280,7 +280,7 @@ fn class(path: &str, at: usize) -> &'static str {
     }
 }
 
-/// The blocks of the journal's ring that a start redoes.
+/// The blocks of the journal's ring that a startup redoes.
 fn live_ring(disk: &SimDisk) -> Range<usize> {
     let mut disk = disk.clone();
     let ring = replay::scan(&mut disk, 0, u64::MAX).expect("it can be read");
@@ -435,7 +435,7 @@ fn every_block(end: End) {
                 let damaged = if rot == Rot::Cut { at..bytes.len() } else { at..at + BLOCK };
                 let is_held = |r: &Range<usize>| r.start < damaged.end && damaged.start < r.end;
                 let held = places.iter().filter(|(.., r)| is_held(r)).map(|(t, n, _)| (*t, *n)).collect();
-                // What a start redoes no more is nobody's.
+                // What a startup redoes no more is nobody's.
                 let must_name = class != "journal write" || (ring.start < damaged.end && damaged.start < ring.end);
                 // What a journal held behind its new end is in no other place.
                 let must_tell = class == "journal write" && rot == Rot::Cut && must_name;
@@ -629,7 +629,7 @@ fn a_process_starts_with_one_block_damaged_and_names_the_file() {
         node.wait_ready().expect("it starts");
         let log = node.whole_log()[before..].to_owned();
         assert!(log.contains(file.to_str().expect("it is text")), "{} {rot:?} is not named:\n{log}", file.display());
-        // What is not finished comes again with the next start.
+        // What is not finished comes again with the next startup.
         let mut client = subscribe(&node, 100);
         let body = |client: &mut Client| String::from_utf8(client.message().expect("a message").body).expect("text");
         let got: BTreeSet<String> = (0..expected.len()).map(|_| body(&mut client)).collect();

@@ -72,7 +72,7 @@ fn a_node_registers_what_comes_and_unregisters_what_goes() {
         assert_eq!((&about["tcp_port"], &about["http_port"]), (&json!(port), &json!(node.http().port())));
         assert_eq!(about["version"], "1.3.0");
     }
-    // What is on disk is registered again by the next start.
+    // What is on disk is registered again by the next startup.
     node.stop();
     wait_found(&lookupds, "t", None, &["c"]);
     node.spawn();
@@ -288,7 +288,7 @@ fn a_node_answers_lookups_itself() {
     assert_eq!(get_json(own.at(0), "/topics"), json!({ "topics": ["t"] }));
     assert_eq!(get_json(own.at(0), "/nodes")["producers"][0]["http_port"], node.http().port());
     assert!(node.stop() < Duration::from_secs(20));
-    // What is on disk is found after the next start.
+    // What is on disk is found after the next startup.
     node.spawn();
     node.wait_ready().expect("it starts again");
     eventually("the topic is found again", || found(own.at(0), "t") == (vec![port], vec![]));

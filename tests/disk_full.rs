@@ -232,7 +232,7 @@ fn assert_says_what_it_keeps(node: &Node) {
     }
 }
 
-/// Whether /ping comes to say that the disk is full, within what a start takes to ask for space.
+/// Whether /ping comes to say that the disk is full, within what a startup takes to ask for space.
 fn says_full(node: &Node) -> bool {
     let began = Instant::now();
     loop {

@@ -377,7 +377,7 @@ fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
     let second = cluster.leader("orders", 0);
     consume(cluster.nodes[second].tcp(), "orders", "c", &publisher.acknowledged);
     assert!((0..3).all(|node| bytes_below(&folder(&cluster, node)) < 5_000_000), "nothing of the old topic is left");
-    // A start that finishes a deletion leaves empty folders of partitions: the data paths are not compared folder by folder.
+    // A startup that finishes a deletion leaves empty folders of partitions: the data paths are not compared folder by folder.
     for node in &mut cluster.nodes {
         node.stop();
     }

@@ -1,5 +1,5 @@
 //! A thousand topics with a channel each, published to in turn, cost kilobytes of disk each and no open files, also after
-//! a restart. What a start takes is bounded by its reads, since no test here measures time: by the number of partitions and
+//! a restart. What a startup takes is bounded by its reads, since no test here measures time: by the number of partitions and
 //! the journal, and not by what the logs hold. The bounds are generous; the figures, which
 //! `cargo test --release --test thousand_topics -- --nocapture` prints, are in docs/benchmarks.md.
 
@@ -21,10 +21,10 @@ const DISK_MAX: u64 = 128 * 1024;
 const FILES_IDLE_MAX: usize = 40;
 const FILES_BUSY_MAX: usize = 256 + 256 + FILES_IDLE_MAX;
 const RESIDENT_MAX: u64 = 192 << 20;
-/// A start reads the journal, and so much of each partition: its topic's folder, its snapshots, the ends of its files.
+/// A startup reads the journal, and so much of each partition: its topic's folder, its snapshots, the ends of its files.
 const START_READS_PER_TOPIC: u64 = 20;
 const START_BYTES_PER_TOPIC: u64 = 96 * 1024;
-/// What one topic's log holds at the last start, several times the journal.
+/// What one topic's log holds at the last startup, several times the journal.
 const LONG_LOG: u64 = 80 << 20;
 
 #[test]

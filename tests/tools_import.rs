@@ -257,7 +257,7 @@ fn a_binary_in_nsqds_place_serves_nsqds_backlog() {
         std::iter::repeat_with(filled).find(|(source, _)| is_whole(source.path())).expect("nsqd keeps its files");
     let (place, before) = (folder(), listing(data.path()));
     let nsqd = in_nsqds_place(place.path());
-    // Killed in the import's middle, then stopped there; the next start goes on.
+    // Killed in the import's middle, then stopped there; the next startup goes on.
     let (said, _) = served(&nsqd, data.path(), &[], "importing nsqd's backlog", libc::SIGKILL);
     assert!(!said.contains(" ready "), "{said}");
     let (said, is_done) = served(&nsqd, data.path(), &[], "importing nsqd's backlog", libc::SIGTERM);

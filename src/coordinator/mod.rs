@@ -10,14 +10,14 @@
 //! | copy | the file in force, kept in the data path twice, so that a restart knows it |
 //! | offers | who was told to be able to join an ISR, kept there |
 //! | twice | two files of the data path that say the same |
-//! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
+//! | mod | the node's coordinator: reads the file at startup and on SIGHUP, and hands it to the cores |
 //! | store | with an etcd: what is checked before the node starts |
 //! | memory | with an etcd: what the data path remembers of its cluster |
 //! | driver | with an etcd: the thread that carries what the agent asks for |
 //! | hub | between that thread and the cores |
 //! | cluster | either of the two, as the runtime sees it |
 //!
-//! With a file it has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when
+//! With a file it has no thread but the one that writes offers down. The first thread of the node reads the file (at startup, and when
 //! SIGHUP came); each core looks at each turn whether another version is in force, which is one atomic load.
 
 pub mod answers;

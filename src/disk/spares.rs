@@ -2,13 +2,13 @@
 //! again as space that the file system has just given out (docs/decisions/spares.md), and giving it back costs one that discards more.
 //!
 //! They lie in `spare/`, each with its first block zeroed, durably; behind it stands what stood there, which is nobody's: no header names
-//! it, and what a start finds behind the end of a log counts only if it continues that log ([`crate::log::recovery::scan`]).
+//! it, and what a startup finds behind the end of a log counts only if it continues that log ([`crate::log::recovery::scan`]).
 //! ```text
 //! topics/t/0/N.segment -> spare/7-T-0-N~ -> the old folder is synced -> first block zeroed, synced -> spare/7-T-0-N
 //!   -> topics/u/3/M.segment
 //! ```
 //! Their names tell what they were (number, topic id, partition, base): to its own partition one goes only where all that it holds
-//! lies before the new segment, and it is deleted with its partition. What a crash leaves with a `~` the next start removes. Where
+//! lies before the new segment, and it is deleted with its partition. What a crash leaves with a `~` the next startup removes. Where
 //! space is short they are given back.
 //! Nothing that is wrong here is worth more than a line in the log.
 

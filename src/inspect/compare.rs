@@ -154,7 +154,7 @@ fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOption
     expected
 }
 
-/// Whether anything was written of the topic's partitions: a removal that a start ended may leave empty folders of partitions.
+/// Whether anything was written of the topic's partitions: a removal that a startup ended may leave empty folders of partitions.
 fn is_any_written(storage: &mut dyn Storage, name: &TopicName) -> Result<bool, InspectError> {
     for partition in storage.partitions(name)? {
         if !topics::is_blank(storage, &dir(name, TopicId::default(), partition))? {

@@ -209,7 +209,7 @@ impl View<'_, '_> {
             }
             Err(bad) => self.damage(&commit, 0, format!("the file header is damaged: {bad}; startup rebuilds it"))?,
         }
-        // Behind the snapshot a start writes it again where a crash has torn it.
+        // Behind the snapshot a startup writes it again where a crash has torn it.
         let is_settled = newest.is_some_and(|s| base < s.end.offset);
         self.table(&segment, dir, base, &block, is_settled)?;
         self.table(&commit, dir, base, &commit_block, is_settled)?;

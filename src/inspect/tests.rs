@@ -352,7 +352,7 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
                 assert!(is_named, "{path} at {at}: {error}");
                 assert!(all(&disk) == before, "{path} at {at}: a start that refuses has changed something");
             }
-            // A start does not read what lies far back in a log; `log::tests::faults` has who comes to it.
+            // A startup does not read what lies far back in a log; `log::tests::faults` has who comes to it.
             Ok(recovered) => {
                 assert!(is_cold && !recovered.report.has_damage(), "{path} at {at}: {:?}", recovered.report);
                 let is_it = |(name, _): &&(String, Vec<u8>)| name == path;
@@ -388,7 +388,7 @@ fn compare(disks: &mut [SimDisk]) -> (bool, String) {
     (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
 }
 
-/// A start puts all into the partition's own files.
+/// A startup puts all into the partition's own files.
 fn stopped(mut disk: SimDisk, segment_bytes: u64) -> SimDisk {
     recover(&mut disk, &recover_options(segment_bytes)).expect("it recovers");
     disk

@@ -31,7 +31,7 @@ pub struct StallDetector {
     limit: Duration,
     logged: Option<Instant>,
     unlogged: u64,
-    /// Slow turns since the start.
+    /// Slow turns since startup.
     pub stalls: u64,
     pub longest: Duration,
     /// Time of all turns together.

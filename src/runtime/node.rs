@@ -94,7 +94,7 @@ pub struct Front {
 pub struct Recovering<'a> {
     pub storage: &'a mut BlockingStorage,
     pub settings: &'a Arc<Settings>,
-    /// Cores of this start.
+    /// Cores of this startup.
     pub cores: u16,
     /// Nanoseconds since 1970.
     pub now_unix_ns: i64,

@@ -32,7 +32,7 @@ pub enum Fault {
     EtcdAway,
     /// A fourth node is added, and one of the others is emptied.
     AddAndDrain,
-    /// SIGTERM and a start, one node after the other.
+    /// SIGTERM and a startup, one node after the other.
     RollingRestart,
 }
 

@@ -151,7 +151,7 @@ impl Node {
         node
     }
 
-    /// One more flag, from the next start on.
+    /// One more flag, from the next startup on.
     pub fn with_flag(&mut self, flag: String) {
         self.flags.push(flag);
     }

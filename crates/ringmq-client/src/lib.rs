@@ -19,7 +19,7 @@
 //! are lost are made again, topologies that changed are asked for again, and what is sent twice is stored once
 //! ([`ProducerBuilder::idempotent`]).
 //! Every buffer is bounded: a producer's by its window, a consumer's by its credit. Errors say by [`Error::retry`] whether the
-//! request may be sent again. This room never decides what a node stores; it shares the codec with the node, and nothing else.
+//! request may be sent again. This crate never decides what a node stores; it shares the codec with the node, and nothing else.
 
 #![warn(missing_docs)]
 

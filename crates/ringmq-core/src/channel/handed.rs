@@ -1,5 +1,5 @@
 //! Attempts over a clean stop. As the node stops, the channel notes which messages were delivered and not finished, with their
-//! attempts, and until when they were put off; the last snapshot has it. After the start the channel meets these messages in the log
+//! attempts, and until when they were put off; the last snapshot has it. After the startup the channel meets these messages in the log
 //! again. Each of them waits then as if it had been requeued, or as long as it was put off.
 
 use super::backlog::REQUEUED;

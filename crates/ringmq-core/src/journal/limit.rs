@@ -1,10 +1,10 @@
-//! How far the writes of a ring may go before a slot says so: what bounds the part of the ring that a start reads.
+//! How far the writes of a ring may go before a slot says so: what bounds the part of the ring that a startup reads.
 //!
 //! Each checkpoint slot carries a *limit*: no write of the generation ends beyond it. A write waits until **both** durable slots,
 //! and the one that is being written, let it go that far, so that a slot which is lost, or rots, hides no write: the other one
 //! still says how far to look for evidence (rule 4).
 //! A slot lets writes go a sixteenth of the ring beyond the head; the next slots are written while two of the longest writes still
-//! fit. At a stop both slots say that nothing follows, and a start reads nothing of the ring.
+//! fit. At a stop both slots say that nothing follows, and a startup reads nothing of the ring.
 
 use crate::base::{IO_BYTES_MAX, block_down};
 use crate::format::journal::RING_START;

@@ -8,10 +8,10 @@ use crate::format::{files::SegmentMeta, tail::Tail};
 pub struct Damage {
     /// Ranges that do not hold, ascending, disjoint.
     lost: Vec<(Position, Position)>,
-    /// Start of the first of them, with the known facts of the batch before it. A start may know this alone.
+    /// Start of the first of them, with the known facts of the batch before it. A startup may know this alone.
     vouched: Option<Box<Tail>>,
     doubt: Doubt,
-    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    /// The generation of the startup that may have lost channels, until somebody accepts that; zero: none.
     channels_lost: u64,
 }
 
@@ -116,7 +116,7 @@ impl Damage {
         self.channels_lost = generation;
     }
 
-    /// Somebody accepts that channels were lost. The generation of the start that lost them.
+    /// Somebody accepts that channels were lost. The generation of the startup that lost them.
     pub fn accept_channels_lost(&mut self) -> u64 {
         std::mem::take(&mut self.channels_lost)
     }

@@ -1,10 +1,10 @@
 //! Deletion of the files of segments that nobody needs any more, at a bounded rate. A file system that discards what it frees
-//! (ext4 mounted with `discard`) keeps the whole disk from reading and writing meanwhile, and those who read a backlog let go of
-//! as much as they read. Where the disk keeps the file of a segment for another one, nothing is freed and the next may go at once.
+//! (ext4 mounted with `discard`) keeps the whole disk from reading and writing meanwhile, and consumers of a backlog free as many
+//! bytes as they read. Where the disk keeps the file of a segment for another one, nothing is freed and the next may go at once.
 //!
 //! Files that wait are deleted within about a minute however many they are: the rate rises with them. They are deleted at once where
 //! the disk is full, where the log begins anew, and at a stop. Nothing of them is remembered: they lie below the durable start, so a
-//! start after a crash deletes them ([`super::retention`]).
+//! startup after a crash deletes them ([`super::retention`]).
 
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;

@@ -40,7 +40,7 @@ impl Store {
         last
     }
 
-    /// Channels may have been lost here, by the start with this generation, and nobody has accepted that yet; zero: none.
+    /// Channels may have been lost here, by the startup with this generation, and nobody has accepted that yet; zero: none.
     pub fn channels_lost(&self, p: PartitionIdx) -> u64 {
         self.part(p).damage.channels_lost()
     }
@@ -57,7 +57,7 @@ impl Store {
         }
     }
 
-    /// The leader says that channels may be lost; `generation` is that of this start.
+    /// The leader says that channels may be lost; `generation` is that of this startup.
     pub fn mark_channels_lost(&mut self, p: PartitionIdx, generation: u64) -> RecordTicket {
         self.part_mut(p).damage.mark_channels_lost(generation);
         self.tell_of_lost_channels(p);

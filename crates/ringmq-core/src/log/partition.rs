@@ -99,7 +99,7 @@ impl PartitionLog {
         Self::new(nothing, epoch, unix_ns)
     }
 
-    /// `epoch`: of this start, also that of a segment that has to be begun.
+    /// `epoch`: of this startup, also that of a segment that has to be begun.
     pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
         let (mut metas, mut segment_len, mut commit_len, mut batches) =
             (r.files.segments, r.files.segment_len, r.files.commit_len, r.files.commit_records);

@@ -19,7 +19,7 @@ use std::ops::Range;
 /// A border between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// Number of the batch that begins here. Counted from the start of the process.
+    /// Number of the batch that begins here. Counted from the startup of the process.
     pub number: u64,
     pub at: Position,
     /// Header crc and epoch of the batch that ends here.

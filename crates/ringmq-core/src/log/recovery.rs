@@ -72,7 +72,7 @@ pub struct RecoverOptions {
     pub accept_lost_journal: u64,
     /// The node is one of several: its batches' epochs are composed with its generation
     /// ([`static_epoch`](crate::seam::membership::static_epoch)), or those of other leaders, so the generation is counted
-    /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this start's batches.
+    /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this startup's batches.
     pub is_clustered: bool,
 }
 
@@ -90,7 +90,7 @@ pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 pub struct Recovered {
     pub node_id: [u8; 16],
     /// Durable, and above that of each earlier start. Of a node that is alone also above every epoch that any batch carries: the
-    /// epoch of this start's batches.
+    /// epoch of this startup's batches.
     pub generation: u64,
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.

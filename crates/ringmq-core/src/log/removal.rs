@@ -27,7 +27,7 @@ pub struct TopicDelete {
     pub write_sequence: Option<u64>,
     /// Only topic.meta is left.
     is_wanted: bool,
-    /// Something of it could not be removed: the next start does.
+    /// Something of it could not be removed: the next startup does.
     pub failed: bool,
 }
 
@@ -35,7 +35,7 @@ pub struct TopicDelete {
 pub struct Removal {
     /// Closed partitions that go once nothing of them is in flight.
     waiting: Vec<PartitionIdx>,
-    /// Departed partitions whose files could not be removed: the next start does.
+    /// Departed partitions whose files could not be removed: the next startup does.
     stuck: Vec<PartitionIdx>,
     pub deletes: IdMap<u64, TopicDelete>,
 }
@@ -141,7 +141,7 @@ impl Store {
         self.removal.stuck.iter().filter_map(|&p| self.part(p).journaled.dirty_from())
     }
 
-    /// Topics that stay half removed until the next start.
+    /// Topics that stay half removed until the next startup.
     pub(super) fn failed_deletes(&self) -> impl Iterator<Item = &PartitionDir> {
         self.removal.deletes.values().filter(|d| d.failed).map(|d| &*d.dir)
     }

@@ -6,7 +6,7 @@
 //! batches are reported and written again, in place. Nobody else writes a closed commit log. The record of a damaged
 //! batch is left as it is: it may be all that tells where the batch ends.
 //!
-//! Beside the first run of a closed segment its first block is read: a start reads the headers of few segments only
+//! Beside the first run of a closed segment its first block is read: a startup reads the headers of few segments only
 //! ([`super::recovery::headers`]). What does not hold of it, or of the commit log's, is reported and written again.
 //!
 //! ```text

@@ -457,7 +457,7 @@ impl Store {
     fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
         let part = self.part_mut(p);
         if to.offset <= part.start().offset {
-            // Retention let go of it while it was searched: no other replica is asked for it, as none may have it.
+            // Retention removed it while it was searched: no other replica is asked for it, as none may have it.
             return;
         }
         part.unvouch(from, before);

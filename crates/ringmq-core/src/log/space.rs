@@ -1,7 +1,7 @@
 //! Allocated space: a publish is admitted only when the segment and the commit log have room for it (rule 10).
 //! Files grow in steps that double, ahead of need, so that steady publishing does not wait.
 //!
-//! A start finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
+//! A startup finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
 //! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
 
 use super::admission::Lack;
@@ -152,7 +152,7 @@ pub struct FullDisk {
     pub retry_at: Option<Ticks>,
     /// Other cores that lack space: what is freed here may help them.
     pub others: BTreeSet<CoreId>,
-    /// Partitions that a start found without the room that the next append wants: each is tried once, so that a disk that was
+    /// Partitions that a startup found without the room that the next append wants: each is tried once, so that a disk that was
     /// full before the start is known to be full before a publish comes.
     tight: Vec<PartitionIdx>,
 }
@@ -242,7 +242,7 @@ impl Store {
         self.is_read_only() || self.ring.admits_changes() || !self.checkpoint_lacks_space()
     }
 
-    /// Another core has no space, or has it again. While it lacks some, this one lets go of what it would keep otherwise.
+    /// Another core has no space, or has it again. While it lacks some, this one frees what it would keep otherwise.
     pub fn set_other_full(&mut self, core: CoreId, full: bool) {
         let was_short = self.full_disk.is_short();
         if full {

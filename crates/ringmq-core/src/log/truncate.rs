@@ -204,7 +204,7 @@ impl Store {
             return;
         }
         for p in std::mem::take(&mut self.rewrites.truncations) {
-            // What failed meanwhile is finished by the next start, if it was recorded.
+            // What failed meanwhile is finished by the next startup, if it was recorded.
             let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
             if is_alive && !self.drive_truncation(now, p, io) {
                 self.rewrites.truncations.push(p);

@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         self.part.damage.vouched().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
-    /// The first range that damage took. What a start knows only by where it begins is not told.
+    /// The first range that damage took. What a startup knows only by where it begins is not told.
     pub fn damage(&self) -> Option<(Position, Position)> {
         self.part.damage.lost().first().copied().filter(|_| self.part.truncation.is_none())
     }

@@ -101,7 +101,7 @@ pub struct View {
 }
 
 impl View {
-    /// `seen`: highest revision up to which this node ever had a whole view of the store, 0 at the first start.
+    /// `seen`: highest revision up to which this node ever had a whole view of the store, 0 at the first startup.
     pub fn new(layout: Layout, seen: u64) -> View {
         View {
             layout,

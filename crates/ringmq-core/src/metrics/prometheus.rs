@@ -1,6 +1,6 @@
 //! /metrics of the whole node: the answers of all cores in Prometheus' text format.
 //!
-//! A topic's partitions are summed, as in /stats. Counters count since the start of the node but `ringmq_topic_messages_total` and
+//! A topic's partitions are summed, as in /stats. Counters count since the startup of the node but `ringmq_topic_messages_total` and
 //! `ringmq_channel_messages_total`, which go on over restarts. Names of topics, channels and error kinds need no escaping: no character of
 //! theirs has a meaning in a label.
 

@@ -24,7 +24,7 @@ impl Told {
     ];
 }
 
-/// Since the start of the node.
+/// Since the startup of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes([u64; Told::ALL.len()]);
 
@@ -52,7 +52,7 @@ impl Sum {
     }
 }
 
-/// Counters since the start of the node.
+/// Counters since the startup of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCounts {
     /// Publishes that went to leaders elsewhere, each as often as it was sent, and the bytes of their bodies.

@@ -171,7 +171,7 @@ impl Links {
         self.conns.contains_key(&conn)
     }
 
-    /// Frames of kinds that this version does not know, skipped since the start.
+    /// Frames of kinds that this version does not know, skipped since startup.
     pub fn unknown_frames(&self) -> u64 {
         self.unknown_frames
     }

@@ -22,7 +22,7 @@ pub(super) struct Base {
     pub committed: Position,
     /// End of what was given to the log. The store may hold some of it until it has room.
     pub taken: Tail,
-    /// Cuts that are not durable yet.
+    /// Truncations that are not durable yet.
     pub cuts: u32,
     /// Time until which this leader waits for another one, that lost less, to lead instead.
     pub hands_over_until: Option<Ticks>,

@@ -234,7 +234,7 @@ pub enum Effect {
         /// True if the log is committed without this replica: nobody waits for it.
         is_settled: bool,
     },
-    /// Cut the log to `to`, durably. Everything that is not durable beyond it is forgotten.
+    /// Truncate the log to `to`, durably. Everything that is not durable beyond it is forgotten.
     Truncate {
         to: Position,
     },

@@ -22,7 +22,7 @@ use bytes::Bytes;
 pub(super) enum Phase {
     Claiming,
     Asking,
-    /// Cuts its own tail; then takes that of `source` up to `end`.
+    /// Truncates its own tail; then takes that of `source` up to `end`.
     Trimming {
         source: NodeId,
         end: Position,

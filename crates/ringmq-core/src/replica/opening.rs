@@ -319,7 +319,7 @@ impl Leader {
     fn settle(&mut self, base: &mut Base, cx: &mut Cx<'_>, trigger: Trigger) {
         let tail = cx.log.end().at;
         let doubt = cx.log.doubt();
-        // Compared, or accepted as it is: another start that asks for the same decision would ask in vain.
+        // Compared, or accepted as it is: another startup that asks for the same decision would ask in vain.
         let is_settled = self.accepts_loss.is_some() || self.peers.iter().any(|p| p.standing.is_some());
         if doubt == Doubt::Torn || doubt == Doubt::Lost && is_settled {
             cx.out.push(Effect::Cleared);

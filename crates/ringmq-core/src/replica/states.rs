@@ -20,7 +20,7 @@ pub enum State {
     Claiming,
     /// Hears where the others stand.
     Asking,
-    /// Cuts what the chosen log does not have.
+    /// Truncates what the chosen log does not have.
     Trimming,
     /// Takes the chosen log's tail.
     Fetching,

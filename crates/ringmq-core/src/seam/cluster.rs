@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct ClusterOptions {
     /// 128 bits that the cluster was given at its beginning: nodes of two clusters never mix.
     pub cluster_id: [u8; 16],
-    /// Rises durably with each start of the node.
+    /// Rises durably with each startup of the node.
     pub generation: u64,
     /// Whether a client's first PUB or SUB creates a topic ([`Ask::CreateTopic`]). Otherwise an operator names the topics.
     pub creates_topics: bool,

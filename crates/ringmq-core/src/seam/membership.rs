@@ -75,7 +75,7 @@ pub const GENERATION_MAX: u64 = (1 << STARTS_BITS) - 1;
 const OPENINGS_BITS: u32 = 20;
 
 /// The epoch of a leader whose metadata cannot be written (the static cluster file): the file's epoch (23 bits), then the
-/// node's generation, which each start raises durably (20 bits), then how often the leader opened in this life (20 bits).
+/// node's generation, which each startup raises durably (20 bits), then how often the leader opened in this life (20 bits).
 /// So no two openings ever share one, as a file epoch names one leader. `None` when a part is used up: a higher file
 /// epoch, or a restart, helps.
 pub fn static_epoch(file: u64, generation: u64, openings: u64) -> Option<Epoch> {

@@ -334,7 +334,7 @@ pub enum MeshMessage {
         ticket: Ticket,
         result: Result<bool, SetOffsetError>,
     },
-    /// An operator lets go of what the partition's leader would lose, named as it names it. Answered by `LossAccepted`.
+    /// An operator accepts the loss that the partition's leader reported, by the name that the leader gave it. Answered by `LossAccepted`.
     AcceptLoss {
         ticket: Ticket,
         topic: TopicRef,
@@ -372,7 +372,7 @@ pub enum MeshMessage {
     },
 
     // ---- connections
-    /// Carried by the IO rooms: the receiving runtime registers the socket and turns it into `Event::Adopted` + `Bytes`.
+    /// Carried by the IO modules: the receiving runtime registers the socket and turns it into `Event::Adopted` + `Bytes`.
     Connection {
         fd: i32,
         session: Box<MovedSession>,

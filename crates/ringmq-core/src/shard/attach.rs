@@ -7,7 +7,7 @@
 //!                     (until they all have it, no client hears that its channel is a later one)
 //!          final ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
 //! ```
-//! A crash in between leaves the flag at partition 0, and the start completes what it says (`log::recovery`). What a
+//! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). What a
 //! native client subscribes to is one partition: there the partition judges for itself, or begins where it is told.
 
 use super::channels::CHANNELS_MAX;
@@ -361,7 +361,7 @@ impl Engine {
                 Some(i) => Ok(i),
                 None => self.create_channel(now, idx, channel.clone(), None, Some(true), false),
             };
-            // A core that cannot tells so to the client that asks it; the next start completes it.
+            // A core that cannot tells so to the client that asks it; the next startup completes it.
             if let Ok(i) = created {
                 requests.push(self.partitions.get(idx).channels[i as usize].created);
             }

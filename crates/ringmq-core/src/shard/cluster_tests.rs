@@ -644,7 +644,7 @@ impl Net {
         self.partition(node, 0).seat().expect("a replica").member.state()
     }
 
-    /// The same of what a start would find, if the node lost power now.
+    /// The same of what a startup would find, if the node lost power now.
     fn cursors_on_disk(&self, node: usize) -> BTreeMap<String, u64> {
         let mut disk = self.nodes[node].disk.clone();
         disk.crash();

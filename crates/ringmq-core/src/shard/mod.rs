@@ -85,7 +85,7 @@ pub struct ShardOptions {
     pub core: CoreId,
     pub cores: u16,
     pub settings: Arc<Settings>,
-    /// The epoch of this start: the node's generation.
+    /// The epoch of this startup: the node's generation.
     pub epoch: Epoch,
     pub journal: JournalIdentity,
     /// Every topic of the node.

@@ -10,7 +10,7 @@
 //!                                      └─ all yes: TopicDelete durable (the decision) ─ DropTopic ─> every core:
 //!                                         its partitions go, Dropped ─> home: topic.meta goes, who waits creates it anew
 //! ```
-//! So a publish lands in the topic before it goes, or in the next one of the name, which has another id. A start asks the
+//! So a publish lands in the topic before it goes, or in the next one of the name, which has another id. A startup asks the
 //! same for every ephemeral topic, since ephemeral channels do not outlive a restart.
 //!
 //! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
@@ -444,7 +444,7 @@ impl Engine {
         }
     }
 
-    /// Nothing of the topic is left on this core, or what is left stays for the next start.
+    /// Nothing of the topic is left on this core, or what is left stays for the next startup.
     fn end_drop(&mut self, now: Now, i: usize) {
         let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
         self.removals.frozen.remove(&topic.id);
@@ -520,7 +520,7 @@ impl Engine {
         }
     }
 
-    /// No record becomes durable any more: what waits for one stays for the next start.
+    /// No record becomes durable any more: what waits for one stays for the next startup.
     pub fn removals_failed(&mut self, now: Now) {
         let waits = |d: &Dropping| d.after < RecordTicket(u64::MAX);
         while let Some(i) = self.removals.dropping.iter().position(waits) {

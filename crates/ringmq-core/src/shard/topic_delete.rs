@@ -30,7 +30,7 @@ impl Engine {
         }
     }
 
-    /// Why a core did not let go of a topic.
+    /// Reason why a core keeps a topic.
     pub(super) fn why_kept(&self) -> PublishError {
         if self.life.is_stopping() { PublishError::Stopping } else { PublishError::ReadOnly }
     }

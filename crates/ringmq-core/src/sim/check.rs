@@ -37,7 +37,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
         match FileHeader::parse(bytes, SEGMENT_MAGIC, p.dir.topic_id, p.dir.partition, base) {
             Ok(header) if header.meta() == *segment => {}
             Ok(header) => return Err(format!("segment {base}: its header says {header:?}, recovery {segment:?}")),
-            // A start does not read it: it is the scrubber's to mend.
+            // A startup does not read it: it is the scrubber's to mend.
             Err(_) if named.contains(&base) => {}
             Err(bad) => return Err(format!("segment {base}: header: {bad}")),
         }

@@ -301,7 +301,7 @@ impl SimDisk {
         f.damage(at as usize, bytes.len(), |stored, from| stored.copy_from_slice(&bytes[from..from + stored.len()]));
     }
 
-    /// Cuts a file, durably: rot of its inode.
+    /// Truncates a file, durably: rot of its inode.
     pub fn cut(&mut self, path: &str, len: usize) {
         let f = self.files.get_mut(path).expect("a file that is there");
         f.resize(f.len().min(len));

@@ -1,10 +1,10 @@
 //! Logs that live as a follower's, and at times as a leader's, in one thread from one seed: real stores, real recovery, the
-//! simulated disk. A made-up leader appends, raises its epoch, cuts, begins anew; the node loses power at any operation.
+//! simulated disk. A made-up leader appends, raises its epoch, truncates, begins anew; the node loses power at any operation.
 //!
 //! What is held after each recovery, and in between through the view:
 //! ```text
 //! appends_survive      the log is what was given, as far as was told durable at least, byte for byte
-//! cuts_hold            what a cut took never comes back once it was told complete; before that it is there in whole, or gone
+//! cuts_hold            what a truncation removed never comes back once it was told complete; before that it is there in whole, or gone
 //! promises_hold        a promised epoch that was told durable is there, and none that was never given
 //! epochs_agree         the table of epochs is that of the batches, and epochs never fall
 //! one_batch_per_id     (epoch, log id) names one batch for ever
@@ -47,7 +47,7 @@ pub struct Outcome {
     pub led: u64,
     pub cuts: u64,
     pub restarts: u64,
-    /// Crashes while a cut was under way, and those after which it was found done, or not begun.
+    /// Crashes while a truncation was under way, and those after which it was found done, or not begun.
     pub crashed_cuts: u64,
     pub found_cut: u64,
     pub found_whole: u64,
@@ -238,7 +238,7 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     assert_eq!((p.end, p.epoch), (tail.at, epoch), "epochs_agree: {name}");
     let closed: Vec<EpochEnd> = book.epochs(book.log.len()).into_iter().skip(1).rev().collect();
     assert_eq!(p.epochs.iter().collect::<Vec<_>>(), closed, "epochs_agree: {name}");
-    // A batch is word of its epoch, too, until a cut takes it: only what is above is known to be recorded.
+    // A batch is word of its epoch, too, until a truncation removes it: only what is above is known to be recorded.
     let promises = book.promised..=book.promised_max.max(epoch);
     assert!(promises.contains(&p.promised), "promises_hold: {name}: {:?} is not in {promises:?}", p.promised);
     if p.promised > Epoch(0) {

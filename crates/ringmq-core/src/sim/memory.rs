@@ -45,7 +45,7 @@ impl MemoryDisk {
                 let folder = format!("{dir}/");
                 self.files.retain(|f, _| !f.to_string().starts_with(&folder));
             }
-            // Nothing is read again of what was cut.
+            // No truncated byte is read again.
             DiskOp::Sync { .. } | DiskOp::Truncate { .. } => {}
         }
         DiskDone::Done

@@ -95,14 +95,14 @@ pub struct Outcome {
     pub lent: u64,
     /// Blocks that rotted, of each kind ([`rot::Kind::ALL`]).
     pub rotten: [u64; rot::Kind::ALL.len()],
-    /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
+    /// Messages of ordered channels, offsets that were set, and those that a startup was asked for.
     pub ordered: u64,
     pub sets: u64,
     pub sets_looked_for: u64,
-    /// Channels that were paused, or went on, and those that a start was asked for.
+    /// Channels that were paused, or went on, and those that a startup was asked for.
     pub pauses: u64,
     pub pauses_looked_for: u64,
-    /// Channels that were emptied, and deleted, and those that a start was asked for.
+    /// Channels that were emptied, and deleted, and those that a startup was asked for.
     pub emptied: u64,
     pub deleted: u64,
     pub removals_looked_for: u64,

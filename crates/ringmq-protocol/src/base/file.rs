@@ -113,7 +113,7 @@ pub enum DiskOp {
     /// Allocates like [`DiskOp::Allocate`], for a new segment. A retired segment of at most `max` bytes may take its place: a block of
     /// zeros, then any bytes. Done with [`DiskDone::Allocated`].
     AllocateSegment { file: FileId, len: u64, max: u64 },
-    /// Cuts the file to `len` bytes, durable when done.
+    /// Truncates the file to `len` bytes, durable when done.
     Truncate { file: FileId, len: u64 },
     /// Unlinks files, durable when done. One that is gone already is not an error.
     Remove { files: Vec<FileId> },

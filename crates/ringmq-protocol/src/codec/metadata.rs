@@ -2,7 +2,7 @@
 
 use crate::base::{LogId, Position};
 
-/// An error's text is cut there.
+/// Length at which an error's text is truncated.
 pub(super) const TEXT_MAX: usize = 4096;
 
 /// Why a frame is not what its kind says. The stream itself is sound: the next frame can be read.

@@ -4,7 +4,7 @@
 //! ```text
 //! batches   e3 e3 e3 | e5 | e9 e9 ...            closed: (3, end, crc) (5, end, crc)      the last epoch ends at the log's end
 //! ```
-//! Kept when a batch is appended (an entry when its epoch is another one than that of the batch before it), cut by a
+//! Kept when a batch is appended (an entry when its epoch is another one than that of the batch before it), truncated by a
 //! truncation, trimmed by retention. A snapshot holds it. Where no snapshot holds, recovery finds the ends by a binary search of
 //! the commit logs, as epochs never fall.
 

@@ -264,7 +264,7 @@ pub struct SnapshotHeader {
     pub promised: U64,
     /// Number of [`RawEpochEnd`] behind the producers; with [`SNAPSHOT_DAMAGED`] one more follows.
     pub epochs: U32,
-    /// The generation of the start that lost channels, until that is accepted; zero: none was lost.
+    /// The generation of the startup that lost channels, until that is accepted; zero: none was lost.
     pub channels_lost: U64,
     pub reserved: [u8; 20],
 }
@@ -377,10 +377,10 @@ pub struct NodeHeader {
     /// Number of journals, those of the cores `0 ..`, that were begun under this generation. Zero: not all of them yet.
     pub journals: U16,
     pub reserved_32: U32,
-    /// Random, given at the first start.
+    /// Random, given at the first startup.
     pub node_id: [u8; 16],
     pub sequence: U64,
-    /// Raised durably at each start, after all journals were replayed: journals of lower generations are closed.
+    /// Raised durably at each startup, after all journals were replayed: journals of lower generations are closed.
     /// It is the epoch of a stand-alone node's batches.
     pub generation: U64,
     /// The highest version of a cluster file that was in force here. Zero: the node was never in a cluster.

@@ -236,11 +236,11 @@ pub enum RecordKind {
     Restart = 13,
     /// Idempotent producers that another replica knows, whose batches stand before the start: each as in a snapshot.
     Producers = 14,
-    /// An operator has accepted that starts up to this generation may have lost channels: u64.
+    /// An operator has accepted that startups up to this generation may have lost channels: u64.
     LossAccepted = 15,
     /// u64: 1, the replica lacks something that it had, until it was compared with another one; 0, it was.
     Doubt = 16,
-    /// Channels may be lost, as the leader says, until an operator accepts it: u64, the generation of this start.
+    /// Channels may be lost, as the leader says, until an operator accepts it: u64, the generation of this startup.
     ChannelsLost = 17,
     /// The node is no replica of the partition any more: its files go, and nothing before the record counts.
     PartitionDelete = 18,

@@ -1,4 +1,4 @@
-//! The table in the first block of a segment and of its commit log: the segments before it, so that a start reads one header
+//! The table in the first block of a segment and of its commit log: the segments before it, so that a startup reads one header
 //! and not all of them.
 //!
 //! It is a copy. What it names stands in the header of each segment too, and a segment that no table names is asked itself

@@ -59,7 +59,7 @@ pub struct Snapshot {
     pub epochs: Vec<EpochEnd>,
     /// The end of what the replica vouches for: damage begins there, before `end`.
     pub vouched: Option<Tail>,
-    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    /// The generation of the startup that may have lost channels, until somebody accepts that; zero: none.
     pub channels_lost: u64,
 }
 

@@ -32,7 +32,7 @@ pub trait Storage {
     /// Makes the file exist with `len` bytes of *written* zeros, durable when done, so that writing over them changes no
     /// metadata. What stood in it is gone.
     fn fill(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
-    /// Cuts the file, durable when done.
+    /// Truncates the file, durable when done.
     fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
     /// Unlinks, durable when done. One that is gone already is not an error.
     fn remove(&mut self, files: &[FileId]) -> Result<(), DiskError>;

@@ -1,4 +1,4 @@
-//! Cuts of a log during recovery: truncations, and restarts that drop it all.
+//! Truncations of a log during recovery, and restarts that drop all of it.
 //!
 //! A truncation's record is durable before a byte is truncated, and nothing is appended before the truncation is physically
 //! complete. So the journal tells how far a truncation has come. With a batch behind its record it was complete, and the bytes
@@ -45,7 +45,7 @@ impl Cut {
     }
 }
 
-/// The truncations of all partitions that the journals hold, in order; and how far retention let go of each.
+/// The truncations of all partitions that the journals hold, in order; and how far retention removed each.
 #[derive(Debug, Default)]
 pub struct Cuts {
     cuts: IdMap<(TopicId, u16), Vec<Cut>>,
@@ -103,7 +103,7 @@ impl Cuts {
 /// The truncations of one partition that the journals hold, and how far redo has come among them.
 #[derive(Debug)]
 pub struct PartitionCuts {
-    /// Cuts, in the order of their records.
+    /// Truncations, in the order of their records.
     cuts: Vec<Cut>,
     /// Sequence of the last record that the snapshot contains, or that was redone, of a truncation or before it.
     upto: u64,

@@ -113,7 +113,7 @@ impl Files {
         std::mem::take(&mut self.ahead)
     }
 
-    /// The files ahead that begin before `end` are of no use: they are removed once the start is durable.
+    /// The files ahead that begin before `end` are of no use: they are removed once the log's start is durable.
     pub fn retire_before(&mut self, end: i64) {
         let later = self.ahead.split_off(&end);
         self.retired = std::mem::replace(&mut self.ahead, later).into_iter().collect();

@@ -1,7 +1,7 @@
 //! The first blocks of a partition's segment and commit log files: what they say, and what is done when they do not hold; and
-//! which of them a start reads.
+//! which of them a startup reads.
 //!
-//! The block of a segment names those before it ([`SegmentTable`]): from the newest one backwards a start reads the headers that no
+//! The block of a segment names those before it ([`SegmentTable`]): from the newest one backwards a startup reads the headers that no
 //! table names, one in 143, and believes the tables for the rest. A header that it does not read, and that rots, is the scrubber's
 //! to find ([`crate::log::scrub`]).
 

@@ -1,7 +1,7 @@
 //! Which journals must be there, what a missing one means, and the journals of a new generation.
 //!
 //! node.meta names the journals only once all of them are begun, and stops naming them in the write that closes them:
-//! so between a start that raised the generation and its end, when they are removed, filled and begun, none is missed;
+//! so between a startup that raised the generation and its end, when they are removed, filled and begun, none is missed;
 //! and one that is named has both slots of the node's generation, durable, whatever crash came.
 
 use super::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions};
@@ -132,7 +132,7 @@ pub fn refuse(storage: &mut dyn Storage, node: &NodeMeta, lost: &[Lost]) -> Resu
 }
 
 /// Makes durable what is about to be redone. The process that issued the last writes may have died while they stood in the
-/// device's cache alone, or seen them fail; what a start does by them (it removes the files of a deleted topic) must not
+/// device's cache alone, or seen them fail; what a startup does by them (it removes the files of a deleted topic) must not
 /// outlive them when the power goes on its way.
 pub fn settle(storage: &mut dyn Storage, ring: &Ring) -> Result<(), RecoverError> {
     let file = FileId::Journal(ring.core);

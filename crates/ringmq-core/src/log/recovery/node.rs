@@ -33,7 +33,7 @@ finding! {
 pub enum NodeAction {
     /// Take the higher sequence.
     Use,
-    /// The first start.
+    /// The first startup.
     Create,
     /// Stop, unless this very loss was accepted. Then: a new node id; a generation above all that the journals and logs name.
     Refuse,
@@ -98,7 +98,7 @@ pub fn identify(storage: &mut dyn Storage) -> Result<Identity, RecoverError> {
     }
 }
 
-/// Gives a data path that has no node.meta its id, durably; its first start keeps it.
+/// Gives a data path that has no node.meta its id, durably; its first startup keeps it.
 pub fn create(storage: &mut dyn Storage, rng: &mut Rng) -> Result<[u8; 16], RecoverError> {
     let meta = fresh(rng);
     write(storage, &meta)?;

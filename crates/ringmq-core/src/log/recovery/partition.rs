@@ -234,7 +234,7 @@ impl Partition {
         self.check_last(cx)
     }
 
-    /// Retention let go of all that the log had, and unlinks files in any order on a full disk. The last of those that a crash left may
+    /// Retention removed all that the log had, and unlinks files in any order on a full disk. The last of those that a crash left may
     /// not be the one that the log ended in: then none of them is entered, and the log goes on in a new one.
     fn leave_what_is_left(&mut self, before: &[i64]) -> bool {
         let end = self.end.offset;

@@ -1,4 +1,4 @@
-//! The table of idempotent producers through recovery: it is what the surviving log says, whatever was cut or damaged.
+//! The table of idempotent producers through recovery: it is what the surviving log says, whatever was truncated or damaged.
 
 use super::*;
 use crate::base::*;
@@ -63,7 +63,7 @@ impl Node {
         }
     }
 
-    /// The journal cuts the log to its first `batches`, in a higher epoch.
+    /// The journal truncates the log to its first `batches`, in a higher epoch.
     fn truncate(&mut self, batches: usize) {
         let last = self.headers[batches - 1];
         self.engine.generation += 1;
@@ -106,7 +106,7 @@ fn a_truncation_takes_back_what_the_cut_batches_told() {
     }
 }
 
-/// A replica that was promised to others' epochs: what is not committed may be cut after the start.
+/// A replica that was promised to others' epochs: batches that are not committed may be truncated after the startup.
 #[test]
 fn what_a_later_cut_takes_back_is_known_after_a_start() {
     for (committed, after, has_snapshot) in [(11, 30, false), (31, 20, true), (9, 40, true), (40, 0, false), (1, 20, true)] {

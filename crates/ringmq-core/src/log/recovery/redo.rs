@@ -287,8 +287,8 @@ impl Partition {
     }
 
     /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on. It is
-    /// believed only where this start has found something missing (a journal or a write of it, a snapshot): else all that
-    /// was acknowledged beyond the snapshot was redone by now, and a record is one of a batch that was not, found by a start
+    /// believed only where this startup has found something missing (a journal or a write of it, a snapshot): else all that
+    /// was acknowledged beyond the snapshot was redone by now, and a record is one of a batch that was not, found by a startup
     /// that was cut short, in segment blocks that a power loss then took.
     fn advance_over(
         &mut self,

@@ -54,10 +54,10 @@ pub enum SnapshotAction {
 
 /// | slots | segments | action | why |
 /// |---|---|---|---|
-/// | Two | any | Use | the highest sequence: what the journal has let go of stands in each two |
+/// | Two | any | Use | the highest sequence: a record that the journal has freed stands in each two |
 /// | One | any | UseIfProven | two are gone: one was torn and the other has rotted, or both have |
 /// | Blank, FirstBad | Nothing | Fresh | nothing was ever durable but for what the journal has; a crash may tear the first slot |
-/// | Blank, FirstBad | FromStart | FreshIfFirst | the journal lets go of the first record when all slots are written |
+/// | Blank, FirstBad | FromStart | FreshIfFirst | the journal frees the first record when all slots are written |
 /// | Blank, FirstBad | FromLater | Rebuild | snapshots must have been there |
 /// | NoneHolds | any | Rebuild | snapshots were there |
 /// | Unknown | any | Halt | written by a newer version |
@@ -67,7 +67,7 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
         b: &[],
         c: &[],
         then: SnapshotAction::Use,
-        why: "the highest sequence: what the journal has let go of stands in each two",
+        why: "the highest sequence: a record that the journal has freed stands in each two",
     },
     Row {
         a: &[Found::One],
@@ -88,7 +88,7 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
         b: &[Data::FromStart],
         c: &[],
         then: SnapshotAction::FreshIfFirst,
-        why: "the journal lets go of the first record when all slots are written",
+        why: "the journal frees the first record when all slots are written",
     },
     Row {
         a: &[Found::Blank, Found::FirstBad],
@@ -216,7 +216,7 @@ impl Saved {
 
 impl Partition {
     /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
-    /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
+    /// say so, before anything that stands in its files is taken for its own: what a startup finds there it records.
     pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.saved.newest.is_some() || self.records.has_witness() || self.records.is_gap_explained() {
             return Ok(());
@@ -250,7 +250,7 @@ impl Partition {
     }
 
     pub(super) fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
-        // The journal lets go of the first record when all slots are written.
+        // The journal frees the first record when all slots are written.
         let is_first_round = self.records.has_witness() || self.saved.newest.is_none();
         for (file, _) in self.saved.bad.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
             cx.report.note(Severity::Repaired, file, Some(0), "the snapshot is damaged: written again from what others have");
@@ -276,7 +276,7 @@ impl Partition {
         }
     }
 
-    /// Number of slots to write until two have this state, and all hold: the next start could not tell any more what one was.
+    /// Number of slots to write until two have this state, and all hold: the next startup could not tell any more what one was.
     pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
         match &self.saved.newest {
             None if self.touched || self.is_damaged || self.end.offset > 0 => SLOTS as u64,

@@ -176,7 +176,7 @@ fn a_restart_drops_everything_and_begins_elsewhere() {
 fn where_the_commit_log_is_damaged_the_segment_tells_the_place() {
     for (hole, kept) in [(None, 20), (Some(11), 11)] {
         let (mut rig, p, peer) = filled(StoreOptions { flush_bytes: 1000, tail_cache_bytes: 0, ..options() }, 60, 500);
-        // The rest of the last block is what the writer would write next; the place to cut to stands before it.
+        // The rest of the last block is what the writer would write next; the place to truncate at stands before it.
         rig.disk.files.get_mut(&FileId::Commit(dir("t"), 0)).expect("it is there")[4096..].fill(0xee);
         if let Some(n) = hole {
             let at = files::FILE_HEADER_LEN as usize + peer.batches[n].header.offset.get() as usize;
@@ -217,11 +217,11 @@ fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
     let (mut rig, p, mut peer) = filled(StoreOptions { flush_bytes: 1000, tail_cache_bytes: 0, ..options() }, 30, 3000);
     let q = rig.create("other");
     rig.settle();
-    // Not given to the journal when the cut comes.
+    // Not given to the journal when the truncation comes.
     let batch = peer.batch(9, &[7; 1000]);
     rig.append_verbatim(p, &batch);
     rig.truncate(p, tail_before(&peer, 12).at);
-    // The last thing that is looked at before memory is cut.
+    // The last thing that is looked at before memory is truncated.
     let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { file: FileId::Segment(..), .. });
     let read = loop {
         rig.turn_end();

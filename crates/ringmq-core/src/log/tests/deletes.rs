@@ -1,4 +1,4 @@
-//! Segments that retention lets go are deleted one after the other.
+//! Segments that retention removes are deleted one after the other.
 
 use super::*;
 

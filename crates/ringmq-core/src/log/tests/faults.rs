@@ -469,7 +469,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     assert!(rig.store.reader.holds.deadline().is_none());
 }
 
-/// A start does not read it when it lies far back; whoever comes to it must neither skip it nor call it damaged.
+/// A startup does not read it when it lies far back; whoever comes to it must neither skip it nor call it damaged.
 #[test]
 fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
     let mut rig = Rig::new(options());

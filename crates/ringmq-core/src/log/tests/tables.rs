@@ -1,4 +1,4 @@
-//! What a start reads of a partition with many segments: those before the newest one are named by the tables in first blocks.
+//! What a startup reads of a partition with many segments: those before the newest one are named by the tables in first blocks.
 
 use super::*;
 use crate::format::files::SegmentMeta;
@@ -30,7 +30,7 @@ fn metas_of(rig: &Rig, p: PartitionIdx) -> Vec<SegmentMeta> {
     rig.store.part(p).segments.iter().map(|s| s.meta).collect()
 }
 
-/// Stops the node; its disk as a start finds it.
+/// Stops the node; its disk as a startup finds it.
 fn stopped(rig: &mut Rig) -> SimDisk {
     rig.store.stop(rig.now, &NoCursors, &mut rig.io);
     rig.settle();
@@ -235,7 +235,7 @@ fn a_rotten_table_costs_a_look_at_the_next_header_and_is_written_again() {
     }
 }
 
-/// The process before allocated the next segment and wrote nothing there: a start writes its first blocks, and the store again.
+/// The process before allocated the next segment and wrote nothing there: a startup writes its first blocks, and the store again.
 #[test]
 fn a_segment_that_was_only_allocated_names_those_before_it() {
     let (mut disk, metas) = node(5);
@@ -255,7 +255,7 @@ fn a_segment_that_was_only_allocated_names_those_before_it() {
     }
 }
 
-/// A store that goes on where a start left it, over the same files, and scrubs.
+/// A store that goes on where a startup left it, over the same files, and scrubs.
 fn scrubbing(disk: &SimDisk, recovered: &Recovered) -> (Rig, PartitionIdx) {
     let mut rig = Rig::new(StoreOptions { scrub_bytes_per_second: MIB, epoch: Epoch(9), ..small() });
     let p = rig.store.open(recovered.partitions[0].clone());
@@ -337,7 +337,7 @@ fn a_rotten_header_of_a_segment_that_a_table_names_is_mended_by_the_scrubber() {
     }
 }
 
-/// A start may have believed a table that is wrong. Then a header that holds, and which no batch contradicts, is what is right.
+/// A startup may have believed a table that is wrong. Then a header that holds, and which no batch contradicts, is what is right.
 #[test]
 fn a_header_that_holds_is_not_written_over_by_what_a_table_alone_says() {
     let (mut disk, metas) = node(12);
@@ -426,7 +426,7 @@ fn cut(rig: &mut Rig, p: PartitionIdx, to: Position) {
     rig.notices.clear();
 }
 
-/// A cut takes segments, and what is appended behind it begins others, perhaps at the same places.
+/// A truncation removes segments, and what is appended behind it begins others, perhaps at the same places.
 #[test]
 fn tables_follow_a_log_that_is_cut_and_goes_on() {
     let mut rig = Rig::new(small());

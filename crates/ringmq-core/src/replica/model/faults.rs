@@ -60,7 +60,7 @@ impl World {
         self.check.lost.insert(self.nodes[i].id, ());
     }
 
-    /// The node goes down, and its disk has lost the newer half of the log without a trace: nothing that a start finds says so.
+    /// The node goes down, and its disk has lost the newer half of the log without a trace: nothing that a startup finds says so.
     pub fn lose_unseen(&mut self, i: usize) {
         let (id, kept) = (self.nodes[i].id, self.nodes[i].log.disk.batches.len() / 2);
         self.crash(i);

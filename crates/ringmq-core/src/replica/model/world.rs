@@ -330,7 +330,7 @@ impl World {
         } else {
             self.history.len() - 1
         };
-        // A start reads the store itself, so that what it sees first is not from before its last life.
+        // A startup reads the store itself, so that what it sees first is not from before its last life.
         if self.nodes[i].seen_version == 0 && at + 1 < self.history.len() && !self.rng.chance(0.3) {
             return;
         }

@@ -271,7 +271,7 @@ fn a_log_that_lost_all_it_had_may_begin_anywhere() {
     assert_eq!((rig.state(), rig.end()), (State::Aligned, Position::START));
 }
 
-/// Channels are cut with the log: the replica must not lead with its own before the leader's list has come.
+/// Cursors are truncated with the log: the replica must not lead with its own before the leader's list has come.
 #[test]
 fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
     let (mut rig, leader) = pair(&[1, 5]);

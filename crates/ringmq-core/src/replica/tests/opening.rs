@@ -294,7 +294,7 @@ fn who_lost_something_lets_another_suspect_lead() {
     assert!(hand_overs > 1, "the other one may have gone down at once");
 }
 
-/// The log is cut at the damage, and what the channels said behind it goes with the cut (seed 471528332 of 8aa5a32).
+/// The log is truncated at the damage, and cursors behind it go with it (seed 471528332 of 8aa5a32).
 #[test]
 fn who_found_damage_below_what_is_committed_lets_another_suspect_lead() {
     let full = log_of(&[1, 1]);
@@ -351,7 +351,7 @@ fn the_only_one_in_sync_leads_with_what_a_crash_left_of_its_tail() {
     for mut rig in [torn(&[1], Doubt::Lost, None), torn(&[1], Doubt::Torn, Some(hole))] {
         assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
     }
-    // Where others are in sync they are waited for: what was cut may be there.
+    // Where others are in sync they are waited for: what was truncated may be there.
     let mut rig = torn(&[1, 2], Doubt::Torn, None);
     assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
     stands(&mut rig, 2, &log_of(&[1, 1, 1]), Position::START, true);

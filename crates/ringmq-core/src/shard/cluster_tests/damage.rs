@@ -145,7 +145,7 @@ fn damage_is_given_up_by_its_name() {
 #[test]
 fn a_follower_s_scrubber_finds_it_and_the_leader_has_it() {
     let (mut net, p, wanted) = stored();
-    // A start looks through all of it.
+    // A startup looks through all of it.
     net.kill(2);
     net.rot(2, 1);
     net.settings = Arc::new(Settings { scrub_bytes_per_second: 64 << 20, ..(*net.settings).clone() });

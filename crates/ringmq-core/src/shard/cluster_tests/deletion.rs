@@ -26,7 +26,7 @@ impl Net {
         disk.paths().filter(|path| path.starts_with("topics/t/")).map(|path| disk.len_of(path)).sum()
     }
 
-    /// Topics that a start would find, if the node lost power now.
+    /// Topics that a startup would find, if the node lost power now.
     fn topics_on_disk(&self, node: usize) -> Vec<TopicId> {
         let mut disk = self.nodes[node].disk.clone();
         disk.crash();
@@ -142,7 +142,7 @@ fn a_node_that_was_away_removes_the_topic_when_it_is_back() {
     assert_eq!(net.metadata[0].isr.len(), 3, "it is a replica of the new one");
 }
 
-/// Wherever the node is killed: the next start finds the whole topic or none of it, and ends with none.
+/// Wherever the node is killed: the next startup finds the whole topic or none of it, and ends with none.
 #[test]
 fn a_node_that_is_killed_while_it_removes_a_topic_finishes_that() {
     for cores in [1, 2] {

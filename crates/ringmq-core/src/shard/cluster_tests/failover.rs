@@ -57,7 +57,7 @@ fn a_killed_leader_loses_nothing_that_was_acknowledged() {
     assert_eq!(bodies(&got), ["5", "6"]);
 }
 
-/// The copy of a message whose retry is far off is replicated before the leader lets go of the original.
+/// The copy of a message whose retry is far off is replicated before the leader confirms the original.
 #[test]
 fn a_far_off_retry_survives_its_leader_and_keeps_its_id_and_its_time() {
     let mut net = Net::with(1, 1, Settings { msg_timeout_ms: 1000, ..Settings::default() });

@@ -69,7 +69,7 @@ fn added_partitions_get_publishes_and_every_channel_gets_all_of_them() {
     }
 }
 
-/// Wherever the node is killed, the next start finds a whole topic, and the added partitions go on.
+/// Wherever the node is killed, the next startup finds a whole topic, and the added partitions go on.
 #[test]
 fn a_node_that_is_killed_while_partitions_are_added_has_them_after_its_next_start() {
     for cores in [1, 2] {

@@ -28,7 +28,7 @@ impl Net {
         self.nodes[node].shards.iter().map(|s| s.engine.partitions.iter().count()).sum()
     }
 
-    /// Messages that a start would find in the partition, if the node lost power now.
+    /// Messages that a startup would find in the partition, if the node lost power now.
     fn stored(&self, node: usize, partition: u16) -> i64 {
         let mut disk = self.nodes[node].disk.clone();
         disk.crash();
@@ -123,7 +123,7 @@ fn a_node_that_was_away_at_the_move_removes_the_files_when_it_is_back() {
     net.tell_all(2);
     net.run();
     assert!(net.files(2) < files && net.stored(2, 0) == 0 && net.stored(2, 1) > 0);
-    // A start finds nothing of it, and asks for nothing.
+    // A startup finds nothing of it, and asks for nothing.
     net.kill(2);
     net.restart(2);
     net.pass_time(RECONNECT);
@@ -134,7 +134,7 @@ fn a_node_that_was_away_at_the_move_removes_the_files_when_it_is_back() {
     assert_eq!((net.metadata[0].isr.len(), net.stored(2, 0)), (3, net.stored(0, 0)));
 }
 
-/// Wherever the node is killed: the next start finds the whole replica or none of it, and ends with none; and it comes back as a new one.
+/// Wherever the node is killed: the next startup finds the whole replica or none of it, and ends with none; and it comes back as a new one.
 #[test]
 fn a_node_that_is_killed_while_it_removes_a_replica_finishes_that() {
     for comes_back in [false, true] {

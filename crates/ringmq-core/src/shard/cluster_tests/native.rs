@@ -141,7 +141,7 @@ fn a_replica_that_begins_behind_a_producer_s_batches_knows_it() {
     net.produce(n, 4, 2);
     let said = net.hear(n);
     assert!(said[0].starts_with("4 Published") && said[0].contains("duplicate: true"), "{said:?}");
-    // And after a start, when nobody tells it.
+    // And after a startup, when nobody tells it.
     net.kill(2);
     net.restart(2);
     net.pass_time(RECONNECT);

@@ -6,7 +6,7 @@
 //! home core     is the topic recorded on this disk? CloseTopic ─> every core: its replicas are retired; Leave once nothing is under way
 //!               ─> TopicDelete durable (the decision) ─> files go ─> another topic of the name, which waited, is recorded
 //! ```
-//! A node that cannot remove it now, or is killed before the decision is durable, hears of the tombstone at its next start. A key that is
+//! A node that cannot remove it now, or is killed before the decision is durable, hears of the tombstone at its next startup. A key that is
 //! missing removes nothing.
 
 use super::{Cluster, Engine};

@@ -8,7 +8,7 @@
 //! - Since it has heard of that version the replica acknowledged nothing, and who acted on a newer one was not there yet when the
 //!   coordinator read. So nobody counts on what goes: a leader begins a new session with a replica that was removed and added again
 //!   ([`Membership::removals`](crate::seam::membership::Membership)).
-//! - A node that is killed before the decision is durable asks again after its next start; behind it, that start removes the files.
+//! - A node that is killed before the decision is durable asks again after its next startup; behind it, that start removes the files.
 
 use super::{Cluster, Engine};
 use crate::base::{Now, Ticks, TopicId};
@@ -29,7 +29,7 @@ struct Going {
     idx: PartitionIdx,
     /// The files go once this record is durable. `None`: they go.
     after: Option<RecordTicket>,
-    /// The store could not remove them: the next start does.
+    /// The store could not remove them: the next startup does.
     is_stuck: bool,
 }
 
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// The files are gone. What the store could not remove stays closed until the next start.
+    /// The files are gone. What the store could not remove stays closed until the next startup.
     pub(in crate::shard) fn has_left(&mut self, now: Now, idx: PartitionIdx, is_gone: bool) {
         let Some(cluster) = &mut self.cluster else { return };
         let going = &mut cluster.leaving.going;

@@ -1,4 +1,4 @@
-//! An operator lets go of what cannot be had: the leader says what that is, and takes only the one who repeats it.
+//! Acceptance of a loss by an operator: the leader names the loss, and takes an acceptance only if it repeats that name.
 
 use super::Engine;
 use super::roles::role_of;

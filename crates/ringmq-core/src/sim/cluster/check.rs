@@ -5,7 +5,7 @@
 //! |---|---|
 //! | acked_is_on_every_isr_disk | a disk of an ISR member, looked at as if it lost power now, has all that was acknowledged or delivered |
 //! | a_pause_holds, what_an_operator_removed_never_comes | every disk of an ISR member has what an operator was told |
-//! | acked_survives, consumer_never_passes_commit | the same at each start; and at rest every channel got all that it is owed |
+//! | acked_survives, consumer_never_passes_commit | the same at each startup; and at rest every channel got all that it is owed |
 //! | committed_prefixes_are_equal_bytes | batches up to what was acknowledged or delivered are the same on all members, and stay so |
 //! | virtual_offset_never_rewinds | no member's log ends before what was committed |
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |

@@ -182,7 +182,7 @@ impl Meta {
         Fact::Partition { topic: self.topics[&key.0].clone(), partition: PartitionId(key.1), membership }
     }
 
-    /// A start of a node.
+    /// A startup of a node.
     pub fn started(&mut self, node: usize, generation: u64) {
         self.generations[node] = generation;
         self.openings.retain(|(n, _), _| *n != node);

@@ -75,7 +75,7 @@ impl World {
 
     /// A recovery at the end, when every node has heard of every deletion.
     pub fn look_for_passing(&mut self, n: usize, recovered: &Recovered) {
-        // What a core could not remove, since its files failed, goes at the node's next start.
+        // What a core could not remove, since its files failed, goes at the node's next startup.
         for topic in recovered.topics.iter().filter(|_| !self.nodes[n].has_failed) {
             let deleted = self.meta.store.deleted(topic.id);
             assert!(deleted.is_none(), "a_deleted_topic_leaves_nothing: node{n} has {topic:?}, deleted at {deleted:?}");

@@ -92,7 +92,7 @@ pub struct Faults {
     /// Lost or misdirected writes, on the same node.
     pub lost_write: f64,
     pub misdirected_write: f64,
-    /// Probability that a node's disk often fails writes for a while after a start, when replicas change their roles.
+    /// Probability that a node's disk often fails writes for a while after a startup, when replicas change their roles.
     pub shaky_start: f64,
     /// Power loss of all nodes at once, under writes; they come back one by one, one of them late. The node that may be damaged comes
     /// back with rot in its journal now and then.

@@ -74,7 +74,7 @@ impl World {
         self.say(|| format!("now {what}"));
     }
 
-    /// Damage that nobody has met is found by a scrubber alone, which goes through everything after a start, and then rests for an
+    /// Damage that nobody has met is found by a scrubber alone, which goes through everything after a startup, and then rests for an
     /// hour. So the damaged node is started again, and must have mended all when its scrubber is through.
     fn find_damage(&mut self) {
         let Some(victim) = self.victim else { return };

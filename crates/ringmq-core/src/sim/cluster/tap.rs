@@ -123,7 +123,7 @@ impl Tap {
     }
 
     /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it. Alone in the ISR it leads
-    /// when it only cut a torn tail.
+    /// when it only truncated a torn tail.
     fn may_decide(&mut self, (from, life): (NodeId, u64), key: Key, epoch: Epoch, meta: &Meta, doubt: Doubt) {
         let newest = &meta.entries[&key].now;
         if self.compared.contains(&(from, life, key)) || newest.epoch > epoch {

@@ -214,7 +214,7 @@ impl Book {
         n
     }
 
-    /// The node lets go of a message, or the client reads it.
+    /// The node sends a message, or the client reads it.
     fn due_times_hold(&mut self, channel: &ChannelKey, n: usize) {
         let (due, now) = (self.messages[n].due_ms, self.wall_ms);
         assert!(now >= due, "due_times_hold: message {n} comes to {channel:?} at {now} ms, and is due at {due} ms");

@@ -135,7 +135,7 @@ impl Client {
         is_it && (!self.is_subscribed || self.reach.is_clustered && !self.has_failed)
     }
 
-    /// The node lets go of these bytes. What another node relays to it, that one has let go of before.
+    /// The node sends these bytes. Another node that relays to it has sent them before.
     pub fn node_sent(&mut self, book: &Book, bytes: &[u8], is_relayed: bool) {
         let Some(channel) = self.subscription.clone().filter(|c| c.1 == OPERATED) else { return };
         self.sent.extend_from_slice(bytes);

@@ -61,7 +61,7 @@ pub struct Moved {
     places: BTreeMap<(ChannelKey, u16), Place>,
     unread: Vec<Unread>,
     pub answered: u64,
-    /// Answered sets that a start was asked for.
+    /// Answered sets that a startup was asked for.
     pub looked_for: u64,
 }
 

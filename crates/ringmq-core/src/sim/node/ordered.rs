@@ -72,7 +72,7 @@ impl Book {
         self.order.last.get(&(channel.clone(), partition)).copied().unwrap_or(LogId(0))
     }
 
-    /// The node lets go of a message, which is on its way now.
+    /// The node sends a message, which is on its way now.
     pub fn leaves_in_order(&self, channel: &ChannelKey, id: MessagePlace) {
         let last = self.finished_for_good(channel, id.partition.0);
         assert!(id.log_id >= last, "ordered_channel_in_order: {id:?} of {channel:?} comes after {last:?}");

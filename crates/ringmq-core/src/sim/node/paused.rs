@@ -1,4 +1,4 @@
-//! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a start finds it so.
+//! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a startup finds it so.
 
 use super::book::{Book, ChannelKey, Found, Keeps};
 use crate::base::MessagePlace;
@@ -10,7 +10,7 @@ pub struct Paused {
     places: BTreeMap<(ChannelKey, u16), Option<bool>>,
     /// Pauses; not their ends, which every channel gets when a run is over.
     pub answered: u64,
-    /// Answered pauses that a start was asked for.
+    /// Answered pauses that a startup was asked for.
     pub looked_for: u64,
 }
 

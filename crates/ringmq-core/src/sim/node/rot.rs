@@ -1,4 +1,4 @@
-//! Rot between two lives of a node: one block of what stands in two places. Nothing is lost by it, and a start finds no damage.
+//! Rot between two lives of a node: one block of what stands in two places. Nothing is lost by it, and a startup finds no damage.
 
 use crate::base::{BLOCK, Rng};
 use crate::format::journal::{Checkpoint, FACTS_HEADER_LEN, FACTS_MAGIC, FactsHeader, RING_START, WRITE_MAGIC, WriteHeader};
@@ -9,7 +9,7 @@ use zerocopy::FromBytes;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The first block of node.meta, of a topic.meta, or of a segment or its commit log. The rest of a segment stands once, and its
-    /// commit log is an index that a start does not read as a whole.
+    /// commit log is an index that a startup does not read as a whole.
     Header,
     Snapshot,
     /// A checkpoint slot of a journal.

@@ -37,7 +37,7 @@ pub struct Hello<'a> {
     pub features: u64,
     pub node_id: NodeId,
     pub cluster_id: ClusterId,
-    /// Rises with each start of the node: of two connections from the same core the older life's is dead.
+    /// Rises with each startup of the node: of two connections from the same core the older life's is dead.
     pub generation: u64,
     /// Version of the program, for logs.
     pub node_version: &'a str,

@@ -176,7 +176,7 @@ pub struct Pulled {
 /// Makes the follower's log a prefix of the leader's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// Cut what stands beyond `at`, which is the end of a batch in both logs. With the crc, that of the leader's header
+    /// Truncate what stands beyond `at`, which is the end of a batch in both logs. With the crc, that of the leader's header
     /// that ends there, the follower checks it; without, the first batch appended proves it.
     Cut { at: Position, chain_crc: Option<u32> },
     /// Drop everything and begin at `start`, behind a batch whose header has this crc: the leader's log no longer reaches

@@ -12,7 +12,7 @@ pub const FINISHED_MAX: usize = 4096;
 
 /// Bytes of a table without what varies.
 const TABLE_MAX: usize = 160;
-/// The same of a subscriber, whose texts are cut.
+/// The same of a subscriber, whose texts are truncated.
 const SUBSCRIBER_MAX: usize = 256;
 
 /// Bytes of the metadata that the relay may take.

@@ -570,7 +570,7 @@ fn a_later_minor_is_understood() {
     let known = Reject { code: RejectCode::Other, message: "?" };
     assert_eq!(Frame::decode(&header, &metadata, &payload), Ok(Frame::Reject(known)));
 
-    // but not what would cut a log by guess
+    // but not what would truncate a log by guess
     let mut b = flatbuffers::FlatBufferBuilder::new();
     let args = fb::AlignArgs { head: Some(&head), to: fb::AlignTo(2), at: Some(&from), chain_crc: Some(1) };
     let root = fb::Align::create(&mut b, &args);

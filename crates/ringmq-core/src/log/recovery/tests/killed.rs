@@ -1,5 +1,5 @@
 //! A process is killed, so that what it wrote last stands in the device's cache alone, or it sees a write or a sync fail,
-//! after which no later sync is to be trusted with it. A start finds it whole and acts by it, and the power goes on the way
+//! after which no later sync is to be trusted with it. A startup finds it whole and acts by it, and the power goes on the way
 //! of that start or behind it.
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::sim::disk::{Faults, NO_FAULTS};
 
 const FAILING: Faults = Faults { write_error: 1.0, sync_error: 1.0, ..NO_FAULTS };
 
-/// Operations of a start after which the power goes.
+/// Operations of a startup after which the power goes.
 const OPS: u64 = 60;
 
 /// A node with a topic of one partition that stands in its files and a snapshot, and a ring that knows of it by a later batch.
@@ -38,7 +38,7 @@ fn publish(engine: &mut Engine) {
     engine.parts[0].pending.push(batch);
 }
 
-/// A start that loses power after so many operations, and one that ends.
+/// A startup that loses power after so many operations, and one that ends.
 fn start_twice(mut disk: SimDisk, after: u64) -> (SimDisk, Recovered) {
     disk.faults.crash_after = Some(after);
     let is_cut_short = recover(&mut disk, &options(1, 2)).is_err();
@@ -113,7 +113,7 @@ fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
     assert!(began > 50, "{began}");
 }
 
-/// Recovers, loses power, recovers; nothing that the first start found may go.
+/// Recovers, loses power, recovers; nothing that the first startup found may go.
 fn survives(mut disk: SimDisk, what: &str) -> Recovered {
     disk.faults = Faults::default();
     let first = recover(&mut disk, &options(1, 2)).unwrap_or_else(|e| panic!("{what}: {e}"));

@@ -1,4 +1,4 @@
-//! Journals that are gone: the refusal, and what the start without them costs.
+//! Journals that are gone: the refusal, and what the startup without them costs.
 
 use super::*;
 

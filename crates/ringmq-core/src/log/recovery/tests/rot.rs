@@ -80,7 +80,7 @@ fn rot_of_a_snapshot_costs_nothing_and_is_reported() {
     assert!(lost > 30, "{lost}");
 }
 
-/// A start that mends a slot writes the bad one before it writes over one that holds: wherever it crashes, two hold.
+/// A startup that mends a slot writes the bad one before it writes over one that holds: wherever it crashes, two hold.
 #[test]
 fn two_snapshots_hold_at_each_point_of_a_start_that_mends_one() {
     let mut crashed = 0;
@@ -119,7 +119,7 @@ fn two_snapshots_hold_at_each_point_of_a_start_that_mends_one() {
     assert!(crashed > 100, "{crashed}");
 }
 
-/// A start that finds batches of which no record is left writes the first slots. Wherever it crashes, the next one goes on as if nothing
+/// A startup that finds batches of which no record is left writes the first slots. Wherever it crashes, the next one goes on as if nothing
 /// had been.
 #[test]
 fn no_crash_among_the_first_snapshots_is_damage() {
@@ -326,7 +326,7 @@ fn rot_among_the_last_records_of_a_commit_log_is_mended_at_once() {
     }
 }
 
-/// Retention let go of everything, and no batch came behind that for which there would be another segment: who begins there as a replica
+/// Retention removed everything, and no batch came behind that for which there would be another segment: who begins there as a replica
 /// has to know what the next batch is chained to.
 #[test]
 fn a_start_within_a_segment_tells_the_batch_before_it() {

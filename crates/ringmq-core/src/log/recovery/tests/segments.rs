@@ -1,4 +1,4 @@
-//! The tables of segments that a start begins, or finds begun.
+//! The tables of segments that a startup begins, or finds begun.
 
 use super::*;
 use crate::format::files::SegmentMeta;
@@ -64,7 +64,7 @@ fn a_start_names_in_the_segments_that_it_begins_those_before_them() {
 }
 
 /// A process began a segment and died. What its first block says of those before it counts as little as anything behind the end:
-/// it may be torn, or of an earlier life in which the log was cut elsewhere.
+/// it may be torn, or of an earlier life in which the log was truncated elsewhere.
 #[test]
 fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true() {
     let disk = journaled();

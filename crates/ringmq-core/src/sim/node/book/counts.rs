@@ -33,7 +33,7 @@ pub struct Counts {
     pub deferred: u64,
     /// REQs for longer than the message timeout.
     pub put_off: u64,
-    /// Copies that stood in a log after a start.
+    /// Copies that stood in a log after a startup.
     pub copies: u64,
     /// Copies of deferred publishes that nobody had had, as a startup found them.
     pub forwarded: u64,

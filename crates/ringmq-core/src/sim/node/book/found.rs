@@ -1,4 +1,4 @@
-//! What a start found of all topics on a disk.
+//! What a startup found of all topics on a disk.
 
 use super::ChannelKey;
 use crate::base::{LogId, MessagePlace};

@@ -1,4 +1,4 @@
-//! Ephemeral topics: a start removes them, and each goes with its last channel.
+//! Ephemeral topics: a startup removes them, and each goes with its last channel.
 
 use super::*;
 
