@@ -345,7 +345,7 @@ fn a_node_refuses_a_file_that_is_not_for_it_and_says_what_to_do() {
     };
     let id = cluster.nodes[C].run(&["node-id", &format!("--data-path={}", cluster.nodes[C].data_path().display())]);
     let strange = good.replace("version = 1", "version = 2").replace(&id, &"9".repeat(32));
-    refuses(&mut cluster, &strange, "node c has another id, so its data path is another and empty");
+    refuses(&mut cluster, &strange, "node c has another id, so its data path is another one and empty");
     refuses(&mut cluster, &moved, "raise its epoch");
     std::fs::write(&file, &good).expect("the folder is writable");
     cluster.nodes[C].spawn();
