@@ -1,4 +1,4 @@
-//! Where the binary calls the rooms that do the work.
+//! Adapters between the binary and the modules that do the work.
 
 use ringmq::config::Settings;
 use ringmq::http::{Around, HttpServer, HttpWake, Listeners, LogLevel};

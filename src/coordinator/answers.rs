@@ -119,7 +119,7 @@ impl Answers {
         p.replicas.iter().filter(is_offered).copied().collect()
     }
 
-    /// Everything, in the order in which a core is to hear it.
+    /// Every fact, in the order in which a core has to receive it.
     pub fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::Nodes(self.nodes())];
         for topic in &self.file.topics {

@@ -1,4 +1,4 @@
-//! What a new cluster file changes in the one in force, and whether it may.
+//! Differences between a new cluster file and the one in force, and the check whether they are allowed.
 //!
 //! The file has no compare-and-swap: what keeps two leaders from one epoch, and a log from being taken for another's,
 //! are the rules here, which each node applies for itself to what it had in force before, also over a restart. A node

@@ -1,4 +1,4 @@
-//! Who says what the cluster is, as the runtime sees it: a static file, or an etcd.
+//! The coordinator as the runtime sees it: a static file, or an etcd.
 
 use super::hub::{Hub, StoreDesk, WakeCores};
 use super::store::{Clock, RunningStore, StoreCoordinator};

@@ -34,7 +34,7 @@ pub struct InForce {
     pub damage: Vec<Damaged>,
 }
 
-/// A damaged copy, and what is wrong with it.
+/// Damaged copy, with the reason.
 #[derive(Clone, Debug)]
 pub struct Damaged {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! Between the coordinator's thread and the cores: an inbox of facts for each core, one queue of questions, and what the node says of its
-//! place in the cluster.
+//! Link between the coordinator's thread and the cores: an inbox of facts for each core, one queue of questions, and the node's own
+//! word about its place in the cluster.
 
 use crate::agent::{Admin, AdminError, Agent};
 use crate::base::TopicName;
@@ -23,12 +23,12 @@ struct Inbox {
 #[derive(Debug)]
 pub enum Told {
     Ask(Ask),
-    /// An operator's request, and who waits for what becomes of it.
+    /// Request of an operator, with the party that waits for its outcome.
     Admin {
         admin: Admin,
         answer: oneshot::Sender<Result<String, AdminError>>,
     },
-    /// Somebody wants to know what the node knows of the cluster.
+    /// Request to look at the agent's view of the cluster.
     Look(Look),
     /// KiB/s that were published to the partitions that this node leads.
     Load(Vec<(TopicName, u16, u32)>),

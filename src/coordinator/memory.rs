@@ -1,5 +1,5 @@
-//! What a data path remembers of its cluster in etcd: its name and id, the node, and the highest revision that was seen. So a data path is
-//! never used in another cluster or as another node, and a store that was wiped is noticed.
+//! Memory of a data path about its cluster in etcd: the cluster's name and id, the node, and the highest revision that was seen. A data
+//! path is therefore never used in another cluster or as another node, and a store that was wiped is noticed.
 //!
 //! ```text
 //! cluster.etcd, cluster.etcd.copy   a line for each: cluster, id, node, revision; then one line with the crc of all that

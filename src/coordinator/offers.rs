@@ -93,7 +93,7 @@ impl Book {
         Ok(Book { files, durable: Arc::new(Mutex::new(newest.unwrap_or_default())) })
     }
 
-    /// Both files, where there is anything to keep. Durable when done.
+    /// Writes both files, if there is anything to keep. Durable when done.
     pub fn begin(&self) -> Result<(), CoordinatorError> {
         let offers = self.offers();
         if offers.made.is_empty() {

@@ -183,7 +183,7 @@ pub fn space(settings: &Settings) -> Result<Option<(u64, u64)>, CoordinatorError
     Ok(on_a_loop(async { Etcd::new(options).space().await }))
 }
 
-/// Everything that the store has of the cluster, for who only looks.
+/// Lists everything that the store has of the cluster, for a caller without an agent.
 pub fn list(settings: &Settings) -> Result<(Layout, Listing), CoordinatorError> {
     let (options, layout) = options(settings)?;
     match on_a_loop(async { Etcd::new(options).carry(Request::List).await }) {

@@ -1,4 +1,4 @@
-//! What one nsqlookupd was told of the catalog, and what it is to be told next. Plain state.
+//! State of the catalog that one nsqlookupd was told, and the changes that it is told next. Plain state.
 //!
 //! A topic that changed is remembered by its name alone, and compared with the catalog when there is a connection: what came and went
 //! meanwhile is never told, and an nsqlookupd that is away costs no more than the names.

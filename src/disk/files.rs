@@ -1,5 +1,5 @@
-//! What is done to files and folders with plain blocking calls: creating, cutting, removing, and making that durable.
-//! Runs on the blocking pool of an executor, or before there are executors. Never panics: a panic would end the pool.
+//! Blocking calls on files and folders: creating, truncating, removing, and making that durable. They run on the blocking pool of an
+//! executor, or before there are executors. They never panic: a panic would end the pool.
 //!
 //! The data path's lock is not looked at here: these calls are synchronous, so that a killed process's are over before
 //! its data path is free.

@@ -1,6 +1,5 @@
-//! Which names below the data path this process has made durable: an entry of a folder is there after a power loss only
-//! once the folder was synced, and so for each folder above it. Lives in the whole process, behind a lock that only the
-//! blocking calls take.
+//! Names below the data path that this process has made durable. An entry of a folder survives a power loss only once the folder was
+//! synced, and so does each folder above it. The record lives in the whole process, behind a lock that only the blocking calls take.
 //!
 //! A file that grows, or a fourth file beside three, needs no sync of folders that were synced before: each is a flush of
 //! the device, and a topic's creation paid five of them for each of its five files. What an earlier process left is not

@@ -1,4 +1,4 @@
-//! Where a [`FileId`] is below the data path, and what a found file name says.
+//! Path of a [`FileId`] below the data path, and the meaning of a found file name.
 
 use super::spares::Name;
 use crate::base::{CoreId, FileId, PartitionDir, PartitionId, TopicId};

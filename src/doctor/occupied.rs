@@ -1,4 +1,4 @@
-//! Who has what a node would take: the data path and the addresses.
+//! Checks whether the data path and the addresses of a node are free, and names the process that has them.
 
 use super::Finding;
 use crate::config::Settings;

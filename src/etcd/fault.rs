@@ -1,4 +1,5 @@
-//! What an error says about the request that it answers: whether it surely was not carried out, and whether another member may do better.
+//! Meaning of an error for the request that it answers: whether the request surely was not carried out, and whether another member may
+//! do better.
 //!
 //! Codes alone mislead, so code *and* text count. What is not surely refused is unknown.
 

@@ -75,9 +75,9 @@ impl fmt::Display for Endpoint {
 
 #[derive(Debug)]
 pub enum LinkError {
-    /// Nothing of the request has left.
+    /// No byte of the request has left.
     NotSent(String),
-    /// Something of it may have arrived.
+    /// Bytes of the request may have arrived.
     Lost(String),
 }
 

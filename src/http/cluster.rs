@@ -1,5 +1,5 @@
-//! What operators ask of a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/...`, `/cluster/...`. Any node
-//! answers. Each is idempotent: asked again, it says that it is so already.
+//! HTTP calls of operators to a cluster whose metadata an etcd keeps: `/topic/meta/update`, `/topic/partition/...`, `/cluster/...`. Any
+//! node answers. Each call is idempotent: a repeated one answers that it is so already.
 
 use super::channels::ANSWER_LIMIT;
 use super::publish::topic_of;
@@ -128,7 +128,7 @@ pub fn hub(node: &Node) -> Result<&Hub, Failure> {
     node.around.hub.as_deref().ok_or_else(alone)
 }
 
-/// Answered when the metadata store has it.
+/// Carries out an operator's request; returns when the metadata store has it.
 async fn carry(hub: &Hub, admin: Admin) -> Result<(), Failure> {
     match timeout(ANSWER_LIMIT, hub.admin(admin)).await {
         Ok(Some(result)) => told(result),

@@ -1,4 +1,4 @@
-//! What is published to the partitions that this node leads, told to its coordinator once a minute: the controller balances by it.
+//! Load of the partitions that this node leads, reported to its coordinator once a minute: the controller balances by it.
 
 use super::Node;
 use super::statistics::ask_all;

@@ -1,4 +1,4 @@
-//! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
+//! Table of paths and methods with their handlers, and the form of answers: as nsqd's, byte for byte where tools look.
 
 use super::{Node, channels, cluster, config, debug, lookups, publish, replicas, statistics, topics};
 use crate::discovery::NSQ_VERSION;
@@ -242,7 +242,7 @@ pub fn with_type(status: StatusCode, content_type: &'static str, body: Bytes) ->
     reply
 }
 
-/// Everything but /ping says which envelope it has.
+/// Adds the header that names the envelope; every answer but that of /ping has it.
 pub fn versioned(mut reply: Reply) -> Reply {
     reply.headers_mut().insert("x-nsq-content-type", HeaderValue::from_static("nsq; version=1.0"));
     reply

@@ -55,9 +55,9 @@ pub struct InspectOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Clean,
-    /// Something is damaged, was lost before, or differs.
+    /// Data is damaged, was lost before, or differs.
     Damaged,
-    /// Something was written by a newer version, and the rest says little without it.
+    /// Data was written by a newer version, and the rest says little without it.
     Newer,
 }
 

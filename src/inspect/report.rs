@@ -1,5 +1,4 @@
-//! What `inspect` prints, an item for each thing that was found: a line of text for people, or an object of JSON on a line of
-//! its own for programs.
+//! Output of `inspect`, an item for each finding: a line of text for people, or an object of JSON on a line of its own for programs.
 //!
 //! An object has `kind` (`found`, `damage`, `newer`, `difference`, `warning`, `verdict`), `text` (the words of the line), and
 //! where there is one `file` (below the data path) and `byte` (position in it); the values that the words tell stand beside
@@ -29,7 +28,7 @@ impl<'a> Report<'a> {
         Report { out, format }
     }
 
-    /// Words, and the values in them.
+    /// Reports a finding: words, and the values in them.
     pub fn found(&mut self, file: Option<&FileId>, text: impl Display, values: Value) -> io::Result<()> {
         let line = match file {
             Some(file) => format!("{file}: {text}"),

@@ -1,4 +1,4 @@
-//! What stands in a message: who sent it, which one it is, when it should have left, and a checksum when it is verified.
+//! Content of a message of the load: its producer, its number, its due time, and a checksum when it is verified.
 //!
 //! ```text
 //! magic u32 | run u32 | producer u32 | crc32 u32 (0: unchecked) | sequence u64 | intended unix ns u64 | filler

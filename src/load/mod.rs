@@ -81,7 +81,7 @@ fn json(run: &Run) -> Result<String, LoadError> {
     Ok(text + "\n")
 }
 
-/// Something, or nothing without an error: there may have been nothing to consume.
+/// Whether messages got through; none without an error counts too, since there may have been none to consume.
 fn got_through(mode: options::Mode, seen: &record::Seen, undelivered: u64) -> bool {
     let published = !mode.produces() || seen.published_ever.messages > 0;
     let delivered = !mode.consumes() || seen.delivered_ever.messages > 0;

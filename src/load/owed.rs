@@ -1,4 +1,4 @@
-//! What was acknowledged and has not come, by when it was due: the deliveries that no consumer can time.
+//! Messages that were acknowledged and have not come, by their due time: the deliveries that no consumer can time.
 
 use super::shared::Course;
 use std::sync::atomic::{AtomicI64, Ordering};

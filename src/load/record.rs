@@ -1,5 +1,5 @@
-//! What the connections of one thread have seen since it was last collected: one lock per batch of frames, and the
-//! collector takes the whole by swapping it, once a second.
+//! Observations of one thread's connections since they were last collected: one lock per batch of frames, and the collector takes the
+//! whole by swapping it, once a second.
 
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;

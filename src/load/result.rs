@@ -1,4 +1,4 @@
-//! What a run has measured, as `--json` writes it and `ringmq load report` reads it. Fields may be added, not changed.
+//! Result of a run, as `--json` writes it and `ringmq load report` reads it. Fields may be added, not changed.
 
 use super::ledger::Verdict;
 use super::options::Options;

@@ -1,4 +1,4 @@
-//! What all connections of a run share: the clock, the course of the run, and what is counted over all threads.
+//! State that all connections of a run share: the clock, the course of the run, and the counts over all threads.
 
 use super::body::Filler;
 use super::ledger::Ledger;
@@ -141,7 +141,7 @@ impl Shared {
         self.ledger().map_or_else(|| self.delivered.load(Ordering::Relaxed), |ledger| ledger.matched())
     }
 
-    /// Everything acknowledged has come on every channel.
+    /// Whether every acknowledged message has come on every channel.
     pub fn all_came(&self) -> bool {
         match self.ledger() {
             Some(ledger) => ledger.is_complete(),

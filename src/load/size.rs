@@ -1,4 +1,4 @@
-//! How large a message is: fixed, uniform between two sizes, or exponential around a mean.
+//! Sizes of messages: fixed, uniform between two sizes, or exponential around a mean.
 
 use crate::base::rng::Rng;
 use crate::config::value;

@@ -163,7 +163,7 @@ impl Net {
         })
     }
 
-    /// Any thread may wake this core through it.
+    /// Eventfd through which any thread may wake this core.
     pub fn wake_fd(&self) -> Arc<WakeFd> {
         self.wake.clone()
     }

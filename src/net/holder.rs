@@ -1,4 +1,4 @@
-//! Whose a listening address is that cannot be had: looked up in /proc, for the one who is told that it is taken.
+//! Owner of a listening address that is in use: looked up in /proc, for the error message.
 //!
 //! A killed process's ring may hold its listeners for a moment after the process is gone. The kernel's table names them then,
 //! and no process has them: that is worth waiting for ([`Holder::Nobody`]), a process that lives is not.

@@ -1,4 +1,4 @@
-//! What goes out of a connection as the pieces of memory that the caller has: nothing is copied on its way to the kernel.
+//! Output of a connection as the pieces of memory that the caller has: nothing is copied on its way to the kernel.
 //!
 //! The first `in_flight` pieces are the kernel's until its completion; they, the vectors that name them, and the header that names
 //! those, neither move nor go before it.

@@ -35,7 +35,7 @@ pub(super) struct Placed {
     /// Lent memory; it neither moves nor goes while `is_in_flight`.
     lent: Option<Lent>,
     is_in_flight: bool,
-    /// Something was put there.
+    /// True once bytes were put there.
     has_come: bool,
     /// True after a time without input: the next receive ends with the first bytes, whenever they come.
     is_idle: bool,
@@ -60,12 +60,12 @@ impl Conn {
         self.placed.as_ref().is_some_and(|placed| placed.lent.is_some())
     }
 
-    /// The receive that is under way goes there.
+    /// Whether the receive that is under way goes to the lent memory.
     pub fn is_receiving_lent(&self) -> bool {
         self.placed.as_ref().is_some_and(|placed| placed.is_in_flight)
     }
 
-    /// The next bytes go there.
+    /// Lends memory for the next bytes.
     pub fn lend(&mut self, lent: Lent) {
         let placed = self.placed.get_or_insert_default();
         let room = lent.memory.capacity() - lent.memory.len();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
-    /// Something is to be done.
+    /// True when an operator has to do something.
     pub is_bad: bool,
     /// Subject of the finding: `orders/3`, `node a`, `etcd http://...`.
     pub about: String,

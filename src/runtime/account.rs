@@ -1,6 +1,6 @@
-//! Where a slow turn spent its time. Anything that holds a core holds all its partitions, so any turn longer than the
-//! setting is logged with its parts: events (socket, mesh and disk completions, each stepped), deciding at the turn's end,
-//! carrying out. A process that was stopped or lost its CPU shows up too, and looks like one part that took it all.
+//! Account of the time of a slow turn. A turn that holds a core holds all its partitions, so any turn longer than the setting is logged
+//! with its parts: events (socket, mesh and disk completions, each stepped), deciding at the turn's end, carrying out. A process that
+//! was stopped or lost its CPU shows up too, and looks like one part that took it all.
 
 use crate::metrics::Latency;
 use crate::metrics::stats::TurnStats;

@@ -1,4 +1,4 @@
-//! What a core drives. [`Shard`](crate::shard) in production; tests drive the same loop with a toy.
+//! Machine that a core drives: [`Shard`](crate::shard) in production; tests drive the same loop with a toy.
 
 use crate::base::{Now, Ticks};
 use crate::seam::event::{Effects, Event};

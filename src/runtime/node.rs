@@ -83,7 +83,7 @@ pub struct FrontStart {
 /// Ends the HTTP thread; returns when it takes no more and has answered.
 pub type StopFront = Box<dyn FnOnce()>;
 
-/// The HTTP room as the runtime sees it.
+/// HTTP module as the runtime sees it.
 pub struct Front {
     /// Wakes the HTTP thread.
     pub wake: Arc<dyn Wake>,
@@ -276,7 +276,7 @@ struct Addresses {
     tcp: Reserved,
     http: Option<Reserved>,
     native: Option<Reserved>,
-    /// Why the default address of the native protocol, which nobody gave, is not there.
+    /// Reason why the default address of the native protocol, which no setting gave, is not served.
     native_refusal: Option<NetError>,
     peer: Option<Reserved>,
     lookups: Option<Reserved>,

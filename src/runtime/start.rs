@@ -1,4 +1,4 @@
-//! From a recovered data path to the shards: every partition goes to its core, and what was found is said in the log.
+//! Way from a recovered data path to the shards: every partition goes to its core, and the findings of recovery go to the log.
 
 use super::cores::Build;
 use super::machine::Machine;

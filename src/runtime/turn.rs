@@ -89,7 +89,7 @@ struct Turn {
 /// Result of a turn for the next.
 struct Ended {
     at: Instant,
-    /// Something waits already.
+    /// True when work waits already.
     is_busy: bool,
     /// glommio got operations, which start only when its reactor runs.
     gave_reactor_work: bool,

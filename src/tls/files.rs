@@ -1,5 +1,5 @@
-//! From the settings to the terms on which the node speaks TLS, with clients ([`Terms`]) and with other nodes ([`PeerTerms`]):
-//! reads the PEM files and checks what is in them, before the cores start. Knows no connection.
+//! Conversion of the settings to the terms on which the node speaks TLS, with clients ([`Terms`]) and with other nodes ([`PeerTerms`]):
+//! reads the PEM files and checks what is in them, before the cores start. It knows no connection.
 
 use super::names::AnyName;
 use super::shown::AnyCertificate;

@@ -1,4 +1,4 @@
-//! What an operator can get wrong, and what is said about it.
+//! Mistakes that an operator can make, with their error texts.
 
 use super::super::tests::{PKI, Pki};
 use super::*;

@@ -105,7 +105,7 @@ impl Links {
         }
     }
 
-    /// Somebody has connected to a port that may have TLS.
+    /// Registers a connection to a port that may have TLS.
     pub fn opened(&mut self, now: Now, conn: ConnId, peer: &Peer, port: Port) {
         let link = match port {
             Port::Native => self.terms.as_ref().map(|terms| TlsStream::accept(terms.config(), Side::Client)),

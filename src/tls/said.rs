@@ -1,4 +1,4 @@
-//! What was said of other nodes, so that one that tries again and again with the same fault is a line of the log and no flood.
+//! Memory of what was logged about other nodes: a node that repeats the same fault costs one line of the log.
 
 use crate::base::{Peer, Ticks};
 use std::time::Duration;

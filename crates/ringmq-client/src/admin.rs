@@ -1,4 +1,4 @@
-//! What is asked of a node besides messages.
+//! Requests to a node besides messages.
 
 use super::error::Result;
 use super::link::{RequestAnswer, TopicMap};

@@ -1,5 +1,5 @@
-//! What a consumer gets: batches of messages of one partition, and single messages out of them. Bodies are slices of what was
-//! read from the socket.
+//! Deliveries of a consumer: batches of messages of one partition, and single messages out of them. Bodies are slices of what was read
+//! from the socket.
 
 use super::subscription::Sub;
 use bytes::Bytes;

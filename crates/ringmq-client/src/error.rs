@@ -1,4 +1,4 @@
-//! What can go wrong for a client, and whether the request may be sent again.
+//! Errors of the client, with whether the request may be sent again.
 
 use super::tls::TlsError;
 use ringmq_protocol::codec::native::{Code, FrameError, Malformed, NativeError, Retry};
@@ -24,7 +24,7 @@ pub enum Error {
     Tls {
         /// Host and port of the node.
         address: Arc<str>,
-        /// Why, and what to do about it.
+        /// Reason, with the remedy.
         source: Arc<TlsError>,
     },
     #[error("{address} did not answer within {limit:?}")]

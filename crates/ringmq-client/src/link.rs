@@ -107,7 +107,7 @@ struct Out {
     /// Heads and small frames that are not a chunk yet.
     head: Vec<u8>,
     chunks: VecDeque<Bytes>,
-    /// Something was queued since the heartbeat looked.
+    /// True when something was queued since the last heartbeat.
     used: bool,
     closing: bool,
 }

@@ -213,7 +213,7 @@ pub(super) struct Sealed {
 /// Next action of a lane's task.
 pub(super) enum Next {
     Send(Sealed),
-    /// The open batch is sent then.
+    /// Time at which the open batch is sent.
     At(Instant),
     Nothing,
 }

@@ -64,9 +64,9 @@ struct Book {
     urgent: bool,
     syncs: Vec<oneshot::Sender<Result<()>>>,
     closing: bool,
-    /// Something was finished or requeued that the node is not known to have taken.
+    /// True when something was finished or requeued that the node is not known to have taken.
     unconfirmed: bool,
-    /// Some of that was lost, and nobody has been told.
+    /// True when some of that was lost and nobody has been told.
     lost: bool,
     /// The task is gone.
     ended: bool,

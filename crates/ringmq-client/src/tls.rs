@@ -73,7 +73,7 @@ impl Tls {
     }
 }
 
-/// Why there is no TLS with a node, and what to do about it.
+/// Reason why there is no TLS with a node, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {

@@ -1,4 +1,4 @@
-//! What a RingMQ node decides: the storage engine, replicas, channels, sessions and the shard that owns them.
+//! Decisions of a RingMQ node: the storage engine, replicas, channels, sessions and the shard that owns them.
 //!
 //! Pure: no file, socket, thread, clock or random source, and nothing is async. This package depends on no crate that does IO, so the
 //! compiler holds it to that; docs/architecture.md has the table of modules that tests/tidy.rs enforces.

@@ -1,4 +1,4 @@
-//! What Go's standard library makes of text, where clients of a Go program can see it: query strings, durations, booleans, JSON.
+//! Text as Go's standard library makes it, where clients of a Go program can see it: query strings, durations, booleans, JSON.
 
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter, Serializer};

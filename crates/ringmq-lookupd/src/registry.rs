@@ -370,7 +370,7 @@ impl Registry {
             .collect()
     }
 
-    /// Everything, by `category:topic:channel`; names without producers are left out.
+    /// Every registration, by `category:topic:channel`; names without producers are left out.
     pub fn debug(&self) -> BTreeMap<String, Vec<Entry<'_>>> {
         let rows = |producers: &Producers| producers.iter().map(|(id, p)| self.entry(*id, p.tombstoned)).collect::<Vec<_>>();
         let clients = ("client::".to_owned(), self.peers.keys().map(|id| self.entry(*id, None)).collect());

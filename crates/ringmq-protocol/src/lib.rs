@@ -1,4 +1,4 @@
-//! What RingMQ's node, its clients and its tools agree on: ids and positions, the bytes of files and of the wire.
+//! Definitions that RingMQ's node, its clients and its tools share: ids and positions, the bytes of files and of the wire.
 //!
 //! Shapes and their checks, and no behaviour. docs/architecture.md has the table of modules that tests/tidy.rs enforces.
 

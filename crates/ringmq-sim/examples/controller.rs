@@ -1,5 +1,5 @@
-//! What the metadata of a large cluster costs the node that is its controller: one real agent over an etcd in memory, beside nodes that
-//! are keys only.
+//! Cost of a large cluster's metadata for the node that is its controller: one real agent over an etcd in memory, beside nodes that are
+//! keys only.
 //!
 //! ```sh
 //! cargo run --release -p ringmq-sim --example controller -- 100 100000     # nodes, partitions

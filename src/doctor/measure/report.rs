@@ -1,5 +1,5 @@
-//! What a measurement has found: as `--json` writes it and `ringmq load --raw` reads it, and as a table for people.
-//! Fields may be added to the JSON, not changed.
+//! Result of a measurement: the JSON that `--json` writes and `ringmq load --raw` reads, and a table for people. Fields may be added to
+//! the JSON, not changed.
 
 use super::samples::{Figures, StreamFigures};
 use super::{DEPTHS, SIZES, WAYS, Way};

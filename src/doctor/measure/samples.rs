@@ -1,4 +1,4 @@
-//! What was timed of one kind of write, and the figures that follow from it.
+//! Timings of one kind of write, and the figures that follow from them.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

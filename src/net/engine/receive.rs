@@ -1,4 +1,4 @@
-//! What comes in: where its bytes go, and when they are asked for.
+//! Input of connections: where its bytes go, and when they are asked for.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! What an operator, or a client's first publish, asks of the cluster. Any node does it: each is a transaction, or a few of them whose last
-//! one makes the whole visible ([`plans`](super::plans)).
+//! Requests of an operator, or of a client's first publish, to the cluster. Any node carries them out: each is a transaction, or a few
+//! of them whose last one makes the whole visible ([`plans`](super::plans)).
 
 use super::plans::Planner;
 use super::{Agent, Effect, Purpose};
@@ -40,7 +40,7 @@ pub enum Admin {
     DeleteTopic {
         name: TopicName,
     },
-    /// Another node gets the partition in the place of one that has it.
+    /// Moves a replica: another node gets the partition in the place of one that has it.
     MoveReplica {
         name: TopicName,
         partition: u16,
@@ -55,7 +55,7 @@ pub enum Admin {
     },
     /// Leaders go to the first replicas of their partitions, as many as one transaction takes. The controller does it by itself in a while.
     Rebalance,
-    /// Nothing new comes to the node, and what it has goes elsewhere.
+    /// Drains a node: it gets nothing new, and its replicas go elsewhere.
     Drain {
         node: String,
     },

@@ -33,11 +33,11 @@ const WATCH: Duration = Duration::from_secs(1);
 /// Outcome of an attempt to connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Probe {
-    /// Somebody listens.
+    /// A process listens.
     Reached,
     /// The machine answers, and nobody listens.
     Refused,
-    /// No answer in time, or no way there.
+    /// The machine does not answer in time, or there is no way to it.
     Silent,
 }
 

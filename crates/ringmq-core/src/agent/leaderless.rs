@@ -19,7 +19,7 @@ pub(super) struct Leaderless {
     me: NodeId,
     /// Time that an election may take.
     patience: Duration,
-    /// Since when nobody leads them, as far as this node has looked.
+    /// Time since which partitions have had no leader, as far as this node has looked.
     since: BTreeMap<(TopicId, u16), Ticks>,
     /// Number of partitions that the log was told of last.
     said: usize,

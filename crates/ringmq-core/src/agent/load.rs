@@ -1,4 +1,4 @@
-//! What is published to the partitions that this node leads, as the controller is told it: seldom, and only when it has changed by much.
+//! Load of the partitions that this node leads, as the controller is told it: seldom, and only when it has changed by much.
 //!
 //! The key stands under the node's lease, so it goes with the node. A write that fails is not repeated: the next one says more.
 

@@ -238,10 +238,10 @@ pub struct Agent {
     /// Requests to send again.
     again: Vec<Pending>,
     again_at: Ticks,
-    /// Everything is to be listed, not before this.
+    /// Time from which on everything is to be listed.
     list_at: Option<Ticks>,
     is_campaigning: bool,
-    /// Not before this.
+    /// Time before which this node does not campaign.
     campaign_at: Ticks,
     /// Revision that the data path remembers, and when the next one is due if the cores are told nothing.
     remembered: u64,
@@ -581,7 +581,7 @@ impl Agent {
         self.view.controller().is_none() && !self.is_campaigning && self.session.live().is_some()
     }
 
-    /// Whoever lives and finds no controller tries to be it.
+    /// Campaigns for the office of controller when this node's lease holds and there is no controller.
     fn look_at_office(&mut self, now: Ticks, out: &mut Vec<Effect>) {
         let lease = self.session.live().and(self.session.lease());
         let held = self.view.controller().filter(|c| lease.is_some() && c.lease == lease).map(|c| c.create_revision);

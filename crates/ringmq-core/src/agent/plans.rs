@@ -1,5 +1,5 @@
-//! What an operator's request is in the store: transactions, in order, made from what is known of it. Also for a tool that has read
-//! the store and has no agent.
+//! Transactions of an operator's request, in order, made from what is known of the store. A tool that has read the store and has no
+//! agent uses them too.
 
 use super::admin::{Admin, AdminError, TopicChange};
 use crate::base::{ChannelName, NodeId, PartitionId, TopicId, TopicName};
@@ -31,7 +31,7 @@ pub struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// None at all: it is so already.
+    /// Transactions of the request; none: it is so already.
     pub fn txns(&self, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
         match admin {
             Admin::CreateTopic { name, partitions, replicas, min_isr, properties } => {

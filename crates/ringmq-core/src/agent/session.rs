@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Renewals in one TTL.
 const RENEWALS: u32 = 5;
-/// A node id that another place holds for so many TTLs is in use there.
+/// Number of TTLs after which a node id that another place holds counts as in use there.
 const FOREIGN_TTLS: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -124,7 +124,7 @@ impl Agent {
         }
     }
 
-    /// Everything was listed.
+    /// Takes in that everything was listed.
     pub(super) fn confirm(&mut self, now: Ticks, out: &mut Vec<Effect>) {
         self.is_campaigning = false;
         match self.session.phase {

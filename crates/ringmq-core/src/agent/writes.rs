@@ -1,4 +1,4 @@
-//! What a leader writes of its partition: who is in sync, an epoch, that it leads no longer. One write of a partition at a time.
+//! Writes of a leader about its partition: its ISR, an epoch, that it leads no longer. A partition has one write under way at a time.
 
 use super::{Agent, Effect, Purpose};
 use crate::base::{Epoch, NodeId, Ticks, TopicId};

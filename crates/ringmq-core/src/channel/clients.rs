@@ -64,9 +64,9 @@ impl Client {
 pub struct Clients {
     slab: Slab<Client>,
     numbers: IdMap<SubId, u32>,
-    /// Whoever may receive, in turn. Who may not any more is dropped when it is met.
+    /// Clients that may receive, in turn. A client that may not any more is dropped when it is met.
     ready: VecDeque<u32>,
-    /// Whoever ran out of credit and was not told of messages since; who got credit is dropped when it is met.
+    /// Clients that ran out of credit and were not told of messages since; one that got credit is dropped when it is met.
     starved: Vec<u32>,
     /// Number of clients in `ready` that are not ranged.
     ready_singly: u32,
@@ -130,7 +130,7 @@ impl Clients {
         self.starve(number);
     }
 
-    /// Nobody has anything in flight any more; `dropped` is told who had how many messages.
+    /// Empties every client's list of messages in flight; `dropped` is told the client and the number of its messages.
     pub fn drop_in_flight(&mut self, dropped: &mut impl FnMut(SubId, u32)) {
         for (_, client) in self.slab.iter_mut().filter(|(_, c)| c.in_flight_count > 0) {
             dropped(client.sub, u32::try_from(client.in_flight_count).unwrap_or(u32::MAX));

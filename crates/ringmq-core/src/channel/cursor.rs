@@ -1,5 +1,4 @@
-//! Where a channel stands, as its open messages and its read position say it: all that lies before the read position is confirmed
-//! or open.
+//! Cursor of a channel, from its open messages and its read position: everything before the read position is confirmed or open.
 
 use super::finished::merge;
 use super::open::OpenSet;
@@ -60,7 +59,7 @@ impl Restored {
     }
 }
 
-/// Everything before it is confirmed.
+/// Position up to which everything is confirmed.
 pub fn confirmed(open: &OpenSet, next: Position) -> Position {
     open.lowest().map_or(next, |open| open.start())
 }

@@ -25,11 +25,11 @@ pub(super) const SPAN_BYTES: i64 = 16 * 1024;
 /// Messages at some place of a batch, by their due times.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stretch {
-    /// So many messages that are due, at least one.
+    /// Number of messages that are due, at least one.
     Due { num: usize },
-    /// So many messages that are not, at least one: the first of them is due at that time. `end`: where they end.
+    /// Messages that are not due, at least one: the first of them is due at that time. `end`: where they end.
     Later { num: u16, end: usize, due_unix_ns: i64 },
-    /// So many copies for other channels, at least one.
+    /// Copies for other channels, at least one.
     Foreign { num: u16, end: usize },
 }
 

@@ -33,9 +33,9 @@ pub(super) struct Turn {
     bytes: usize,
     messages_max: usize,
     bytes_max: usize,
-    /// Nothing was handed out: the next turn will have no more room.
+    /// True while nothing was handed out: the next turn will have no more room.
     is_fresh: bool,
-    /// Something was handed out of what is handed out now: of what waits, or of the log.
+    /// True once something was handed out of the part that is handed out now: the waiting messages, or the log.
     has_begun: bool,
     /// Messages of the log wait now, which go before what the log has behind them.
     pub(super) has_taken_up: bool,
@@ -62,12 +62,12 @@ impl Turn {
         self.handed_bytes += bytes;
     }
 
-    /// Something was done that is no delivery.
+    /// Spends budget for a step that is no delivery.
     pub(super) fn spend_step(&mut self) {
         self.messages = self.messages.saturating_sub(1);
     }
 
-    /// So many heads were walked to find a message.
+    /// Spends budget for `heads` message heads that were walked to find a message.
     pub(super) fn spend_walk(&mut self, heads: usize) {
         self.bytes = self.bytes.saturating_sub(heads * MESSAGE_OVERHEAD);
     }
@@ -98,18 +98,18 @@ impl Turn {
 /// Why a part of the turn came to its end.
 #[derive(PartialEq, Eq)]
 enum Stop {
-    /// Nobody has credit and room, or the channel is ordered and has a message out.
+    /// No client has credit and room, or the channel is ordered and has a message out.
     NoClient,
-    /// Nothing is there (yet), or the memory bound holds.
+    /// No message is there (yet), or the memory bound holds.
     NoMessage,
     TurnSpent,
 }
 
 enum Handed {
     Taken,
-    /// The client that was next does not sample it.
+    /// The client whose turn it was does not sample the message.
     SampledOut,
-    /// Nobody took it: the client that is next now takes runs only.
+    /// No client took it: the one whose turn it is now takes runs only.
     Ranged,
     NoClient,
 }
@@ -307,7 +307,7 @@ impl Channel {
         }
     }
 
-    /// Everything up to `to` is gone. False when that leads nowhere.
+    /// Passes everything up to `to`, which is lost. False: the read position does not move.
     fn pass_lost(&mut self, to: Position) -> bool {
         let lost = self.reading.pass_lost(to);
         lost.into_iter().for_each(|lost| self.confirm(lost));

@@ -1,4 +1,4 @@
-//! What was confirmed lately, for the journal, and merges of intervals. Owns no message, no time, no client.
+//! Recent confirmations, for the journal, and merges of intervals. It owns no message, no time, no client.
 
 use crate::format::cursor::Interval;
 

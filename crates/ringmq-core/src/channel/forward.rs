@@ -87,7 +87,7 @@ impl Channel {
         }
     }
 
-    /// An entry that nobody has had, is deferred, and has so much read behind it.
+    /// Whether an entry is copied forward: no client has had it, it is deferred, and so much is read behind it.
     fn is_worth_a_copy(&self, key: u32, policy: ForwardPolicy) -> bool {
         let open = self.backlog.get(key);
         let held_bytes = (self.reading.next().offset - open.offset) as u64;

@@ -1,4 +1,5 @@
-//! What is due in a long time and holds back much moves to the end of the log; all else stays where it is, and nothing is lost.
+//! Messages that are due in a long time and hold back much move to the end of the log; all others stay where they are, and nothing is
+//! lost.
 
 use super::tests::{A, Got, Log, channel, finish, ms, subscribe};
 use super::{Channel, ForwardPolicy};

@@ -59,7 +59,7 @@ pub struct Channel {
     pub(super) is_log_held: bool,
     /// Waiting messages that cannot be read, as far as known.
     pub(super) waiting_held: u64,
-    /// So that channels of one topic do not all sample the same messages.
+    /// Salt of sampling, so that channels of one topic do not all sample the same messages.
     sample_salt: u64,
 
     pub(super) backlog: Backlog,
@@ -369,7 +369,7 @@ impl Channel {
         !self.finished.is_empty()
     }
 
-    /// Nobody needs what lies before it, whatever comes of a change that is not settled.
+    /// Position that holds whatever becomes of a change that is not settled: nobody needs what lies before it.
     pub fn confirmed(&self) -> Position {
         let here = cursor::confirmed(self.backlog.open(), self.reading.next());
         match &self.syncing {

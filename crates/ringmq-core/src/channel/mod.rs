@@ -112,7 +112,7 @@ impl Run<'_> {
         LogId(self.first.0 + self.num as u64 - 1)
     }
 
-    /// So that header and checksum are true of what is sent.
+    /// Whether the run is a whole batch, so that header and checksum are true of what is sent.
     pub fn is_whole_batch(&self) -> bool {
         self.at == (BATCH_HEADER_LEN..self.batch.bytes.len())
     }

@@ -48,7 +48,7 @@ impl Channel {
         !matches!(self.syncing, Syncing::No)
     }
 
-    /// Nothing may be handed out, whoever has credit.
+    /// Whether delivery is held: nothing may be handed out, whatever credit clients have.
     pub(super) fn is_held(&self) -> bool {
         self.is_syncing() || self.ordered && self.in_flight_count() + self.deferred_count() > 0
     }
@@ -87,8 +87,8 @@ impl Channel {
         }
     }
 
-    /// Everything before `to` is confirmed and nothing after it, under a higher generation; [`Channel::settle`] follows.
-    /// What is in flight, waits or is deferred is dropped, as in [`Channel::set_ordered`].
+    /// Moves the cursor to `to`, under a higher generation: everything before it is confirmed and nothing after it; [`Channel::settle`]
+    /// follows. What is in flight, waits or is deferred is dropped, as in [`Channel::set_ordered`].
     pub fn move_to(&mut self, to: Position, dropped: &mut impl FnMut(SubId, u32)) {
         assert!(!self.is_syncing(), "one change at a time");
         self.syncing = Syncing::Move(self.drop_open(dropped));
@@ -157,7 +157,7 @@ impl Channel {
         self.finished = Finished::default();
     }
 
-    /// Nothing is open any more; says where the channel stood.
+    /// Drops all open messages; returns the state from before.
     fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) -> Stood {
         self.clients.drop_in_flight(dropped);
         (self.flights, self.copies) = (Flights::default(), Box::default());

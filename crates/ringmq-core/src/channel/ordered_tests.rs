@@ -220,7 +220,7 @@ enum Step {
     Settle(bool),
     Requeue,
     Advance(u64),
-    /// Also a crash: what was journaled and not settled may be there or not.
+    /// Restart, also after a crash: what was journaled and not settled may be there or not.
     Restart {
         with_unsettled: bool,
     },

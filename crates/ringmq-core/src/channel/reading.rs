@@ -1,4 +1,4 @@
-//! Where a channel reads on in its partition's log, and what it knows of the messages ahead of that position: intervals that were
+//! Read position of a channel in its partition's log, and its knowledge of the messages ahead of that position: intervals that were
 //! confirmed, and messages that had been delivered before a clean stop.
 
 use super::cursor::Restored;
@@ -175,7 +175,7 @@ impl Reading {
         })
     }
 
-    /// Everything up to `to` is gone: it counts as confirmed. `None`: that leads nowhere.
+    /// Passes everything up to `to`, which is lost and counts as confirmed. `None`: the read position does not move.
     pub(super) fn pass_lost(&mut self, to: Position) -> Option<Interval> {
         (to.offset > self.next.offset).then(|| {
             let lost = Interval { start: self.next.log_id, end: to };

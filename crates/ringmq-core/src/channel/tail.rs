@@ -1,4 +1,4 @@
-//! What a partition keeps for its ephemeral channels: its newest messages, so many of them. Pure.
+//! Newest messages of a partition, a bounded number of them, kept for its ephemeral channels. Pure.
 //!
 //! A channel that stands still, or a client of it, keeps no more of the log than that. What its clients have, or gave back, stays the
 //! channel's; but older than the floor it is there only as long as another channel, or the segment, keeps it.

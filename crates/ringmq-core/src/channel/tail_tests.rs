@@ -1,4 +1,4 @@
-//! What an ephemeral channel keeps, and what it drops.
+//! Messages that an ephemeral channel keeps, and those that it drops.
 
 use super::tests::{A, Got, Log, channel, channel_at, cursor, finish, ms, subscribe};
 use super::{Channel, Tail};

@@ -16,7 +16,7 @@ pub struct Surroundings {
     pub is_nsqd: bool,
 }
 
-/// The settings in force, and what the log should say of them.
+/// Settings in force, with the lines that the log should have of them.
 #[derive(Debug)]
 pub struct Asked {
     pub settings: Settings,
@@ -44,7 +44,7 @@ pub enum ConfigError {
     Contradiction(String),
 }
 
-/// Everything that is wrong with the flags and the file, a line each.
+/// Every fault of the flags and the file, a line each.
 #[derive(Debug)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 

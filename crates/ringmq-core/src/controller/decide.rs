@@ -1,4 +1,4 @@
-//! What a partition's next record is: an election first, then replicas that are too many, a hand-over, replicas that are missing.
+//! Next record of a partition: an election first, then replicas that are too many, a hand-over, replicas that are missing.
 
 use super::{At, Controller};
 use crate::base::{NodeId, Ticks};
@@ -7,7 +7,7 @@ use crate::metadata::view::View;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing is to do until a key changes.
+    /// There is nothing to do until a key changes.
     Rest,
     /// The change waits until the leases' mass expiry is over.
     Hold,

@@ -1,4 +1,4 @@
-//! Where replicas of new partitions stand, where another one goes, and which go elsewhere to even the load out.
+//! Placement of replicas of new partitions, of additional ones, and of those that move to even the load out.
 //!
 //! The first replica of a partition is to lead it, so leaders are spread by spreading first replicas. Replicas of a partition stand on
 //! different nodes always, and in different zones where there are enough.
@@ -131,8 +131,8 @@ impl Controller {
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
     }
 
-    /// Nothing catches up, nobody is away who may still come back, and nothing is written at the moment. A replica that catches up for as
-    /// long as a node may be away waits for an operator, or for a disk: the others do not wait for it.
+    /// Whether the cluster is calm: nothing catches up, no absent node may still come back, and nothing is written at the moment. A
+    /// replica that catches up for as long as a node may be away waits for an operator, or for a disk: the others do not wait for it.
     pub(super) fn is_calm(&self, now: Ticks) -> bool {
         let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
         let is_stuck = |at: &At| self.slow.get(at).is_some_and(|since| now >= *since + self.options.replace_after);

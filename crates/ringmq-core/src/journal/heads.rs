@@ -1,4 +1,4 @@
-//! What stands in a ring: the heads of its writes, and the copies of their facts. Reads blocks, and looks at no record.
+//! Heads of the writes in a ring, and the copies of their facts. It reads blocks, and looks at no record.
 
 use super::replay::{ReplayError, Ring, RingAction, Slots};
 use crate::base::{BLOCK, CoreId, FileId, IO_BYTES_MAX};

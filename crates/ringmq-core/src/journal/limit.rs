@@ -1,4 +1,4 @@
-//! How far the writes of a ring may go before a slot says so: what bounds the part of the ring that a startup reads.
+//! Bound of the ring that its writes may use before a slot is written: it bounds the part of the ring that a startup reads.
 //!
 //! Each checkpoint slot carries a *limit*: no write of the generation ends beyond it. A write waits until **both** durable slots,
 //! and the one that is being written, let it go that far, so that a slot which is lost, or rots, hides no write: the other one

@@ -102,7 +102,7 @@ finding! {
         Holds,
         /// The head holds, so its directory can be believed; a record does not.
         RecordsBad,
-        /// Something of it is there, but the head does not hold.
+        /// Bytes of the write are there, but the head does not hold.
         HeadTorn,
         Nothing,
     }
@@ -128,7 +128,7 @@ pub enum WriteAction {
     DamageOwn,
     /// The partitions of the directory that the next write repeats go on behind the ends it gives.
     DamageRepeated,
-    /// Nobody knows what it touched: every partition goes on behind anything that the write could have held.
+    /// Damage whose partitions are not known: every partition goes on behind anything that the write could have held.
     DamageUnnamed,
 }
 

@@ -122,7 +122,7 @@ struct InFlight<N> {
 pub struct Ring<N> {
     core: CoreId,
     journal: JournalIdentity,
-    /// Place of the next write, if it fits there.
+    /// Place of the next write, if the write fits there.
     head: WritePlace,
     /// Place that the durable checkpoint points at.
     tail: WritePlace,

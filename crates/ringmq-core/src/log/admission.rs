@@ -1,4 +1,5 @@
-//! What a publish waits for: bytes that are on their way, the part of the ring that they will take, and who was refused for what.
+//! Waiting of publishes: bytes that are on their way, the part of the ring that they will take, and the resources whose lack refused a
+//! publish.
 
 /// Resource whose lack refused a publish.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +81,7 @@ impl Admission {
         (self.waiting_bytes, self.unpacked) = (0, 0);
     }
 
-    /// Somebody was refused, and tries again when that has changed.
+    /// Notes that a publish was refused and waits for this resource to change.
     pub fn refuse(&mut self, lack: Lack) {
         self.refused.add(lack);
     }
@@ -94,7 +95,7 @@ impl Admission {
         self.changed.add(lack);
     }
 
-    /// Whoever was refused learns by trying what has changed.
+    /// Signals all resources as changed: a refused publish learns by trying which one it was.
     pub fn signal_all(&mut self) {
         self.changed = Lacks::ALL;
     }

@@ -1,4 +1,4 @@
-//! Where a partition's log begins, and how far retention may move that.
+//! Borders of a partition's log: its beginning, and how far retention may move that.
 
 use crate::base::Position;
 
@@ -10,7 +10,7 @@ pub struct Borders {
     start_crc: u32,
     /// Position at which the topic's next first channel begins.
     collect_start: Position,
-    /// All channels have confirmed what is before it.
+    /// Position up to which all channels have confirmed everything.
     low_water: Position,
     /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
     agreed_start: i64,
@@ -57,7 +57,7 @@ impl Borders {
         }
     }
 
-    /// Nothing is removed that the replicas have not agreed on.
+    /// Lets retention remove nothing until the replicas have agreed on it.
     pub fn await_agreement(&mut self) {
         self.agreed_start = 0;
     }

@@ -33,7 +33,7 @@ impl Cached {
         }
     }
 
-    /// None: it does not hold.
+    /// Verifies the batch on its first use. None: its body fails its check.
     fn verified(&mut self) -> Option<&Batch> {
         if let Cached::Found(found) = self {
             *self = Cached::Verified(found.clone().verify().ok()?);
@@ -134,7 +134,7 @@ impl ReadCache {
         run.batches.last().map(|last| (last.header().end().offset, run.tail.clone()))
     }
 
-    /// A batch that does not hold is none, and the run ends before it.
+    /// Looks the batch at `offset` up. A batch that fails its check is none, and the run ends before it.
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
         let Some(batch) = self.runs[key as usize].batches[place as usize].verified().cloned() else {
@@ -153,7 +153,7 @@ impl ReadCache {
         Some(Hit { batch, is_unfollowed: !run.is_followed })
     }
 
-    /// Nothing is to be read on behind the run that holds the batch at `offset`.
+    /// Marks the run that holds the batch at `offset` as read on: nothing is read ahead behind it.
     pub fn set_followed(&mut self, p: PartitionIdx, offset: i64) {
         if let Some(&(key, _)) = self.index.get(&(p.0, offset)) {
             self.runs[key as usize].is_followed = true;

@@ -61,9 +61,9 @@ pub struct Walk<'a> {
 pub enum Stop {
     /// Bytes that are needed, from the start of the batch on.
     More(usize),
-    /// No batch of the partition stands there.
+    /// No batch of the partition is at this place.
     Bad(Bad),
-    /// A batch of the partition that does not belong there.
+    /// The batch is the partition's, and does not belong at this place.
     Breaks(Bad),
 }
 

@@ -4,7 +4,8 @@ use crate::base::{LogId, Position};
 use crate::format::cursor::Interval;
 use std::collections::BTreeMap;
 
-/// Everything before `position`, and the intervals beyond it: disjoint, not touching each other nor the position.
+/// Confirmed part of a log: everything before `position`, and the intervals beyond it, disjoint, not touching each other nor the
+/// position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confirmed {
     position: Position,
@@ -21,7 +22,7 @@ impl Confirmed {
         self.position
     }
 
-    /// Confirmed intervals that wait for something before them.
+    /// Number of confirmed intervals that wait for something before them.
     pub fn interval_count(&self) -> usize {
         self.beyond.len()
     }

@@ -1,4 +1,4 @@
-//! What is known of a partition's damage: what is lost, up to where the replica vouches for its log, and what it doubts.
+//! State of a partition's damage: what is lost, up to where the replica vouches for its log, and what it doubts.
 
 use crate::base::{Epoch, Position};
 use crate::format::snapshot::Doubt;
@@ -93,7 +93,7 @@ impl Damage {
         self.vouched = self.vouched.take().filter(|v| v.at.offset < at.offset);
     }
 
-    /// Nothing is left of the log.
+    /// Drops all damage: nothing is left of the log.
     pub fn restart(&mut self) {
         self.lost.clear();
         self.vouched = None;
@@ -116,7 +116,7 @@ impl Damage {
         self.channels_lost = generation;
     }
 
-    /// Somebody accepts that channels were lost. The generation of the startup that lost them.
+    /// Accepts the loss of channels; returns the generation of the startup that lost them.
     pub fn accept_channels_lost(&mut self) -> u64 {
         std::mem::take(&mut self.channels_lost)
     }

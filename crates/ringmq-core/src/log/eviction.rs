@@ -1,4 +1,4 @@
-//! Which batches of a core may leave its memory, oldest first, and how much has to stay.
+//! Order in which batches of a core may leave its memory, oldest first, and how much has to stay.
 
 use super::notice::PartitionIdx;
 use std::collections::VecDeque;

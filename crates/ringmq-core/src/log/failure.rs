@@ -1,4 +1,4 @@
-//! After a failed write: what is closed, and who hears of it. Nothing is written twice to a file that failed.
+//! Consequences of a failed write: what is closed, and whom that is told. A file that failed is never written again.
 //!
 //! ```text
 //! journal write or slot      the core: no publish, no fact becomes durable; reading goes on
@@ -68,7 +68,7 @@ impl Store {
         sick
     }
 
-    /// Nothing of this partition is written any more.
+    /// Closes the partition for writing, for good.
     pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
         let part = &mut self.partitions[p.0 as usize];
         if part.is_closed() {

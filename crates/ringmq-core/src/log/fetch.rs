@@ -1,4 +1,4 @@
-//! What a reader of a partition's log is answered when it asks for what stands at an offset.
+//! Answers to a reader of a partition's log that asks for an offset.
 
 use crate::base::Position;
 use crate::format::batch::Batch;
@@ -14,7 +14,7 @@ pub enum Fetch {
     /// store tries again with growing pauses and says when the partition is readable. Buffers lent for the read may be used elsewhere
     /// meanwhile.
     Held,
-    /// Nothing is there yet: the durable log ends here.
+    /// The durable log ends here.
     End,
     /// The batches there are lost to damage; the log goes on at `to`.
     Lost { from: Position, to: Position },

@@ -1,5 +1,5 @@
-//! What a partition with several replicas asks of its log beside what every partition does: the epoch of its own batches, a
-//! peer's batches as they are, what it promised, how far it is committed.
+//! Log of a partition with several replicas, beyond what every partition does: the epoch of its own batches, a peer's batches as they
+//! are, its promise, its committed end.
 //!
 //! A partition is one of several replicas from its first promise on ([`Store::log_epoch`]), also over restarts. Its epochs are the
 //! metadata's; the node's generation stays that of files and records.
@@ -136,7 +136,7 @@ impl Store {
         }
     }
 
-    /// Something that was committed, or said of channels, is lost here: the replica is suspect, also after a restart.
+    /// Makes the replica suspect, also after a restart: something that was committed, or said of channels, is lost here.
     pub fn mark_suspect(&mut self, p: PartitionIdx) {
         self.log_doubt(p, Doubt::Lost);
     }

@@ -1,4 +1,4 @@
-//! What of a partition stands in the journal, and in its snapshots.
+//! Facts of a partition that the journal and the snapshots hold.
 
 use crate::base::Position;
 use crate::format::snapshot::SLOTS;

@@ -1,5 +1,4 @@
-//! What the batches of a core take of its memory, and where the small ones stand there: behind each other, in pieces, in the order
-//! in which they are sealed.
+//! Memory of a core's batches, and the place of small ones in it: behind each other, in pieces, in the order in which they are sealed.
 //!
 //! That is nearly the order in which they leave, costs no allocation each, and is written and read from its start to its end. A piece
 //! goes with its last batch. So one that stays long, of a partition that gets little, would keep what others had beside it: where

@@ -1,4 +1,4 @@
-//! What the shard and the store say to each other: options, tickets, refusals, notices.
+//! Vocabulary between the shard and the store: options, tickets, refusals, notices.
 
 use super::native::NativeBatch;
 use super::producers::ProducerLimits;
@@ -137,7 +137,7 @@ pub enum BatchRefusal {
     Sequence(#[from] SequenceError),
 }
 
-/// Nothing of the batch was stored; here it is again.
+/// Refused native batch, returned whole: nothing of it was stored.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct NotAppended {
@@ -186,7 +186,7 @@ pub enum Notice {
     Truncated { p: PartitionIdx },
     /// The answer to a [`Store::read_verbatim`](super::Store::read_verbatim): whole batches, verified, and where they end.
     Verbatim { p: PartitionIdx, token: u64, result: Result<Run, Unreadable> },
-    /// Everything that can be durable is; the store does nothing more.
+    /// Everything that can be durable is durable; the store does nothing more.
     Stopped,
 }
 

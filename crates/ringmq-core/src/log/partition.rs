@@ -57,7 +57,7 @@ pub struct PartitionLog {
     is_unsealed: bool,
     /// The partition is in the store's list of what the journal write that just finished has made durable.
     is_touched: bool,
-    /// Not zero: it is written to as a stream.
+    /// Number of streams, not zero while the partition is written to as a stream.
     streams: u8,
     pub segments: Segments,
     /// Space of the last segment's files.
@@ -159,7 +159,7 @@ impl PartitionLog {
         }
     }
 
-    /// Nothing of the partition is written any more.
+    /// Whether the partition is closed for writing.
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
     }

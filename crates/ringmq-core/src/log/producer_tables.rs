@@ -57,7 +57,7 @@ impl ProducerTables {
         self.committed.truncate(offset);
     }
 
-    /// Nothing is left of the log. To be [recounted](Self::recount).
+    /// Drops all producers: nothing is left of the log. The table has to be [recounted](Self::recount).
     pub fn restart(&mut self) {
         self.committed = Producers::new(self.committed.limits());
     }

@@ -60,7 +60,7 @@ pub struct Progress {
     packed: u64,
     /// End of what the journal has durably.
     durable: Mark,
-    /// End of what stands in segments, and of what is synced of it.
+    /// End of the batches that are in segments; `synced`: of those that are synced there.
     written: Mark,
     synced: Mark,
     /// End of what the commit logs have records of.
@@ -70,7 +70,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Everything before `end` is in place, as recovery leaves it.
+    /// Progress as recovery leaves it: everything before `end` is in place.
     pub fn new(end: Mark) -> Self {
         let number = end.number;
         Progress {
@@ -206,7 +206,7 @@ impl Progress {
         self.assert_order();
     }
 
-    /// The log ends at `mark`, if it ended behind it.
+    /// Moves every border that is behind `mark` back to it.
     pub fn truncate(&mut self, mark: Mark) {
         for m in [&mut self.end, &mut self.durable, &mut self.written, &mut self.synced, &mut self.committed] {
             *m = if m.number >= mark.number { mark } else { *m };

@@ -102,7 +102,7 @@ impl Read {
         self.head.capacity() + found
     }
 
-    /// Nothing of it is with the disk, and there is no more to ask for.
+    /// Whether the read is complete: the disk has none of it, and there is no more to ask for.
     pub fn is_there(&self) -> bool {
         self.asked == 0 && !self.is_parked
     }

@@ -77,7 +77,7 @@ pub struct RecoverOptions {
 }
 
 impl Recovered {
-    /// Nothing was there: no node.meta and no journal, whose generations would be lower.
+    /// Whether this is the first startup of the data path: there was no node.meta and no journal, whose generations would be lower.
     pub fn is_first_start(&self) -> bool {
         self.generation == 1
     }
@@ -467,7 +467,7 @@ impl Partitions {
         self.by_id.get(&id).copied().filter(|_| self.departed.counts(id))
     }
 
-    /// The victims of a damaged write go on behind where it left them.
+    /// Continues the victims of a damaged write behind the place where it left them.
     fn reach(&mut self, cx: &mut Context<'_>, directory: &[DirectoryEntry], lost_facts: bool) -> Result<(), RecoverError> {
         for entry in directory {
             if let Some(i) = self.named(entry) {

@@ -27,7 +27,7 @@ pub struct TopicDelete {
     pub write_sequence: Option<u64>,
     /// Only topic.meta is left.
     is_wanted: bool,
-    /// Something of it could not be removed: the next startup does.
+    /// True when a part of the topic could not be removed: the next startup removes it.
     pub failed: bool,
 }
 
@@ -51,7 +51,7 @@ impl Store {
         self.part(p).is_closed()
     }
 
-    /// Nothing of this partition is written any more: it is about to be removed.
+    /// Closes a partition for writing: it is about to be removed.
     pub fn close_partition(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         part.closed = Some(Box::new(Closed::Leaving));
@@ -146,7 +146,7 @@ impl Store {
         self.removal.deletes.values().filter(|d| d.failed).map(|d| &*d.dir)
     }
 
-    /// Some core could not remove its part: the record stays in the journal.
+    /// Notes that a core could not remove its part: the record of the deletion stays in the journal.
     pub fn topic_delete_failed(&mut self, key: u64) {
         if let Some(delete) = self.removal.deletes.get_mut(&key) {
             delete.failed = true;

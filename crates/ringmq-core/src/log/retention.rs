@@ -36,7 +36,7 @@ impl Retention {
         self.deletes.take(p);
     }
 
-    /// Something changed that may let a segment go.
+    /// Puts the partition on the list of those where a segment may be removed.
     pub fn look_at(&mut self, p: PartitionIdx) {
         if !self.due.contains(&p) {
             self.due.push(p);

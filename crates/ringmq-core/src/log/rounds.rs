@@ -1,4 +1,5 @@
-//! Which partitions wait for a round of flushing, how many rounds go on, and whose snapshot found no space.
+//! Line of partitions that wait for a round of flushing, the number of rounds that go on, and the partitions whose snapshot found no
+//! space.
 
 use super::notice::PartitionIdx;
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::collections::VecDeque;
 pub(super) struct Rounds {
     /// A publish waits for these.
     urgent: VecDeque<PartitionIdx>,
-    /// Nobody waits for these.
+    /// Partitions whose round nobody waits for.
     calm: VecDeque<PartitionIdx>,
     /// Rounds that go on and that nobody waits for.
     background: usize,
@@ -47,7 +48,7 @@ impl Rounds {
         self.background -= count;
     }
 
-    /// Nobody is in line.
+    /// Whether no partition is in line.
     pub fn is_empty(&self) -> bool {
         self.urgent.is_empty() && self.calm.is_empty()
     }

@@ -41,7 +41,7 @@ pub struct Scrub {
     pass_began: Option<Ticks>,
     /// Number of passes in which nothing was mended, since something was.
     passes: u64,
-    /// Something was mended in this pass, perhaps behind the walk.
+    /// True when something was repaired in this pass, perhaps behind the walk.
     has_mended: bool,
     walk: Option<Walk>,
     check: Option<Check>,
@@ -73,7 +73,7 @@ impl Scrub {
         self.check.as_ref().is_some_and(|c| c.p == p)
     }
 
-    /// Nothing begins any more.
+    /// Stops the scrubber: it begins nothing more.
     pub fn stop(&mut self) {
         self.is_stopping = true;
     }
@@ -93,7 +93,7 @@ struct Walk {
     next: Position,
     index: u64,
     is_reported: bool,
-    /// Nothing more is compared in this segment during this pass.
+    /// True when nothing more is compared in this segment during this pass.
     is_given_up: bool,
 }
 

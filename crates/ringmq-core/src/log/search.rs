@@ -125,7 +125,7 @@ struct Forward {
 const TRIES_MAX: u32 = 3;
 /// Bytes that are looked through at a time.
 const FORWARD_LEN: u64 = 256 * 1024;
-/// So many blocks that cannot be read are stepped over.
+/// Number of unreadable blocks that a search steps over.
 const FORWARD_FAILURES_MAX: u32 = 64;
 
 /// Records of one block of a commit log.

@@ -1,4 +1,4 @@
-//! What the log of a partition with several replicas has beside.
+//! State of the log of a partition with several replicas.
 
 use super::producers::Before;
 use crate::base::{Epoch, Position};
@@ -61,7 +61,7 @@ impl Shared {
         self.held_from.get_or_insert(durable);
     }
 
-    /// Nothing is held any more. The bytes that were, up to `durable`.
+    /// Ends the hold; returns the number of held bytes up to `durable`.
     pub fn end_hold(&mut self, durable: i64) -> u64 {
         let released = self.release_from(i64::MIN, durable);
         self.held_from = None;
@@ -87,7 +87,7 @@ impl Shared {
         })
     }
 
-    /// Nothing that is durable waits any more: the journal failed.
+    /// Releases everything that is durable: the journal failed.
     pub fn release_all(&mut self, durable: i64) {
         if let Some(from) = &mut self.held_from {
             *from = durable;

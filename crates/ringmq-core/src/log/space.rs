@@ -162,7 +162,7 @@ impl FullDisk {
         !self.waiting.is_empty()
     }
 
-    /// Some core of the node lacks space.
+    /// Whether some core of the node lacks space.
     pub fn is_short(&self) -> bool {
         self.is_full() || !self.others.is_empty()
     }
@@ -220,7 +220,7 @@ impl Store {
         self.full_disk.is_full()
     }
 
-    /// Some core of the node lacks space.
+    /// Whether some core of the node lacks space.
     pub fn is_short_of_space(&self) -> bool {
         self.full_disk.is_short()
     }

@@ -1,4 +1,4 @@
-//! What recovery hands to the running engine: where every partition stands, and the journals it writes next.
+//! Result of recovery for the running engine: where every partition stands, and the journals it writes next.
 //!
 //! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
 

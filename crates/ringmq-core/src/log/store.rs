@@ -314,7 +314,7 @@ impl Store {
         self.admission.waiting_bytes()
     }
 
-    /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
+    /// Whether batches were appended that no turn's end has seen: facts that must stand before them are to be logged now.
     pub fn has_batches(&self) -> bool {
         self.turn.has_unsealed()
     }
@@ -566,7 +566,7 @@ impl Store {
         notices.append(&mut self.notices);
     }
 
-    /// Everything behind the journal that can go on.
+    /// Continues everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.delete_old(now, io);
         self.try_removals(io);

@@ -125,7 +125,7 @@ impl Truncation {
 }
 
 impl PartitionLog {
-    /// Nothing is read or written but by the truncation.
+    /// Whether the log is frozen: nothing but the truncation reads or writes it.
     pub fn is_truncating(&self) -> bool {
         self.truncation.as_ref().is_some_and(|t| t.is_frozen)
     }
@@ -310,7 +310,7 @@ impl Store {
         }
     }
 
-    /// Nothing changes any more: what the files have before the truncation.
+    /// Reads the files' state before the truncation, once nothing changes any more.
     fn frozen(&mut self, now: Now, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mut truncation) = part.truncation.take() else { return };
@@ -339,7 +339,7 @@ impl Store {
         }
     }
 
-    /// The place is known, with the records before it.
+    /// Continues when the place to truncate at is known, with the records before it.
     fn found_place(&mut self, now: Now, p: PartitionIdx) {
         let Some(truncation) = &mut self.part_mut(p).truncation else { return };
         if !truncation.is_frozen {
@@ -604,7 +604,7 @@ impl PartitionLog {
         removed
     }
 
-    /// Both writers go on where the files are truncated.
+    /// Moves both writers to the new ends of the files.
     fn truncate_writers(&mut self, truncation: &Truncation, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
         let active = *self.segments.active();
         let bytes = (truncation.tail.at.offset - active.base()) as u64;

@@ -1,4 +1,4 @@
-//! What a core's turn leaves to its end, and the tickets of the facts that it logs.
+//! Work that a core's turn leaves to its end, and the tickets of the facts that it logs.
 
 use super::notice::{PartitionIdx, RecordTicket};
 
@@ -6,7 +6,7 @@ use super::notice::{PartitionIdx, RecordTicket};
 pub(super) struct Turn {
     /// Partitions with appends that no turn's end has seen.
     unsealed: Vec<PartitionIdx>,
-    /// Some of them have more than an open batch that may stay open.
+    /// True when some of them have more than an open batch that may stay open.
     has_sealed: bool,
     /// Partitions whose committed end moved since the journal was told.
     commits_due: Vec<PartitionIdx>,

@@ -79,12 +79,12 @@ impl Read {
         self.pieces.len()
     }
 
-    /// Up to here the file was asked for.
+    /// Position in the file up to which reads were issued.
     fn asked_until(&self) -> u64 {
         self.pieces.end().unwrap_or(block_down(segment_at(self.base, self.next.offset)))
     }
 
-    /// Up to here the file is read for this one.
+    /// Position in the file up to which this read needs it.
     fn wanted(&self, want: &Want) -> u64 {
         block_up(segment_at(self.base, want.from.offset) + want.bytes_max as u64)
     }

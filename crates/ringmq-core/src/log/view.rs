@@ -1,4 +1,4 @@
-//! What a replica may know of its log without reading a file: ends, epochs, and the batches in memory.
+//! View of a log that a replica has without reading a file: ends, epochs, and the batches in memory.
 //!
 //! The store's half of `replica::LogView`, with the same methods; the half that concerns channels is the shard's.
 

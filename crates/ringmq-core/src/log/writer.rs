@@ -19,7 +19,7 @@ pub struct FileWriter {
     at: u64,
     /// Bytes of the last block below `at`.
     tail: Vec<u8>,
-    /// Not written yet.
+    /// File header that is not written yet.
     header: Option<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! What a change of the metadata means for one node: facts for its cores, of the keys that changed and no others.
+//! Meaning of a change of the metadata for one node: facts for its cores, of the keys that changed and no others.
 
 use super::keys::Key;
 use super::record::{GoneRecord, TopicRecord};

@@ -1,4 +1,4 @@
-//! What a node asks of the metadata store and what the store answers: data only.
+//! Requests of a node to the metadata store and the store's answers: data only.
 //!
 //! A revision counts the changes of the whole store. Every key has the revision at which it was created and that of its last change.
 
@@ -117,7 +117,7 @@ pub enum Answer {
     Renewed {
         ttl: Option<Duration>,
     },
-    /// Also of a lease that was gone.
+    /// The lease is revoked, or was gone before.
     Revoked,
 }
 

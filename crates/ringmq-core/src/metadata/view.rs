@@ -58,7 +58,7 @@ pub struct Unreadable {
     pub error: BadRecord,
 }
 
-/// A topic, and what every core is told of it.
+/// Topic, with the facts that every core is told of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topic {
     pub record: TopicRecord,

@@ -1,4 +1,4 @@
-//! What a core counts of its own work since its start. The shard records; /metrics shows.
+//! Counts of a core's work since its startup. The shard records; /metrics shows.
 
 use super::buckets::Buckets;
 use crate::base::{DiskOp, FileId, IdMap, OpId, Ticks};

@@ -1,4 +1,4 @@
-//! How long something takes: an HDR histogram of microseconds, and its one line for logs and /stats.
+//! Durations: an HDR histogram of microseconds, and its one line for logs and /stats.
 //!
 //! Lives where it is recorded, on one thread; about 20 KB. It reads no clock: the caller measures.
 

@@ -120,7 +120,7 @@ struct Client {
     hostname: String,
     version: &'static str,
     remote_address: String,
-    /// nsqd's number of it.
+    /// Number of the state in nsqd.
     state: u8,
     ready_count: u64,
     in_flight_count: u64,

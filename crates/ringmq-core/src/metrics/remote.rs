@@ -1,4 +1,4 @@
-//! What a core of a clustered node does for its clients at leaders elsewhere, and for clients of other nodes.
+//! Work of a clustered node's core for its clients at leaders elsewhere, and for clients of other nodes.
 
 /// Outcome of a publish or subscription that another node leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ impl Told {
     ];
 }
 
-/// Since the startup of the node.
+/// Counts by outcome, since the startup of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes([u64; Told::ALL.len()]);
 

@@ -1,4 +1,4 @@
-//! What /stats shows, gathered per core and merged by the HTTP module.
+//! Statistics of /stats, gathered per core and merged by the HTTP module.
 
 use super::counters::Counts;
 use super::end_to_end::Sample;

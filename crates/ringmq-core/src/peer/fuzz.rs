@@ -1,4 +1,4 @@
-//! For fuzz/: bytes of a peer that may be anything, cut anywhere, before and after its handshake, given to a core's links.
+//! Entry points for fuzz/: arbitrary bytes of a peer, cut anywhere, before and after its handshake, given to a core's links.
 
 use super::{LinkEvent, LinkOptions, Links};
 use crate::base::NodeId;

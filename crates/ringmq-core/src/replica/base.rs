@@ -1,4 +1,4 @@
-//! What a replica is in whatever role: its metadata, its promise, how far it is committed, what it gave to its log.
+//! State of a replica in any role: its metadata, its promise, its committed end, and what it gave to its log.
 
 use super::event::{Effect, LogView, ReplicaOptions};
 use super::states::{State, Trigger, next};

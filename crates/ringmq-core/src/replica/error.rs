@@ -1,4 +1,4 @@
-//! What goes wrong between replicas and towards clients, each with the rule by which it may be tried again.
+//! Errors between replicas and towards clients, each with the rule by which it may be tried again.
 
 use crate::base::NodeId;
 use crate::{

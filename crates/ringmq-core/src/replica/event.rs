@@ -1,4 +1,4 @@
-//! What happens to a replica, what it wants done, and what it sees of its log: the whole contract with the shard.
+//! Events and effects of a replica, and its view of its log: the whole contract with the shard.
 //!
 //! ```text
 //! Event: Metadata, Lease, Message, Connected, Disconnected, Sealed, Durable, EpochDurable, Truncated, LogRead, LogFailed, ...

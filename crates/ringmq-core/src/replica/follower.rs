@@ -123,7 +123,7 @@ impl Follower {
         self.go_on(base, cx);
     }
 
-    /// Something of the log became durable.
+    /// Continues after some of the log became durable.
     pub fn go_on(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         match self.phase {
             Phase::Promising if base.is_settled(cx.log) => {

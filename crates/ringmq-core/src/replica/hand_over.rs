@@ -114,7 +114,7 @@ impl Leader {
         self.phase = Phase::Quiescing { to, until, round: Round::Committing };
     }
 
-    /// Nobody takes over: this leader goes on, and tries again later.
+    /// Ends a hand-over that no replica takes: this leader goes on, and tries again later.
     fn keep_on(&mut self, base: &mut Base, cx: &Cx<'_>) {
         tracing::info!(epoch = self.epoch.number(), "the hand-over is postponed: publishes go on");
         self.hand_over_at = cx.now + base.options.follower_limit;

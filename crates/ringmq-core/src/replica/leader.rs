@@ -76,12 +76,12 @@ pub(super) struct Leader {
     propose_at: Ticks,
     /// Time at which the asking began, or was last given up for want of answers.
     pub asking_since: Ticks,
-    /// The log was decided then.
+    /// Time at which the log was decided.
     pub settling_since: Ticks,
     /// The leader's end at some time, not committed then, and that time.
     commit_mark: Option<(Position, Ticks)>,
     pub alarmed: Option<Alarm>,
-    /// The tail that is to be committed does not hold, since then.
+    /// Time since which the tail that is to be committed fails its checks.
     damaged_since: Option<Ticks>,
     /// Loss that going on would cost, while an alarm reports it.
     pub loss: Option<Loss>,

@@ -34,7 +34,7 @@ enum Role {
 pub struct FollowerStatus {
     pub node: NodeId,
     pub state: &'static str,
-    /// Durable there.
+    /// End of the log that is durable at the follower.
     pub acked: Position,
     pub sent: Position,
 }
@@ -231,8 +231,8 @@ impl Member {
         }
     }
 
-    /// Somebody has promised, or leads in, a higher epoch than this leader's: it stops leading at once, whatever its lease says, and
-    /// leads again only in an epoch above that one.
+    /// Stops leading at once when a message shows a higher epoch that somebody promised, or leads in, whatever the lease says. The
+    /// replica leads again only in an epoch above that one.
     fn hear_epoch(&mut self, cx: &mut Cx<'_>, message: &Message) {
         let heard = epoch_in(message);
         if let Role::Leader(leader) = &self.role

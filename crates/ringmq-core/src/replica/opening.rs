@@ -56,7 +56,7 @@ fn contradicted(cx: &Cx<'_>, heard: &[(NodeId, &Standing)]) -> Option<Position> 
 }
 
 impl Leader {
-    /// Something of the log became durable.
+    /// Continues after some of the log became durable.
     pub fn go_on(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         match self.phase {
             Phase::Claiming if base.is_settled(cx.log) => {

@@ -1,4 +1,4 @@
-//! One follower as its leader sees it: where it stands, what is on its way to it, and since when it lags.
+//! Follower as its leader sees it: where it stands, what is on its way to it, and since when it lags.
 //!
 //! ```text
 //! Apart ──Inquire──> Asked ──Standing──> (chosen epoch) Aligning ──Aligned──> CatchingUp <──> Live
@@ -65,7 +65,7 @@ pub(super) struct Peer {
     mark: (Position, Ticks),
     /// True after a refusal that no retry mends: the peer is removed without waiting for the limit.
     pub left: bool,
-    /// Catch-up bytes that may be sent, as of then.
+    /// Catch-up bytes that may be sent, as of `budget_at`.
     budget: i64,
     budget_at: Ticks,
     /// Time until which only the rate holds the next read back.
@@ -275,7 +275,7 @@ impl Peer {
         cx.out.push(Effect::SendCatchUp { to: self.node, head, committed, batches });
     }
 
-    /// A quiet follower is told the committed end, and asked whether it is there.
+    /// Tells a quiet follower the committed end, and asks for an answer.
     pub fn beat(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, options: &ReplicaOptions) {
         if !self.is_streaming() || cx.now < self.beat_at || self.acked.offset < self.sent.offset {
             return;

@@ -1,4 +1,4 @@
-//! How far two logs are the same, from their epochs; and whether batches that came go on where a log ends.
+//! Common prefix of two logs, from their epochs; and the check whether received batches continue a log.
 
 use super::event::{Effect, LogView};
 use crate::base::{Epoch, LogId, Position};
@@ -14,11 +14,11 @@ use crate::{
 /// Common part of two logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Common {
-    /// Everything up to here; with the header crc of the batch that ends here, where this log's epoch ends here too.
+    /// Everything up to here is common; with the header crc of the batch that ends here, where this log's epoch ends here too.
     At { at: Position, chain_crc: Option<u32> },
-    /// None within the page: there are older epochs.
+    /// No common position within the page: there are older epochs.
     Older { below: Epoch },
-    /// None at all.
+    /// No common position at all.
     Nothing,
 }
 

@@ -6,7 +6,7 @@ use Trigger::*;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum State {
-    /// Not a known replica of the partition.
+    /// The node is not a known replica of the partition.
     Idle,
     /// Follows nobody yet, or was refused by or refused its leader: takes no batch before the logs are compared.
     Apart,
@@ -74,7 +74,7 @@ pub enum Trigger {
     AskedToHandOver,
     /// The hand-over took too long, or is not wanted any more.
     KeptOn,
-    /// Everything is committed and told, or another has what is missing here.
+    /// Everything is committed and told, or another replica has what is missing here.
     HandedOver,
     /// A write waited too long.
     Unknown,

@@ -1,5 +1,5 @@
-//! What a core hears of the cluster, and asks of it: the contract with the coordinator, whoever that is (a static file, a
-//! metadata store).
+//! Facts about the cluster that a core receives, and its requests: the contract with the coordinator, which is a static file or a
+//! metadata store.
 //!
 //! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
 

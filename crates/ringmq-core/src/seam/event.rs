@@ -1,4 +1,4 @@
-//! What happens to a shard, and what it wants done: the whole contract between deciding and carrying.
+//! Events and effects of a shard: the whole contract between deciding and carrying.
 
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Lent, OpId, Peer};
 use crate::codec::output::Output;

@@ -1,4 +1,4 @@
-//! What an auth server lets a client do: topics and channels by expression, publishing and subscribing apart.
+//! Permissions of a client by an auth server: topics and channels by expression, publishing and subscribing apart.
 
 use super::expression;
 use regex::Regex;

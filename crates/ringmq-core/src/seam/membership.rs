@@ -1,4 +1,4 @@
-//! Who a partition's replicas are, as the metadata store says, and how epochs are made.
+//! Replicas of a partition by the metadata store, and the way epochs are made.
 
 use crate::base::Epoch;
 use crate::base::NodeId;

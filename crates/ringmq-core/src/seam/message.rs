@@ -1,4 +1,4 @@
-//! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
+//! Messages between cores (and the HTTP thread). Every request carries a ticket that comes back with its answer.
 
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
 use crate::codec::peer::Addressed;
@@ -427,7 +427,7 @@ pub struct SetOffset {
     /// `Some`: only what lies from here up to `to` is finished, and everything else stays as it is. `None`: all before `to` is finished,
     /// and nothing after it.
     pub from: Option<LogId>,
-    /// Also when several clients are subscribed.
+    /// Moves the cursor also when several clients are subscribed.
     pub force: bool,
 }
 

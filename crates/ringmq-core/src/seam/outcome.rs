@@ -1,4 +1,4 @@
-//! What became of a request, as clients and other cores are told.
+//! Outcome of a request, as clients and other cores are told.
 
 use crate::codec::peer::Outcome;
 
@@ -233,7 +233,7 @@ pub enum InFlightError {
     /// comes again.
     #[error("ID not in flight")]
     NotInFlight,
-    /// Another client has it.
+    /// The message is another client's.
     #[error("client does not own message")]
     NotOwned,
     /// The message stays in flight: it comes again by its timeout.

@@ -88,7 +88,7 @@ impl Socket {
         }
     }
 
-    /// Nothing more comes.
+    /// Ends the input.
     pub fn end(&mut self, s: &mut Session, now: Now, host: &mut impl Host) {
         if let Some(lent) = self.lent.take() {
             s.received(now, lent, host);

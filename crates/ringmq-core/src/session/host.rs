@@ -16,7 +16,7 @@ pub struct ReplySlot(pub u64);
 pub enum Taken {
     /// `Session::reply` (or `Session::fail`) follows for the slot, once.
     Accepted,
-    /// Not now. The session keeps the command and parses no further until `resume` or `fail_stalled`; the slot is not used.
+    /// The command waits. The session keeps it and parses no further until `resume` or `fail_stalled`; the slot is not used.
     Stall,
     /// Answered with this error, in its place.
     Refused(ClientError),

@@ -1,4 +1,4 @@
-//! From the settings to what the protocol allows.
+//! Limits of the protocol, from the settings.
 
 use crate::codec::nsq::{Limits, NSQ_VERSION};
 use crate::config::Settings;

@@ -95,7 +95,7 @@ pub struct Session {
     transport: Option<Box<Transport>>,
     /// Layers that the last IDENTIFY asked for, until they are begun.
     upgrade: Option<Upgrade>,
-    /// A handshake of TLS must be over by then.
+    /// Time by which a handshake of TLS must be over.
     handshake_until: Option<Ticks>,
     // ---- output
     replies: Replies,

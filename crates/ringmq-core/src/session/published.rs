@@ -1,4 +1,4 @@
-//! How many messages a client has published to each topic, for /stats.
+//! Numbers of messages that a client has published to each topic, for /stats.
 
 /// Sorted by topic. A client that keeps to one topic costs a comparison per publish.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! What one turn collects for other cores, so that a client's messages and a partition's FINs cross in one piece.
+//! Work for other cores that one turn collects, so that a client's messages and a partition's FINs cross in one piece.
 
 use crate::base::{ConnId, IdMap, LogId, PartitionId, SubId};
 use rustc_hash::FxHashSet;

@@ -60,8 +60,7 @@ impl Client {
         }
     }
 
-    /// Nothing more comes in. True: the session closes the connection when all is answered. A native client's answers are waited for by the
-    /// net.
+    /// Ends the input. True: the session closes the connection when all is answered. The net waits for a native client's answers.
     pub fn on_end(&mut self) -> bool {
         let Client::Nsq(s) = self else { return false };
         s.on_end();

@@ -226,7 +226,7 @@ impl Net {
         self.tell(node, Fact::Partition { topic, partition: PartitionId(partition), membership });
     }
 
-    /// Every core hears it.
+    /// Tells every core of the node.
     fn tell(&mut self, node: usize, fact: Fact) {
         for core in 0..self.nodes[node].shards.len() {
             self.step(node, core, Event::Cluster(fact.clone()));
@@ -487,7 +487,7 @@ impl Net {
         }
     }
 
-    /// Nothing gets through between a node and the others, or everything again.
+    /// Cuts a node off from the others, or lets everything through again.
     fn isolate(&mut self, node: usize, is_cut: bool) {
         for other in (0..3).filter(|i| *i != node) {
             for pair in [(node, other), (other, node)] {

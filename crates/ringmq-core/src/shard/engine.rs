@@ -1,4 +1,4 @@
-//! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. This file routes notices of the store
+//! State of a core but its sessions: the store, the partitions, the topics, the subscriptions. This file routes notices of the store
 //! and messages of other cores to them; what sessions are to hear is left in the [`Outbox`].
 
 use super::attach::Attaching;
@@ -382,7 +382,7 @@ impl Engine {
         }
     }
 
-    /// Everything up to the ticket is committed: its publishers hear of it, in order.
+    /// Answers the publishers of everything up to the ticket, which is committed, in order.
     pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
         while let Some((_, publisher, since)) =
             self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _, _)| *ticket <= upto)

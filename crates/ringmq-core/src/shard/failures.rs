@@ -1,4 +1,4 @@
-//! How an outcome sounds to a native client: a code, and when the request may be sent again.
+//! Error for a native client from an outcome: a code, and when the request may be sent again.
 
 use crate::codec::native::{Code, Retry};
 use crate::format::producer::SequenceError;

@@ -121,7 +121,7 @@ impl Engine {
         Ok(key)
     }
 
-    /// A search has found where the batch begins that holds the place, or is the last before it.
+    /// Takes in the found batch that holds the place of a search, or is the last before it.
     pub(super) fn offset_found(
         &mut self,
         now: Now,

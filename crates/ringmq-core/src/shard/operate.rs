@@ -75,7 +75,7 @@ struct Orderer {
     ticket: Ticket,
 }
 
-/// The collect start before a channel is deleted that is the partition's last one, and with it.
+/// Collect start from before the deletion of a channel that is the partition's last one, and the one from after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Collects {
     pub was: Position,
@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Something was settled that operators may wait for.
+    /// Continues operators that wait for something to be settled.
     pub(super) fn go_on_operating(&mut self, now: Now) {
         for Operator { set, core, ticket } in std::mem::take(&mut self.operators.changes.waiting) {
             self.change_channel(now, set, core, ticket);

@@ -50,7 +50,7 @@ impl<T> Default for Relay<T> {
 }
 
 impl<T> Relay<T> {
-    /// Everything so far; what comes from here on waits for the next call.
+    /// Takes everything so far; what comes from here on waits for the next call.
     pub fn take(&mut self) -> Vec<T> {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }

@@ -274,8 +274,8 @@ impl Partition {
         }
     }
 
-    /// Everything before it is confirmed by every channel, and is none's that begins where the topic was paused.
-    /// An ephemeral channel needs nothing of what lies before the floor of the [`Tail`], even where it has it in flight.
+    /// Position up to which every channel has confirmed everything, and at which no channel begins after a topic's pause. An ephemeral
+    /// channel needs nothing before the floor of the [`Tail`], even where it has it in flight.
     pub fn low_water(&self, collect_start: Position) -> Position {
         let floor = self.floor();
         let needed = self.channels.iter().map(|(_, c)| match c.name.is_ephemeral() {
@@ -385,7 +385,7 @@ impl Partitions {
         }
     }
 
-    /// Nobody finds it by its name any more, as if this node never had it.
+    /// Makes the partition unfindable by its name, as if this node never had it.
     pub fn unlist(&mut self, idx: PartitionIdx) {
         let dir = self.get(idx).dir.clone();
         self.by_dir.remove(&dir);

@@ -1,4 +1,4 @@
-//! What this core asked of other threads and was not answered.
+//! Questions of this core to other threads that are not answered yet.
 
 use crate::base::{ConnId, IdMap, TopicId, TopicName};
 use crate::seam::message::Ticket;

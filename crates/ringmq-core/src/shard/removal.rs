@@ -94,7 +94,7 @@ pub(super) struct Removals {
     unanswered: Vec<TopicRef>,
     /// SUBs that came from other cores while their topic was frozen, and those whose channel is being deleted.
     pub parked_subs: Vec<ParkedSub>,
-    /// Some of them may go on.
+    /// True when some of them may go on.
     resumes: bool,
     gone: BTreeSet<TopicId>,
     gone_since: VecDeque<(Ticks, TopicId)>,
@@ -192,7 +192,7 @@ impl Engine {
             })
     }
 
-    /// Nobody gets the topic from here on, unless it is in use.
+    /// Freezes the topic, unless it is in use: nobody gets it from here on.
     pub(super) fn freeze(&mut self, topic: &TopicRef) -> bool {
         if self.is_in_use(topic) {
             return false;
@@ -380,7 +380,7 @@ impl Engine {
         self.name_is_free(now, &topic);
     }
 
-    /// Nobody can say whether the topic is there: it stays closed until a restart, which decides.
+    /// Keeps the topic closed until a restart, which decides whether it exists.
     fn stick(&mut self, topic: &TopicRef) {
         if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
             closing.stage = ClosingStage::Stuck;
@@ -444,7 +444,7 @@ impl Engine {
         }
     }
 
-    /// Nothing of the topic is left on this core, or what is left stays for the next startup.
+    /// Ends a removal: nothing of the topic is left on this core, or what is left stays for the next startup.
     fn end_drop(&mut self, now: Now, i: usize) {
         let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
         self.removals.frozen.remove(&topic.id);
@@ -473,7 +473,7 @@ impl Engine {
         }
     }
 
-    /// Nothing is created any more, so nobody waits for what goes.
+    /// Ends removals at a stop: nothing is created any more, so nobody waits for what goes.
     pub fn stop_removals(&mut self) {
         let waiters = self.topics.take_leaving_waiters();
         waiters.into_iter().for_each(|w| self.tell_waiters(w, Err(PublishError::Stopping)));

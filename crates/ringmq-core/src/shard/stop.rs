@@ -41,7 +41,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Nothing new is taken.
+    /// Whether the shard is stopping: it takes nothing new.
     pub fn is_stopping(&self) -> bool {
         !matches!(self.stop, Stop::Running)
     }

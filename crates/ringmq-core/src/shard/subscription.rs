@@ -125,7 +125,7 @@ impl Subscriptions {
 pub struct Follows {
     /// The only partition that the subscription reads; `None`: all.
     pub only: Option<PartitionId>,
-    /// Since when it has none of them.
+    /// Time since which the subscription has none of its partitions.
     pub idle_since: Option<Ticks>,
     /// The log has that it goes on without a partition.
     pub is_told: bool,

@@ -1,4 +1,4 @@
-//! When something of this core next has work: few entries, each moved lazily.
+//! Deadlines of this core: few entries, each moved lazily.
 //!
 //! A deadline that moves later is left where it is; when it fires, its owner says when it is really due. So bytes that
 //! arrive on a connection, or messages that go out on a channel, cost no timer operation.

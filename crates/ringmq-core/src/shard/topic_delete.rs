@@ -35,7 +35,7 @@ impl Engine {
         if self.life.is_stopping() { PublishError::Stopping } else { PublishError::ReadOnly }
     }
 
-    /// Nobody of this core gets the topic from here on, and who has it leaves. False: the core cannot write.
+    /// Freezes the topic by force: nobody on this core gets it from here on, and its users leave. False: the core cannot write.
     pub(super) fn freeze_forced(&mut self, now: Now, topic: &TopicRef) -> bool {
         self.removals.forced.insert(topic.id);
         if self.is_in_use(topic) {
@@ -90,7 +90,7 @@ impl Engine {
         self.syncs.is_any_of(topic.id) || self.operators.offsets.is_any_of(topic.id) || self.is_spreading(topic.id, None)
     }
 
-    /// Nothing of the topic's partitions on this core is written any more; their channels are gone.
+    /// Closes the topic's partitions on this core for writing; their channels are gone.
     pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
         let all = self.partitions_of(topic);
         all.iter().for_each(|&idx| self.close_partition(now, idx));

@@ -1,4 +1,4 @@
-//! What this core knows of topics, and who waits for one to come into being.
+//! Topics that this core knows, and the parties that wait for one to be created.
 //!
 //! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
@@ -278,7 +278,7 @@ impl Topics {
         }
     }
 
-    /// Nobody gets it until [`Self::reopen`] or [`Self::remove`].
+    /// Makes the topic leave: nobody gets it until [`Self::reopen`] or [`Self::remove`].
     pub fn leave(&mut self, topic: &TopicRef) {
         if let Some(entry) = self.entries.get_mut(&topic.name)
             && let Entry::Known(at) = *entry

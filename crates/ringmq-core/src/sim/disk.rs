@@ -39,7 +39,7 @@ pub struct Faults {
     pub no_space: f64,
     /// Space for all files together, in bytes; 0: no bound.
     pub capacity: u64,
-    /// A completion that comes later than those issued after it.
+    /// Completions that come later than those issued after them.
     pub late: f64,
     /// The machine crashes when so many more operations were issued: every call fails from then on.
     pub crash_after: Option<u64>,

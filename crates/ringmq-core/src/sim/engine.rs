@@ -342,7 +342,7 @@ impl Engine {
         Ok(batch)
     }
 
-    /// Everything of a partition into its files, durable, and a snapshot that says so.
+    /// Writes everything of a partition into its files, durably, and a snapshot that says so.
     pub fn snapshot(&mut self, p: usize) -> Result<(), Crashed> {
         self.flush(p)?;
         for base in self.parts[p].bases.clone() {

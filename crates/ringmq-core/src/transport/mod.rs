@@ -1,5 +1,5 @@
-//! What the bytes of an NSQ client pass between its socket and its session once IDENTIFY has asked for it: TLS, and above it
-//! snappy or deflate. Bytes in, bytes out: it knows no socket, no command and no time.
+//! Layers between the socket and the session of an NSQ client, once IDENTIFY has asked for them: TLS, and above it snappy or deflate.
+//! Bytes in, bytes out: it knows no socket, no command and no time.
 //!
 //! ```text
 //!   wire bytes ── decode ──> TLS ──> snappy or deflate ──> what the client says
@@ -146,7 +146,7 @@ impl Transport {
         }
     }
 
-    /// Something was kept and not decoded.
+    /// Whether bytes were kept and not decoded.
     pub fn has_kept(&self) -> bool {
         let has_more = self.compressor.as_ref().is_some_and(Compressor::has_more);
         !self.ended && (has_more || self.tls_ended || !self.wire.is_empty() || !self.compressed.is_empty())

@@ -1,5 +1,5 @@
-//! What the pure rooms ask of a disk, and what a disk answers. No path, no descriptor: a [`FileId`] names a file,
-//! the disk room (or the simulated disk) knows where it is.
+//! Interface between the pure modules and a disk: operations and their outcomes. There is no path and no descriptor: a [`FileId`] names
+//! a file, and the disk module (or the simulated disk) maps it to one.
 //!
 //! A write may tear at a power loss (any subset of its 512-byte sectors), and completes in any order with others.
 //! The pure rooms never have two writes in flight that overlap, and never write a file again that failed.
@@ -102,7 +102,7 @@ pub enum DiskOp {
     /// Writes `parts`, one after the other, at `at`. `at` and the sum of the parts are whole blocks;
     /// the sum is at most [`super::IO_BYTES_MAX`]. The file exists and is allocated that far.
     Write { file: FileId, at: u64, parts: Vec<Bytes>, durability: Durability },
-    /// Everything written to the file before is durable when this is done.
+    /// Makes everything durable that was written to the file before.
     Sync { file: FileId },
     /// Reads `len` bytes at `at`, both whole blocks, `len` at most [`super::READ_BYTES_MAX`].
     /// Past the end of the file the answer is short.

@@ -1,4 +1,4 @@
-//! What every core knows of a topic.
+//! Facts that every core knows of a topic.
 
 use super::{CoreId, PartitionId, TopicId, TopicName};
 use std::sync::Arc;

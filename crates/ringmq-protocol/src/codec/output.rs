@@ -1,4 +1,4 @@
-//! What a connection has for its socket.
+//! Output of a connection, for its socket.
 
 use bytes::Bytes;
 

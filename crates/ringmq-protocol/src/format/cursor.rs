@@ -39,7 +39,7 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// Log id behind the last of them.
+    /// Log id behind the last message.
     pub fn end(&self) -> LogId {
         LogId(self.start.0.saturating_add(self.num as u64))
     }
@@ -66,7 +66,7 @@ pub struct CursorImage {
     pub epoch: Epoch,
     /// Raised by set, empty and backward moves; a higher one replaces all that a lower one said.
     pub generation: u64,
-    /// Everything before is confirmed. Its offset is the start of the batch that holds `log_id`.
+    /// Position up to which everything is confirmed. Its offset is the start of the batch that holds `log_id`.
     pub confirmed: Position,
     /// Confirmed beyond that: ascending, disjoint, not touching.
     pub intervals: Vec<Interval>,

@@ -128,7 +128,7 @@ impl FileHeader {
     }
 }
 
-/// Why found bytes are not what was expected there.
+/// Reason why bytes are not what was expected at their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
     #[error("cut short")]
@@ -282,7 +282,7 @@ pub const SNAPSHOT_TORN: u32 = 4;
 pub struct RawEpochEnd {
     pub epoch: U64,
     pub end: RawPosition,
-    /// Header crc of the batch that ends there.
+    /// Header crc of the batch that ends at the end of the log.
     pub chain_crc: U32,
     pub reserved: U32,
 }

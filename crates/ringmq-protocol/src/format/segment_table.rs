@@ -25,7 +25,7 @@ pub const TABLE_MAX: usize = (BLOCK - TABLE_AT - size_of::<TableHeader>()) / siz
 pub struct TableHeader {
     pub magic: [u8; 4],
     pub crc: U32,
-    /// Not zero: where there is nothing to name, there is no table.
+    /// Number of segments, never zero: without segments to name there is no table.
     pub count: U32,
     pub reserved: U32,
 }
@@ -63,7 +63,7 @@ impl SegmentTable {
         &self.0
     }
 
-    /// The table names all that `other` names, and says the same of them.
+    /// Whether the table names all segments that `other` names, and says the same of them.
     pub fn covers(&self, other: &SegmentTable) -> bool {
         let find = |m: &SegmentMeta| self.0.binary_search_by_key(&m.base.offset, |n| n.base.offset);
         other.0.iter().all(|m| find(m).is_ok_and(|i| self.0[i] == *m))

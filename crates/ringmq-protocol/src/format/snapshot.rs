@@ -294,7 +294,7 @@ pub enum Doubt {
     /// A journal's newest writes were truncated, since the first of them did not hold and nothing says that it was complete. It was torn
     /// by a crash, or failed, and was never acknowledged; unless it was the very last one, acknowledged, and has rotted since.
     Torn,
-    /// Something that was complete once is lost, or was set aside.
+    /// Data that was complete once is lost, or was set aside.
     Lost,
 }
 

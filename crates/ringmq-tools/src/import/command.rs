@@ -11,7 +11,7 @@ use ringmq_client::Client;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Something was left out; [`Summary::is_partial`].
+/// Exit code of an import that left something out; [`Summary::is_partial`].
 const PARTIAL: u8 = 3;
 
 pub fn command() -> Command {

@@ -20,10 +20,10 @@ const MESSAGE_HEAD: usize = 8 + 2 + 16;
 /// nsqd's own bound is a setting that no file records; a length beyond this is no length.
 const MESSAGE_MAX: usize = 1 << 30;
 
-/// Something that is not imported.
+/// Part of the source that is not imported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// A file, and the place in it.
+    /// File and place in it.
     pub what: String,
     pub bytes: u64,
     pub why: String,
@@ -49,7 +49,7 @@ pub struct Record {
     /// Deliveries before nsqd stopped.
     pub attempts: u16,
     pub body: Vec<u8>,
-    /// Place behind it.
+    /// Place behind the message.
     pub behind: RecordPlace,
 }
 

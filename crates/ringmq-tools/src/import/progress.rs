@@ -1,4 +1,4 @@
-//! How far an import is: a line that is written over on a terminal, a line for each queue in a pipe, both on the standard error; or
+//! Progress of an import: a line that is written over on a terminal, a line for each queue in a pipe, both on the standard error; or
 //! lines of a node's log.
 
 use crate::text::{bytes, grouped};

@@ -1,4 +1,4 @@
-//! How far an import has come, in a file that outlives it: a second run goes on where the first one was killed.
+//! Progress of an import, in a file that outlives it: a second run goes on where the first one was killed.
 //!
 //! The file is written before anything is done that must not be done twice otherwise, and after each few batches. Batches that were sent
 //! since are sent again, unchanged and under the same sequences, so the node stores none of them twice.
@@ -115,7 +115,7 @@ impl Topic {
         all
     }
 
-    /// Some channel has messages of its own, and there is another one that must not get them.
+    /// Whether some channel has messages of its own while another channel must not get them.
     pub fn needs_pause(&self) -> bool {
         self.channels.len() > 1 && self.sections.iter().any(|s| s.channel.is_some())
     }

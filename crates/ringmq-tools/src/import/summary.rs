@@ -1,4 +1,4 @@
-//! What an import did, and what it left out.
+//! Summary of an import: what it did, and what it left out.
 
 use super::diskqueue::LeftOut;
 use super::state::{State, Topic};
@@ -85,7 +85,7 @@ impl Summary {
         }
     }
 
-    /// Something that nsqd would perhaps have delivered is missing.
+    /// Whether messages are missing that nsqd would perhaps have delivered.
     pub fn is_partial(&self) -> bool {
         self.left_out.iter().any(|left_out| left_out.bytes > 0)
     }

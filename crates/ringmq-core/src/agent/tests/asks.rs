@@ -1,4 +1,4 @@
-//! What cores say and ask of the replicas of their node: whether one may leave, and whether one is suspect.
+//! Requests of cores about the replicas of their node: whether one may leave, and whether one is suspect.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What a data path remembers of the store, and what the store says of a data path.
+//! Memory of a data path about the store, and of the store about a data path.
 
 use super::*;
 

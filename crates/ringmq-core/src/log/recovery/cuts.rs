@@ -34,12 +34,12 @@ pub struct Cut {
     pub to: Position,
     /// Header crc of the batch before.
     pub chain_crc: u32,
-    /// A batch was journaled behind it.
+    /// True when a batch was journaled behind it.
     pub is_done: bool,
 }
 
 impl Cut {
-    /// The batch that begins at `offset` goes by it.
+    /// Whether the truncation removes the batch that begins at `offset`.
     fn takes(&self, offset: i64) -> bool {
         self.is_restart || offset >= self.to.offset
     }
@@ -145,7 +145,7 @@ impl PartitionCuts {
         self.to_come().any(|c| c.is_restart)
     }
 
-    /// `to`, or where a later truncation ends the log below it.
+    /// Position `to`, or the lower one where a later truncation ends the log.
     pub fn below(&self, to: Position) -> Position {
         let lowest = self.to_come().map(|c| c.to).min_by_key(|at| at.offset);
         lowest.filter(|at| at.offset < to.offset).unwrap_or(to)
@@ -186,7 +186,8 @@ impl Partition {
         Ok(false)
     }
 
-    /// Nothing of what stood before counts; what stands behind the place does only when the restart was complete.
+    /// Opens a log that was restarted: nothing before the restart counts, and what stands behind its place does only when the restart
+    /// was complete.
     fn open_restarted(&mut self, cx: &mut Context<'_>, restart: Cut) -> Result<(), RecoverError> {
         let at = restart.to;
         (self.start, self.end, self.chain_crc, self.chain_open) = (at, at, restart.chain_crc, false);

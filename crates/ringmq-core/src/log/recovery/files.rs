@@ -210,7 +210,7 @@ impl Files {
         Ok(())
     }
 
-    /// Both files of this segment are to be synced.
+    /// Notes that both files of this segment are to be synced.
     pub fn touch(&mut self, base: i64) {
         self.written.extend(self.pair(base));
     }

@@ -169,7 +169,7 @@ impl Header {
         self.tables.iter().find(|t| !t.is_empty()).unwrap_or(&self.tables[0])
     }
 
-    /// Both files begin as they should: at `meta`, behind the segments that `before` names.
+    /// Whether both files begin as they should: at `meta`, behind the segments that `before` names.
     pub fn is_right(&self, meta: &SegmentMeta, before: &SegmentTable) -> bool {
         let holds = self.action == HeaderAction::Keep && self.rotten_table.is_none();
         holds && self.meta == Some(*meta) && self.spare == Some(*meta) && self.tables.iter().all(|t| t.covers(before))

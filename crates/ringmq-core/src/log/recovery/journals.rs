@@ -1,4 +1,4 @@
-//! Which journals must be there, what a missing one means, and the journals of a new generation.
+//! Journals that must exist, the meaning of a missing one, and the journals of a new generation.
 //!
 //! node.meta names the journals only once all of them are begun, and stops naming them in the write that closes them:
 //! so between a startup that raised the generation and its end, when they are removed, filled and begun, none is missed;

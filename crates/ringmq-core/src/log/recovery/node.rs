@@ -77,7 +77,7 @@ pub const GENERATION_LEAP: u64 = 1 << 16;
 /// Owner of a data path, by its node.meta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identity {
-    /// Nothing was stored there yet.
+    /// Nothing was stored yet.
     None,
     Known([u8; 16]),
     /// node.meta does not hold, or is missing beside journals or topics: a recovery would make another node of it.
@@ -131,11 +131,11 @@ fn fresh(rng: &mut Rng) -> NodeMeta {
 /// The node as found, or as it begins.
 pub struct Node {
     pub meta: NodeMeta,
-    /// Nothing holds: the id is new, and the generation is a guess from below.
+    /// True when no copy holds: the id is new, and the generation is a lower bound.
     pub is_lost: bool,
 }
 
-/// Both files, as they are.
+/// Reads both files, as they are.
 pub fn read_both(storage: &mut dyn Storage) -> Result<[Result<NodeMeta, Bad>; 2], RecoverError> {
     let mut read = |slot| -> Result<_, RecoverError> {
         let file = FileId::Node(slot);

@@ -349,7 +349,7 @@ impl Partition {
         self.into_recovered(cx)
     }
 
-    /// Neither the disk nor a journal has anything of it.
+    /// Whether neither the disk nor a journal has anything of the partition.
     pub fn is_blank(&self) -> bool {
         !self.touched && self.end.offset == 0 && self.files.segments().is_empty() && self.saved.newest().is_none()
     }
@@ -389,7 +389,7 @@ impl Partition {
         if self.promised == Epoch(0) { self.end } else { self.committed }
     }
 
-    /// Damage begins at the end, if none was found before it.
+    /// Sets the begin of damage to the end, if no damage was found before it.
     pub fn unvouch(&mut self) {
         let Partition { end: at, chain_crc, epoch, .. } = *self;
         self.damage.unvouch(at, || Tail { at, chain_crc, epoch });

@@ -14,7 +14,7 @@ use crate::log::chain::{Chain, Walk};
 use crate::log::producers::{Before, ProducerLimits, Producers};
 use std::collections::VecDeque;
 
-/// So far before the committed end segments are gone through, for producers with many batches behind it.
+/// Bytes before the committed end up to which segments are read, for producers with many batches behind it.
 const LOOK_BACK: i64 = 16 * 1024 * 1024;
 
 /// Idempotent producers as the batches before the log's end tell them, and when the last batch was appended.

@@ -1,8 +1,8 @@
-//! Which journal records of a partition are contained in its snapshot, and whether the journals have all of those since.
+//! Journal records of a partition: which of them its snapshot contains, and whether the journals have all that came since.
 //!
 //! A partition's records are numbered from 1, one more each. A number that is missing is damage, unless a damaged write explains it.
 
-/// The journal records of one partition, as recovery comes to them.
+/// Journal records of one partition, as recovery comes to them.
 pub struct Records {
     /// Sequence of the last record that is contained or was redone.
     last: u64,
@@ -33,7 +33,7 @@ pub enum Gap {
     None,
     /// The partition's first record is missing, and no snapshot holds.
     First,
-    /// So many records are missing.
+    /// Number of missing records.
     Missing(u64),
 }
 

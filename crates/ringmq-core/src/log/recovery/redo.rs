@@ -286,10 +286,10 @@ impl Partition {
         }
     }
 
-    /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on. It is
-    /// believed only where this startup has found something missing (a journal or a write of it, a snapshot): else all that
-    /// was acknowledged beyond the snapshot was redone by now, and a record is one of a batch that was not, found by a startup
-    /// that was cut short, in segment blocks that a power loss then took.
+    /// Continues the log behind its end when no valid batch stands there, but its commit record says that one did. The commit record is
+    /// believed only where this startup has found something missing (a journal or a write of it, a snapshot). Otherwise all that was
+    /// acknowledged beyond the snapshot was redone by now, and the record is of a batch that was not acknowledged: a startup that was
+    /// interrupted found it in segment blocks that a power loss then took.
     fn advance_over(
         &mut self,
         cx: &mut Context<'_>,

@@ -1,4 +1,4 @@
-//! What recovery found and did, for the log and for tests.
+//! Findings and actions of recovery, for the log and for tests.
 
 use crate::base::FileId;
 use std::fmt;
@@ -10,7 +10,7 @@ pub enum Severity {
     /// A copy of two did not hold. Nothing was lost: the other one was used, and this one is written again from it. The device is going
     /// bad.
     Mended,
-    /// Something that was stored can no longer be read, or may be missing.
+    /// Data that was stored can no longer be read, or may be missing.
     Damage,
 }
 

@@ -29,7 +29,7 @@ finding! {
 finding! {
     /// Segments of the partition.
     Data {
-        /// None, or only the first one, of which no commit record says that a batch was durable.
+        /// There is no segment, or only the first one, of which no commit record says that a batch was durable.
         Nothing,
         /// The lowest one begins at offset 0.
         FromStart,

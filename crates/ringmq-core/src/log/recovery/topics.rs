@@ -1,4 +1,4 @@
-//! Which topics there are: the folders' topic.meta, two files that say the same, against what the journals create and delete.
+//! Topics of the data path: the folders' topic.meta, two files that say the same, against what the journals create and delete.
 
 use super::report::{Report, Severity};
 use super::{RecoverError, unknown};
@@ -153,7 +153,7 @@ fn meta_files(name: &TopicName, id: TopicId) -> [FileId; 2] {
     [0, 1].map(|copy| FileId::Topic(dir(name, id, PartitionId(0)), copy))
 }
 
-/// Both files of a topic's topic.meta, as they are. [`Bad::Zero`]: missing, or zeros.
+/// Reads both files of a topic's topic.meta, as they are. [`Bad::Zero`]: missing, or zeros.
 pub fn read_both(storage: &mut dyn Storage, name: &TopicName) -> Result<[Result<TopicMeta, Bad>; 2], RecoverError> {
     let mut read = |file: &FileId| -> Result<_, RecoverError> {
         let bytes = match storage.len(file)? {
@@ -362,7 +362,7 @@ pub fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> R
     Ok(storage.remove(&files)?)
 }
 
-/// The same, if there are files and nothing was written to them.
+/// Removes a partition's files if nothing was written to them.
 pub fn remove_blank(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
     let mut is_any = false;
     for file in files(storage, dir)? {

@@ -1,4 +1,4 @@
-//! What must hold at every moment, by the names of the simulator's checkers. Facts come in as they happen; a breach panics.
+//! Invariants at every moment, by the names of the simulator's checkers. Facts come in as they happen; a breach panics.
 
 use super::log::{Channels, id_of};
 use super::node::{Node, Operation};
@@ -110,7 +110,7 @@ impl Checker {
         self.acked_cursors.insert(operation.image.name.clone(), operation);
     }
 
-    /// The leader's channel is made to stand there.
+    /// Notes that the leader's channel is set to this cursor.
     pub fn on_made(&mut self, image: &CursorImage) {
         self.made.entry(image.name.clone()).or_default().push(image.clone());
     }

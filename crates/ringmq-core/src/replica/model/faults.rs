@@ -1,5 +1,5 @@
-//! What goes wrong: crashes, lost and damaged disks, failed writes, parted networks, moved leaders, changed replicas. A disk loses
-//! something only while another in-sync replica keeps a good copy, so every run can be survived.
+//! Faults: crashes, lost and damaged disks, failed writes, parted networks, moved leaders, changed replicas. A disk loses something
+//! only while another in-sync replica keeps a good copy, so every run can be survived.
 
 use super::log::DiskOp;
 use super::node::Node;

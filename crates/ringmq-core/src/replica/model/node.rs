@@ -57,7 +57,7 @@ pub enum Out {
     Read(NodeId, crate::codec::peer::message::Session, Position, usize),
     Sent(NodeId, crate::codec::peer::message::Message),
     Appended(Batch),
-    /// The channel is made to stand there.
+    /// The channel is set to this cursor.
     Made(CursorImage),
 }
 

@@ -33,13 +33,13 @@ pub struct World {
     /// Time until which the store has given each node its lease; while nobody leads, the last leader's counts.
     given: Vec<Ticks>,
     led_until: Ticks,
-    /// The store is out of each node's reach until then.
+    /// Time of each node until which the store is out of its reach.
     pub(super) away: Vec<Ticks>,
     pub check: Checker,
     pub(super) options: ReplicaOptions,
     /// Lanes keep their order, and what is lost takes its connection along.
     pub(super) is_orderly: bool,
-    /// Somebody names another leader when one resigns.
+    /// True when somebody names another leader after a leader resigns.
     pub(super) has_controller: bool,
     pub(super) faults: bool,
     pub(super) clients: bool,
@@ -547,7 +547,7 @@ impl World {
         self.net.iter().take(12).map(|(f, t, m)| format!("{}->{} {:?} {}\n", f.0[0], t.0[0], m.head, kind(&m.body))).collect()
     }
 
-    /// Every log is the same, byte for byte, where both have it.
+    /// Checks that all logs are the same, byte for byte, where both have it.
     pub fn compare(&self) {
         for a in &self.nodes {
             for b in &self.nodes {

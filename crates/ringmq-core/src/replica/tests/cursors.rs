@@ -303,7 +303,7 @@ fn only_an_open_leader_takes_operations() {
     assert!(!done(&rig) && rig.node.operations.is_empty(), "it was answered with an error");
 }
 
-/// Whoever may lead next has to know where channels begin, before anybody removes what lies before.
+/// A replica that may lead next has to know where channels begin, before anybody removes what lies before.
 #[test]
 fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
     let (mut rig, session) = leader();

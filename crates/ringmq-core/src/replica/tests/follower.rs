@@ -1,4 +1,4 @@
-//! What a follower takes, what it refuses, and what it says.
+//! Batches and messages that a follower takes, refuses, and sends.
 
 use super::rig::{Rig, inquire, log_of, n, run_of};
 use crate::base::{Epoch, Position};

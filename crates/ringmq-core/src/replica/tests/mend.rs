@@ -1,4 +1,4 @@
-//! What a replica asks for when damage took something, of whom, and what it gives to who asks.
+//! Requests of a replica that damage took something from, and its answers to such requests.
 
 use super::rig::{Rig, log_of, n};
 use crate::base::Position;

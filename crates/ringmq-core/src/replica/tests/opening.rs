@@ -1,4 +1,4 @@
-//! How a leader opens its epoch (rule 2).
+//! Opening of an epoch by a leader (rule 2).
 
 use super::rig::{Rig, cursor, log_of, n, run_of};
 use crate::base::{Epoch, Position};

@@ -1,4 +1,4 @@
-//! What a session answers: replies in the order of their commands, errors, and the end after a fatal one.
+//! Answers of a session: replies in the order of their commands, errors, and the end after a fatal one.
 
 use super::*;
 

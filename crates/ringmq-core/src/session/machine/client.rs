@@ -1,4 +1,4 @@
-//! What a session knows of its client; it moves with the connection to another core.
+//! Knowledge of a session about its client; it moves with the connection to another core.
 
 use super::auth::Auth;
 use crate::codec::nsq::identify::Negotiated;

@@ -1,4 +1,4 @@
-//! How an outcome that came later sounds to an NSQ client.
+//! Error for an NSQ client from an outcome that came later.
 
 use crate::codec::nsq::ClientError;
 use crate::seam::outcome::{InFlightCommand, InFlightError, OverLimit, PublishError};

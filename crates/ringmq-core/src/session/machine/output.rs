@@ -1,4 +1,4 @@
-//! What a session has for its client and has not sent.
+//! Output of a session that is not sent yet.
 
 use std::mem;
 
@@ -13,7 +13,7 @@ pub(super) struct Output {
     unsent: usize,
     /// Length of the last output, to make room for the next.
     hint: u32,
-    /// Something was sent since the last heartbeat.
+    /// True when something was sent since the last heartbeat.
     has_sent: bool,
     /// Heartbeat intervals in a row in which unsent output did not move.
     stuck_intervals: u8,
@@ -46,7 +46,7 @@ impl Output {
         }
     }
 
-    /// So many bytes were taken for sending.
+    /// Notes that `bytes` bytes were taken for sending.
     pub fn taken(&mut self, bytes: usize) {
         if self.unsent == 0 {
             self.stuck_intervals = 0;

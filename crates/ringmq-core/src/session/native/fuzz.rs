@@ -1,4 +1,4 @@
-//! For fuzz/: bytes of a client that may be anything, cut anywhere, through frames, metadata and payload checks.
+//! Entry points for fuzz/: arbitrary bytes of a client, cut anywhere, through frames, metadata and payload checks.
 
 use super::ROOM;
 use crate::codec::input::{Frame, Input};

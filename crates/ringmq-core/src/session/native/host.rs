@@ -52,7 +52,7 @@ pub struct Failure {
     pub message: Cow<'static, str>,
     /// The partition's core, with [`Code::WrongCore`].
     pub core: u16,
-    /// The connection ends after it.
+    /// True when the connection ends after the answer.
     pub fatal: bool,
 }
 
@@ -75,7 +75,7 @@ impl Failure {
 pub enum NativeTaken {
     /// The session's `answer` follows, once, with the request's id.
     Accepted,
-    /// Not now. The session keeps the request and reads no further until `resume` or `fail_stalled`.
+    /// The request waits. The session keeps it and reads no further until `resume` or `fail_stalled`.
     Stall,
     Refused(Failure),
 }
@@ -83,11 +83,11 @@ pub enum NativeTaken {
 /// Outcome of a Finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeFinished {
-    /// So many messages of the ranges were in flight for the subscription.
+    /// Number of messages of the ranges that were in flight for the subscription.
     Done(u64),
     /// The Finish waits, on an ordered channel: [`NativeAnswer::Finished`] follows, if there is a request id, once it is final.
     Waits,
-    /// Nothing is finished, on an ordered channel, and what was in flight stays there.
+    /// Refusal on an ordered channel: nothing is finished, and messages in flight stay there.
     Refused(Failure),
     NoSubscription,
 }
@@ -123,7 +123,7 @@ pub enum NativeAnswer {
     },
     /// The topic is there, with the other nodes that its places name.
     Created(TopicEntry, Vec<([u8; 16], Arc<str>)>),
-    /// Also where a channel stands that was set.
+    /// Position that was found, or that a channel was set to.
     Found {
         at: Position,
     },

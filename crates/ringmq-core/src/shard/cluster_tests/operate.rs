@@ -85,7 +85,7 @@ impl Net {
         self.partition(node, 0).channels.iter().map(|(_, c)| c.machine.generation()).collect()
     }
 
-    /// Up to where the partition's newest snapshot contains its log.
+    /// Offset up to which the partition's newest snapshot contains its log.
     fn snapshot_end(&mut self, node: usize) -> i64 {
         let dir = self.partition(node, 0).dir.clone();
         let slots = Slots::read(&mut self.nodes[node].disk, &dir).expect("it can be read");

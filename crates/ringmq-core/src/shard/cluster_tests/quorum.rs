@@ -1,4 +1,4 @@
-//! Below `min_isr`: whoever is left answers for nothing that the next leader may not have.
+//! Behaviour below `min_isr`: the replicas that are left answer for nothing that the next leader may not have.
 
 use super::*;
 use crate::base::{ChannelName, LogId};

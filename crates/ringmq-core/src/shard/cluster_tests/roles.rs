@@ -1,4 +1,4 @@
-//! Who may use a partition, and who has to leave it.
+//! Permission to use a partition, and its end.
 
 use super::*;
 use crate::base::ChannelName;

@@ -36,7 +36,7 @@ pub struct Book {
     topics: usize,
     /// Clients use the ephemeral topic as well.
     pub has_ephemeral: bool,
-    /// Nobody subscribes to an ephemeral channel.
+    /// True when nobody subscribes to an ephemeral channel.
     pub is_durable: bool,
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed: BTreeSet<usize>,
@@ -151,7 +151,7 @@ pub struct Client {
     failed: bool,
     rdy: u32,
     rdy_max: u32,
-    /// Not finished: with the number of time jumps before it came.
+    /// Messages that are not finished, with the number of time jumps before they came.
     held: BTreeMap<[u8; 16], u32>,
 }
 

@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Everything that is under way arrives, then all that clients hold times out.
+    /// Lets everything arrive that is under way, then lets all that clients hold time out.
     pub fn jump(&mut self, book: &mut Book) {
         let no_space = std::mem::replace(&mut self.no_space, false);
         self.drain_all(book);

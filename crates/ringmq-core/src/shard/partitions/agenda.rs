@@ -29,7 +29,7 @@ impl Agenda {
         self.ready.pop_front()
     }
 
-    /// Nothing is delivered any more.
+    /// Drops the list of channels that have something to deliver.
     pub fn drop_ready(&mut self) {
         self.ready.clear();
     }

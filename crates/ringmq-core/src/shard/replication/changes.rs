@@ -1,4 +1,4 @@
-//! What operators do to channels of partitions that other nodes lead: the partition's core asks the leader, and passes the answer on.
+//! Changes by operators of channels whose partitions other nodes lead: the partition's core asks the leader, and passes the answer on.
 //!
 //! ```text
 //! HTTP thread ── mesh ── the partition's core ══ peer link ══ the partition's core of the leader

@@ -77,13 +77,13 @@ impl Engine {
         }
     }
 
-    /// Nobody of this core uses the topic any more; its replicas here follow and lead nobody.
+    /// Ends all use of the topic on this core; its replicas here follow and lead nobody.
     pub(in crate::shard) fn leave_topic(&mut self, now: Now, topic: &TopicRef) {
         self.end_clients(now, topic);
         self.on_topic_gone(now, topic);
     }
 
-    /// Nothing is decided any more in this core's partitions of the topic.
+    /// Retires this core's replicas of the topic: they decide nothing more.
     pub(in crate::shard) fn retire_replicas(&mut self, now: Now, topic: &TopicRef) {
         for idx in self.partitions_of(topic) {
             self.retire(idx);
@@ -93,7 +93,7 @@ impl Engine {
         self.retry_waiting(now);
     }
 
-    /// Nothing is decided any more in the partition.
+    /// Retires the partition's replica: it decides nothing more.
     pub(super) fn retire(&mut self, idx: PartitionIdx) {
         let p = self.partitions.get_mut(idx);
         let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
@@ -109,7 +109,7 @@ impl Engine {
         cluster.grown.retain(|of| *of != idx);
     }
 
-    /// Nothing of the topic is left on this core.
+    /// Notes that nothing of the topic is left on this core.
     pub(in crate::shard) fn part_is_gone(&mut self, topic: &TopicRef) {
         if let Some(cluster) = &mut self.cluster
             && home_core(&topic.name, self.cores) != self.core

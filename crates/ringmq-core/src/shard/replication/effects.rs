@@ -1,4 +1,4 @@
-//! What a replica wants done, done.
+//! Execution of a replica's effects.
 
 use super::{Engine, Incoming, Reading, Recorded};
 use crate::base::Now;
@@ -155,7 +155,7 @@ impl Engine {
 
     // ---- publishers
 
-    /// Everything before `end` is committed: whoever published it hears of it, in order.
+    /// Answers the publishers of everything before `end`, which is committed, in order.
     pub(super) fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
         let p = self.partitions.get_mut(idx);
         let Some(seat) = p.seat_mut() else { return };

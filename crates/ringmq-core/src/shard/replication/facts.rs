@@ -1,4 +1,4 @@
-//! What the coordinator says, and what other nodes say to the replicas here: which topics and partitions there are, which of them
+//! Facts of the coordinator, and messages of other nodes to the replicas here: which topics and partitions there are, which of them
 //! this core has, and where a message goes.
 //!
 //! Every core hears every fact. A partition whose replica this node is comes into being on its core, once the topic's home core
@@ -333,7 +333,7 @@ impl Engine {
         idx
     }
 
-    /// Nobody uses it any more; what is stored of it stays. False: nobody did.
+    /// Ends the use of a topic; its stored data stays. False: it was not in use.
     pub(super) fn on_topic_gone(&mut self, now: Now, topic: &TopicRef) -> bool {
         let cluster = self.cluster_mut();
         cluster.end_wait_for_name(topic);

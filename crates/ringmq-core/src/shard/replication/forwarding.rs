@@ -233,7 +233,7 @@ impl Engine {
         self.go_on_with_all(now);
     }
 
-    /// Some have waited for long enough, or are tried again.
+    /// Gives up publishes that have waited for long enough, and tries others again.
     pub(in crate::shard) fn tick_forwards(&mut self, now: Now) {
         let limit = self.leader_limit();
         let Some(cluster) = &mut self.cluster else { return };
@@ -252,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// Nothing takes them: the node stops, or the topic is gone.
+    /// Refuses waiting publishes: the node stops, or the topic is gone.
     pub(in crate::shard) fn refuse_forwards(&mut self, topic: Option<&TopicRef>, error: PublishError) {
         let Some(cluster) = &self.cluster else { return };
         let mut routes = cluster.lines.routes();

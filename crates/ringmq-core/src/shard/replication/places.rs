@@ -1,5 +1,5 @@
-//! Where clients find what this node does not lead: every core hears all metadata, and tells the addresses of the other nodes that the
-//! cluster's file has for clients.
+//! Addresses of partitions that this node does not lead: every core hears all metadata, and tells the addresses of the other nodes that
+//! the cluster's file has for clients.
 
 use super::Cluster;
 use crate::base::{PartitionId, TopicRef};

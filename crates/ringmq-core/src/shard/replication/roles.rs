@@ -107,7 +107,7 @@ impl Engine {
         self.note_damage(idx);
     }
 
-    /// The alarm of damage ends with it.
+    /// Notes damage, or its end, with which the alarm of damage ends.
     pub(super) fn note_damage(&mut self, idx: PartitionIdx) {
         let is_damaged = self.store.log_view(idx).awaited().is_some();
         let p = self.partitions.get_mut(idx);

@@ -1,4 +1,4 @@
-//! What a replica sees of its partition: the store's view of the log, and the channels.
+//! View of a replica on its partition: the store's view of the log, and the channels.
 
 use crate::base::{ChannelName, Epoch, Position};
 use crate::format::snapshot::Doubt;

@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// The cluster does not create it.
+    /// Takes in that the cluster does not create the topic.
     pub(super) fn topic_refused(&mut self, name: &TopicName, error: PublishError) {
         if let Some(Wanted { waiters: None, .. }) = self.cluster_mut().wanted.topics.get(name) {
             self.cluster_mut().wanted.topics.remove(name);

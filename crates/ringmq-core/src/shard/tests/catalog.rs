@@ -1,4 +1,4 @@
-//! What the HTTP thread hears of topics and channels that come and go.
+//! Changes of topics and channels as the HTTP thread receives them.
 
 use super::*;
 use crate::seam::message::CatalogChange;

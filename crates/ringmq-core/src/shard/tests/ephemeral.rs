@@ -1,4 +1,4 @@
-//! What a node keeps for ephemeral channels and topics.
+//! Data that a node keeps for ephemeral channels and topics.
 
 use super::*;
 use crate::metrics::stats::{ChannelStats, PartitionStats};

@@ -1,4 +1,4 @@
-//! Which channel of a topic is its first one, where partitions would say different things.
+//! First channel of a topic, where partitions would say different things.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an operator does to channels, over all cores of a node.
+//! Changes of channels by an operator, over all cores of a node.
 
 use super::*;
 use crate::base::{ChannelName, PartitionId, TopicRef};

@@ -34,7 +34,7 @@ enum Order {
     OneByOne,
     /// All that are under way, in one turn.
     AllAtOnce,
-    /// Some, any.
+    /// Completes some reads, at random.
     Random,
 }
 

@@ -1,4 +1,4 @@
-//! What an operator does to whole topics, over all cores of a node.
+//! Changes of whole topics by an operator, over all cores of a node.
 
 use super::*;
 use crate::base::{ChannelName, TopicName, TopicRef};

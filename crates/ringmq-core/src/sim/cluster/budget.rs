@@ -1,4 +1,4 @@
-//! What the controller owes: a leader for each partition in time, and no copy lost by what it moves.
+//! Duties of the controller: a leader for each partition in time, and no copy lost by what it moves.
 
 use super::plan::Coordination;
 use super::store::Removal;

@@ -1,5 +1,5 @@
-//! What must hold of the disks, at every moment: each check is named after the sentence of docs/promise.md that it holds. What
-//! clients are told is held by their book ([`crate::sim::node::book`]), what nodes tell each other by the [`super::tap`].
+//! Invariants of the disks, at every moment: each check is named after the sentence of docs/promise.md that it holds. The book of
+//! clients ([`crate::sim::node::book`]) holds what clients are told, the [`super::tap`] what nodes tell each other.
 //!
 //! | check | when |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Which transitions of a replica the runs of a thread make, heard from the debug line that each of them writes.
+//! Transitions of a replica that the runs of a thread make, from the debug line that each of them writes.
 //! `tracing::subscriber::with_default(coverage.clone(), || run(...))`.
 
 use crate::replica::states::{State, TRANSITIONS, Trigger};

@@ -1,4 +1,4 @@
-//! What will happen, by its time. What concerns a node's process dies with it, and waits while it stands still.
+//! Future events, by their time. Events of a node's process end with it, and wait while it stands still.
 
 use crate::metadata::{self, request::Request};
 use crate::seam::cluster::{Ask, Fact};
@@ -59,7 +59,7 @@ pub enum Happening {
         node: usize,
         life: u64,
     },
-    /// A request of an agent that reaches the etcd, and what came of it.
+    /// Request of an agent that reaches the etcd, and its outcome.
     Request {
         node: usize,
         life: u64,
@@ -157,7 +157,7 @@ pub enum Happening {
     },
     /// Power loss of all nodes.
     AllDown,
-    /// Some disk is looked at, from time to time.
+    /// A disk is looked at, from time to time.
     Probes,
     /// A node's disk is looked at.
     Probe {

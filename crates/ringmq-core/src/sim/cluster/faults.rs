@@ -1,4 +1,4 @@
-//! What goes wrong, when, and for how long; and what an operator or a controller does meanwhile.
+//! Faults, their times and durations; and the operator's or controller's work meanwhile.
 
 use super::events::{Happening, Mend};
 use super::meta::Key;

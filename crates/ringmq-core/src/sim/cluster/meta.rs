@@ -1,5 +1,5 @@
-//! Who leads and who is in sync, as something outside of the nodes says: a metadata store that compares and swaps, with leases
-//! and a controller that elects from the ISR, or files that an operator changes.
+//! Leaders and ISRs as something outside of the nodes decides them: a metadata store that compares and swaps, with leases and a
+//! controller that elects from the ISR, or files that an operator changes.
 //!
 //! The store is linearizable: it is one value here. That its word comes late, twice or not at all is the world's doing.
 
@@ -156,7 +156,7 @@ impl Meta {
         std::iter::once(Fact::Nodes(self.nodes.clone())).chain(topics).chain(partitions).chain([read]).collect()
     }
 
-    /// The newest of a partition, as this node is told it.
+    /// Newest metadata of a partition, as this node is told it.
     pub fn fact(&self, node: usize, key: Key) -> Fact {
         let entry = &self.entries[&key];
         match self.coordination {
@@ -336,7 +336,7 @@ impl Meta {
         true
     }
 
-    /// Every node is a replica again as far as the plan has room for it.
+    /// Makes every node a replica again, as far as the plan has room for it.
     pub fn restore_replicas(&mut self, key: Key, wanted: usize) -> bool {
         let mut m = self.entries[&key].now.clone();
         let before = m.replicas.len();

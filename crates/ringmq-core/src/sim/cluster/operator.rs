@@ -49,7 +49,7 @@ fn channel(key: Key) -> ChannelKey {
 }
 
 impl World {
-    /// Some change of some channel.
+    /// Makes some change of some channel.
     pub fn operate(&mut self) {
         let keys = self.meta.keys();
         if keys.is_empty() {

@@ -1,5 +1,5 @@
-//! What one run is like: how many nodes, whose word they follow, which faults come and how often. A seed draws it; what a
-//! seed drew can be taken away again, fault by fault, which is how a failing run is made smaller.
+//! Plan of one run: the number of nodes, the source of their metadata, the faults and their frequency. A seed draws it; single faults
+//! can be taken away again, which is how a failing run is made smaller.
 
 use crate::base::Rng;
 use crate::shard::LENT_MIN;

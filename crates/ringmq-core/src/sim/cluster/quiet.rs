@@ -1,4 +1,4 @@
-//! After the faults: `quiet_cluster_converges`. Every replica is in sync and every leader takes writes again, every idempotent
+//! Phase after the faults: `quiet_cluster_converges`. Every replica is in sync and every leader takes writes again, every idempotent
 //! producer gets its answers, every channel all that it is owed; then the nodes stop and all logs are the same.
 
 use super::check::Look;

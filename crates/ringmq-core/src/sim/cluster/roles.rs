@@ -1,5 +1,5 @@
-//! What happens to a replica just when it is in a state that it soon leaves: its disk stands still for a while, and meanwhile the
-//! metadata store names another leader, takes the replica away, or a write of its journal fails. By chance alone these meet too rarely.
+//! Faults that hit a replica in a state that it soon leaves: its disk stands still for a while, and meanwhile the metadata store names
+//! another leader, takes the replica away, or a write of its journal fails. By chance alone these meet too rarely.
 
 use super::meta::{Key, LEASE};
 use super::world::{MS, Phase, World};

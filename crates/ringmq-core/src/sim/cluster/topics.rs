@@ -1,6 +1,6 @@
-//! What an operator asks of the agents: topics that clients use, topics that come and go, nodes that are drained. Every request goes to
-//! some agent, and is made again until it is so. What was answered is held:
-//! `a_deleted_topic_stays_deleted`, `only_a_deleted_topic_goes`.
+//! Requests of an operator to the agents: topics that clients use, topics that come and go, nodes that are drained. Every request goes
+//! to some agent, and is made again until it is carried out. Answered requests hold: `a_deleted_topic_stays_deleted`,
+//! `only_a_deleted_topic_goes`.
 
 use super::meta::Key;
 use super::store::PASSING;

@@ -26,7 +26,7 @@ pub struct End {
     pub who: Who,
     /// `None` while it moves, and of a client.
     pub core: Option<usize>,
-    /// The node was told of it, or the client is there.
+    /// True when the node was told of it, or the client is there.
     pub is_known: bool,
     pub is_paused: bool,
     /// The node closes it once all is sent.

@@ -154,7 +154,7 @@ impl World {
         words.into_iter().for_each(|w| *t = (t.rotate_left(5) ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     }
 
-    /// Some time within the next `span`.
+    /// Random time within the next `span`.
     pub fn soon(&mut self, span: u64) -> u64 {
         self.now + self.rng.below(span.max(1))
     }

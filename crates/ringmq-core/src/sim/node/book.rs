@@ -61,7 +61,7 @@ struct Written {
     is_gone: bool,
     /// True if the publish was refused as not carried out and was sent once: the message must never come.
     is_refused: bool,
-    /// Some channel's client wrote FIN for it.
+    /// True once the client of some channel wrote FIN for it.
     is_finished: bool,
     /// True if its producer is idempotent.
     is_repeatable: bool,
@@ -115,7 +115,7 @@ pub struct Book {
     settled: BTreeMap<(ChannelKey, MessagePlace), Settled>,
     /// Messages that clients put off for longer than the message timeout.
     put_off: BTreeSet<(ChannelKey, MessagePlace)>,
-    /// Some message may have a copy: it was put off, or published deferred, for long.
+    /// True when some message may have a copy: it was put off, or published deferred, for long.
     has_copies: bool,
     generation: u64,
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
@@ -214,7 +214,7 @@ impl Book {
         n
     }
 
-    /// The node sends a message, or the client reads it.
+    /// Checks that a message is due when the node sends it, or the client reads it.
     fn due_times_hold(&mut self, channel: &ChannelKey, n: usize) {
         let (due, now) = (self.messages[n].due_ms, self.wall_ms);
         assert!(now >= due, "due_times_hold: message {n} comes to {channel:?} at {now} ms, and is due at {due} ms");
@@ -336,7 +336,7 @@ impl Book {
         }
     }
 
-    /// Somebody is about to ask for it.
+    /// Notes a channel that a client is about to ask for.
     pub(super) fn knows(&mut self, channel: &ChannelKey) {
         self.channels.entry(channel.clone()).or_default();
     }
@@ -573,7 +573,7 @@ impl Book {
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
     }
 
-    /// Everything known of a lost message; for the text of a failure.
+    /// Describes everything known of a lost message; for the text of a failure.
     fn tell(&self, found: &Found, n: usize) -> String {
         let (m, at) = (&self.messages[n], self.place(n));
         let key = (m.topic, at.map(|id| id.partition.0).or(m.partition).unwrap_or(ANYWHERE));
@@ -606,7 +606,7 @@ impl Book {
         }
     }
 
-    /// An acknowledged message is stored, and no channel takes it for finished that did not finish it.
+    /// Checks that acknowledged messages are stored, and that no channel takes one for finished that did not finish it.
     fn acked_survives(&self, found: &Found, keeps: Keeps<'_>) {
         let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
         for (n, _) in acknowledged.filter(|(n, _)| self.is_kept(*n, keeps)) {

@@ -1,4 +1,4 @@
-//! What the book knows of a channel whose offset clients set: from where on it is owed what, and that an answered set stays.
+//! Book of a channel whose offset clients set: from where on which messages are owed to it, and that an answered set stays.
 
 use super::book::{Book, ChannelKey, Found};
 use crate::base::{LogId, MessagePlace, PartitionId};

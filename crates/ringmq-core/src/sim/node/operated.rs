@@ -1,5 +1,5 @@
-//! What the book knows of a channel that an operator pauses, empties and deletes. What was there before it was emptied or deleted is
-//! not owed to it any more, and never comes to it again: `what_an_operator_removed_never_comes`.
+//! Book of a channel that an operator pauses, empties and deletes. Messages from before it was emptied or deleted are not owed to it
+//! any more, and never come to it again: `what_an_operator_removed_never_comes`.
 
 use super::book::{Book, ChannelKey, Found, Keeps};
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, TopicRef};
@@ -245,7 +245,7 @@ impl Book {
         self.operated.places.get(&(channel.clone(), partition)).map_or(Gone::default(), |p| p.gone)
     }
 
-    /// A message comes to the channel, or leaves for it.
+    /// Checks a message that comes to the channel, or leaves for it.
     pub fn what_an_operator_removed_never_comes(&self, channel: &ChannelKey, id: MessagePlace, body: &[u8], gone: Gone) {
         let n = self.none_invented(channel.0, body);
         let is_old = id.log_id < gone.before || self.acknowledged_as(n).is_some_and(|nth| nth <= gone.acknowledged);

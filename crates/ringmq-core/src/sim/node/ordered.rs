@@ -1,4 +1,4 @@
-//! What the book knows of order and delay: how far ordered channels are finished, and what may not come yet.
+//! Book of order and delay: how far ordered channels are finished, and which messages may not come yet.
 //!
 //! An ordered channel hands a message out only when every ISR member knows, durably, that all before it are finished. So a
 //! message that came says that no earlier one may come again to whoever subscribes after that.
@@ -67,7 +67,7 @@ impl Book {
         self.order.terms.get(&(channel.0, id.partition.0)).copied().unwrap_or(0)
     }
 
-    /// Everything before is finished on every ISR member.
+    /// Log id up to which everything is finished on every ISR member.
     pub fn finished_for_good(&self, channel: &ChannelKey, partition: u16) -> LogId {
         self.order.last.get(&(channel.clone(), partition)).copied().unwrap_or(LogId(0))
     }

@@ -1,4 +1,4 @@
-//! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a startup finds it so.
+//! Book of channels that an operator pauses: while one is, nothing leaves the node for it, and a startup finds it so.
 
 use super::book::{Book, ChannelKey, Found, Keeps};
 use crate::base::MessagePlace;

@@ -40,7 +40,7 @@ pub struct Producer {
     pending: usize,
     /// True after a failure: nothing is sent until all are answered, then all go again from the first without an outcome.
     is_draining: bool,
-    /// A recovery has found batches of it.
+    /// True once a recovery has found batches of the producer.
     is_stored: bool,
     /// Two connections of this life of the node, or to several nodes, sent for it: the answers to one say nothing of the other's.
     has_rival: bool,

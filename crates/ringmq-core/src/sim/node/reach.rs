@@ -1,4 +1,4 @@
-//! Where a client may go: what it was told by whoever connected it.
+//! Reach of a client: the partitions that the simulation let it use when it connected.
 
 use crate::base::{PartitionId, Rng};
 

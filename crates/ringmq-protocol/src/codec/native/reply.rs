@@ -1,4 +1,4 @@
-//! What a node answers, and what it sends unasked: messages, and the end of a subscription.
+//! Answers of a node, and what it sends unasked: messages, and the end of a subscription.
 
 use super::{Code, Encoder, IdRange, Malformed, Payload, Retry, fb, frame};
 use crate::base::{LogId, PartitionId, Position, TopicId};
@@ -138,7 +138,7 @@ pub struct NativeError<'a> {
     pub message: &'a str,
     /// Core of the partition, with [`Code::WrongCore`].
     pub core: u16,
-    /// The node closes the connection after it.
+    /// True when the node closes the connection after the answer.
     pub fatal: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a client asks for.
+//! Requests of a client.
 
 use super::{Encoder, Malformed, Payload, RANGES_MAX, TOPICS_MAX, fb, frame};
 use crate::base::{LogId, PartitionId};

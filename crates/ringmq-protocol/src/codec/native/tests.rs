@@ -1,4 +1,4 @@
-//! Both directions, every kind: what was encoded is what is decoded, and no damaged bytes panic.
+//! Tests of both directions and every kind: what was encoded is what is decoded, and no damaged bytes panic.
 
 use super::*;
 use crate::base::{LogId, PartitionId, Position, TopicId};

@@ -1,4 +1,4 @@
-//! What the protocol allows and tells clients, taken from the settings once and shared by every session.
+//! Limits of the protocol that clients are told, taken from the settings once and shared by every session.
 
 use crate::codec::nsq::layers::Terms;
 

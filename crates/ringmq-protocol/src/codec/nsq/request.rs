@@ -1,5 +1,5 @@
-//! What a client writes: the other half of [`super::command`], for tests, the simulator and the load generator.
-//! The magic ([`super::MAGIC`]) goes out once, before the first of these.
+//! Commands that a client writes: the other half of [`super::command`], for tests, the simulator and the load generator. The magic
+//! ([`super::MAGIC`]) goes out once, before the first of these.
 
 use crate::base::PartitionId;
 use std::fmt::Display;

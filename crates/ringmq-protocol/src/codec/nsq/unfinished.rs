@@ -1,4 +1,4 @@
-//! What nsqd says of a command whose rest will never come.
+//! Answers of nsqd to a command whose rest will never come.
 
 use super::ClientError;
 

@@ -1,4 +1,4 @@
-//! What operators do to channels at another node than the leader, and what became of it, as tables.
+//! Changes by operators of channels at another node than the leader, and their outcomes, as tables.
 
 use super::decode::position;
 use super::encode::{Builder, raw};

@@ -139,7 +139,7 @@ impl Encoder {
         num
     }
 
-    /// Likewise.
+    /// Encodes acknowledgements, as many as fit; returns their number.
     fn acks(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
         let b = &mut self.builder;
         b.reset();
@@ -157,7 +157,7 @@ impl Encoder {
         num
     }
 
-    /// Likewise.
+    /// Encodes forwarded publishes, as many as fit; returns their number.
     fn forwards(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
         let b = &mut self.builder;
         b.reset();
@@ -190,7 +190,7 @@ impl Encoder {
         num
     }
 
-    /// Likewise.
+    /// Encodes outcomes, as many as fit; returns their number.
     fn outcomes(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
         let b = &mut self.builder;
         b.reset();
@@ -214,7 +214,7 @@ impl Encoder {
         num
     }
 
-    /// Likewise. Few of them are long, and these few bound the metadata.
+    /// Encodes relayed messages, as many as fit; returns their number. Few of them are long, and these few bound the metadata.
     fn relays(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
         let b = &mut self.builder;
         b.reset();

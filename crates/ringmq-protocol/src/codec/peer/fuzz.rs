@@ -1,5 +1,5 @@
-//! For fuzz/: bytes of a peer that may be anything, through frames, metadata and payloads. What is understood can be said
-//! again, and is understood alike.
+//! Entry points for fuzz/: arbitrary bytes of a peer, through frames, metadata and payloads. A decoded message encodes again, and
+//! decodes to the same.
 
 use super::frame::{FRAME_MAX, HELLO_FRAME_MAX};
 use super::{Encoder, Frame, Sequences};

@@ -1,4 +1,4 @@
-//! How two nodes meet: the side that connects says Hello, the other answers Welcome, which has the same fields, or Reject.
+//! Handshake of two nodes: the side that connects says Hello, the other answers Welcome, which has the same fields, or Reject.
 
 use super::{Lanes, RejectCode, fb};
 use crate::base::NodeId;

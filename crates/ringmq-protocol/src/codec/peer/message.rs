@@ -1,4 +1,4 @@
-//! What replicas of a partition say to each other, as plain values. The wire form is the peer codec's.
+//! Messages between replicas of a partition, as plain values. The wire form is the peer codec's.
 //!
 //! ```text
 //! leader                            follower                                        lane
@@ -242,7 +242,7 @@ pub struct Append {
     pub batches: Batches,
 }
 
-/// Everything below `durable` is on this follower's disk.
+/// Acknowledgement of a follower: everything below `durable` is on its disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ack {
     pub durable: Position,
@@ -366,9 +366,9 @@ pub enum Relayed {
     // ---- to the leader
     Subscribe(Box<Subscriber>),
     Unsubscribe,
-    /// So many more messages may be in flight for the client.
+    /// Number of messages by which the client's credit grows.
     Lend(u32),
-    /// So many come back as soon as they are not in use.
+    /// Number of messages that the leader returns as soon as they are not in use.
     Recall(u32),
     /// The client's output is full, or has room again.
     Block(bool),
@@ -411,7 +411,7 @@ pub enum NotCarriedOut {
     Refused(Outcome),
 }
 
-/// A subscription as its leader hears of it.
+/// Subscription as its leader receives it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Subscriber {
     pub channel: ChannelName,

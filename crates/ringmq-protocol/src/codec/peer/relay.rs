@@ -1,4 +1,4 @@
-//! What subscriptions of clients and leaders say to each other, as tables.
+//! Messages between subscriptions of clients and leaders, as tables.
 
 use super::encode::Builder;
 use super::message::{NotCarriedOut, Relayed, Subscriber};

@@ -1,4 +1,4 @@
-//! What a journal's newest writes are worth when one of them does not hold: torn, or lost.
+//! Value of a journal's newest writes when one of them does not hold: torn, or lost.
 
 use super::*;
 use crate::format::journal::{WRITE_MAGIC, WriteHeader};

@@ -1,4 +1,4 @@
-//! What a session has for its socket: frames in one piece of memory, and between them what is lent to it.
+//! Output of a session for its socket: frames in one piece of memory, and between them what is lent to it.
 
 use super::NativeSession;
 use crate::base::Now;

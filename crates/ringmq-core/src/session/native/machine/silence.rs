@@ -1,4 +1,4 @@
-//! Who says nothing for too long: the client is given up, the node says something in time.
+//! Silence of either side: a silent client is given up, and the node says something in time.
 
 use super::{NativeSession, Reply, SILENT_INTERVALS_MAX};
 use crate::base::{Now, Ticks};

@@ -1,4 +1,4 @@
-//! What the book knows of messages that were put off: none comes late, and a REQ for long leaves a copy in the log, for one channel.
+//! Book of messages that were put off: none comes late, and a REQ for long leaves a copy in the log, for one channel.
 
 use super::{Book, ChannelKey, Found};
 use crate::base::MessagePlace;

@@ -1,4 +1,4 @@
-//! What a run of clients was worth, so that a test can ask.
+//! Counts of what a run of clients exercised, so that a test can ask.
 
 /// Counts of what the run exercised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Which channel of a topic is its first one: the same in all partitions.
+//! First channel of a topic: it is the same in all partitions.
 
 use super::{Book, ChannelKey};
 use crate::base::PartitionId;

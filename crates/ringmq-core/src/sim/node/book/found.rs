@@ -1,4 +1,4 @@
-//! What a startup found of all topics on a disk.
+//! Content of all topics on a disk, as a startup found it.
 
 use super::ChannelKey;
 use crate::base::{LogId, MessagePlace};

@@ -1,4 +1,4 @@
-//! What the book knows of message ids: which topic has which, and that none comes for two messages.
+//! Book of message ids: the ids of each topic, and that no two messages have the same.
 
 use super::Book;
 use crate::base::{MessageId, MessageIds, MessagePlace, TopicId};

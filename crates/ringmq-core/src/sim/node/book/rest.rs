@@ -1,4 +1,4 @@
-//! What a node at rest owes to nobody.
+//! Checks that a node at rest holds back nothing that it owes.
 
 use super::{Book, ChannelKey};
 use crate::base::MessagePlace;

@@ -1,4 +1,4 @@
-//! What a node at rest must not lose by stopping.
+//! Checks that a node at rest loses nothing by stopping.
 
 use super::{Book, topic_number};
 use crate::log::recovery::Recovered;
