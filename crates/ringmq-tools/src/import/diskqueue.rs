@@ -157,7 +157,7 @@ struct Open {
 
 impl Records {
     /// The next message. `None` at the end.
-    pub fn next(&mut self) -> Result<Option<Record>, ImportError> {
+    pub fn read(&mut self) -> Result<Option<Record>, ImportError> {
         loop {
             if self.open.is_none() {
                 let Some(part) = self.files.pop() else { return Ok(None) };
@@ -284,7 +284,7 @@ mod tests {
         fn read(&self, from: Option<RecordPlace>) -> (Vec<(String, RecordPlace)>, Vec<LeftOut>) {
             let mut records = Queue::open(self.0.path(), "t").expect("readable").read(from);
             let mut bodies = vec![];
-            while let Some(record) = records.next().expect("readable") {
+            while let Some(record) = records.read().expect("readable") {
                 bodies.push((String::from_utf8(record.body).expect("text"), record.behind));
             }
             (bodies, records.left_out())
@@ -368,7 +368,7 @@ mod tests {
             let folder = Folder::new(Some(&meta), &[(0, bytes)]);
             if let Ok(queue) = Queue::open(folder.0.path(), "t") {
                 let mut records = queue.read(None);
-                while let Some(record) = records.next().expect("readable") {
+                while let Some(record) = records.read().expect("readable") {
                     proptest::prop_assert!(record.behind.at <= 200);
                 }
             }

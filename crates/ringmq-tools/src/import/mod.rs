@@ -300,7 +300,7 @@ pub fn dry_run(options: &Options, source: &Source) -> Result<Summary, ImportErro
     for (mut topic, _) in topics {
         for section in &mut topic.sections {
             let mut records = source.queue(&topic.name, section.channel.as_deref())?.read(None);
-            while let Some(record) = records.next()? {
+            while let Some(record) = records.read()? {
                 section.messages += 1;
                 section.body_bytes += record.body.len() as u64;
                 section.delivered_before += (record.attempts > 0) as u64;

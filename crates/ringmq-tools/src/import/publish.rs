@@ -95,7 +95,7 @@ impl Reader<'_> {
         loop {
             let record = match self.pending.take() {
                 Some(record) => record,
-                None => match self.records.next()? {
+                None => match self.records.read()? {
                     Some(record) => record,
                     None => return Ok(gathered),
                 },
