@@ -168,7 +168,7 @@ pub struct Measuring {
 pub fn doctor(settings: &Settings, measuring: Option<Measuring>) -> ExitCode {
     let mut findings = checks::check(settings);
     if measuring.is_none() {
-        // What is measured is measured beside a node, too.
+        // A measurement runs beside a node, too.
         findings.extend(checks::occupied(settings));
     }
     if let Err(error) = checks::print(&findings, &mut std::io::stdout()) {

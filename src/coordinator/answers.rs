@@ -168,7 +168,7 @@ impl Answers {
         };
         let found = file.topic_by_id(route.topic_id).and_then(|t| Some((t, t.partition(route.partition)?)));
         let Some((topic, p)) = found else {
-            // Of a topic that has gone meanwhile.
+            // The topic has gone meanwhile.
             return (None, None);
         };
         let partition = format!("partition {} of topic {}", route.partition, topic.info.name);
@@ -179,7 +179,7 @@ impl Answers {
                 let names = |of: &[NodeId], without: &[NodeId]| -> Vec<String> {
                     of.iter().filter(|n| !without.contains(n)).map(|n| file.name(*n)).collect()
                 };
-                // Who was offered a place and is not well is waited for as who has one.
+                // A replica that was offered a place in the ISR and does not keep up is waited for like a member.
                 let counted: Vec<NodeId> = p.isr.iter().copied().chain(self.joining(route, p)).collect();
                 let (leave, join) = (names(&counted, &isr), names(&isr, &p.isr));
                 let note = Note::Wants { partition, leave, join, isr: isr_shown, version: next_version };
@@ -217,7 +217,7 @@ impl Answers {
         let epoch_of = |openings| static_epoch(p.epoch, self.generation, openings);
         let mut openings = self.openings(route, p) + 1;
         if epoch_of(openings).is_some_and(|epoch| epoch <= above) {
-            // Of the same file epoch and generation, or out of reach.
+            // The epoch is of the same file epoch and generation, or out of reach.
             openings = (above.0 & ((1 << OPENINGS_BITS) - 1)) + 1;
         }
         let is_above = epoch_of(openings).is_some_and(|epoch| epoch > above);

@@ -133,7 +133,7 @@ pub async fn run(store: impl Store + 'static, place: Place, hub: Arc<Hub>, mut t
             told = told.recv() => told.and_then(|told| driver.event(told)),
             () = sleep(driver.pause()) => Some(Event::Tick),
         };
-        // What waits behind it is one step for the cores.
+        // Events that wait behind it are one step for the cores.
         let mut all: Vec<Event> = first.into_iter().collect();
         while let Ok(event) = events.try_recv() {
             all.push(event);
@@ -235,7 +235,7 @@ impl<S: Store + 'static> Driver<S> {
                 None
             }
             Waiting::Clients(name) => {
-                // One that is there in another form is there.
+                // A topic that exists with other properties exists.
                 let error = result.err().filter(|error| !matches!(error, AdminError::TopicDiffers(_)))?;
                 self.say(tracing::Level::WARN, format!("topic {name}, which a client wants, is not created: {error}"));
                 Some(Fact::TopicRefused { name, error: PublishError::NotWritable(Unwritable::NotCreated) })

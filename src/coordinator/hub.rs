@@ -94,7 +94,7 @@ impl Hub {
     /// Runs `look` on the agent and returns its result. The thread renews the node's lease, so `look` is short. `None`: the node stops.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
-        // Who asked may have gone.
+        // The asker may have gone.
         self.send(Told::Look(Look(Box::new(move |agent: &Agent| drop(answer.send(look(agent)))))));
         answered.await.ok()
     }

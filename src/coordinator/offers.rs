@@ -88,7 +88,7 @@ impl Book {
     pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
         let files = Twice::new(data, NAME);
         let kept = files.read(Offers::parse).map_err(|(path, what)| CoordinatorError::BadOffers { path, what })?;
-        // Those of one version only become more.
+        // The offers of one version only grow in number.
         let newest = kept.into_iter().max_by_key(|offers| (offers.version, offers.made.len()));
         Ok(Book { files, durable: Arc::new(Mutex::new(newest.unwrap_or_default())) })
     }

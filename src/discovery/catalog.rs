@@ -44,7 +44,7 @@ impl Catalog {
                 self.entry(&topic).channels.entry(channel).or_default().insert(partition);
                 topic
             }
-            // Of what is unknown there is nothing to take away: its topic went before.
+            // An unknown topic has nothing to take away: it went before.
             CatalogChange::ChannelGone { topic, partition, channel } => {
                 let entry = self.topics.get_mut(&topic.name).and_then(|of_name| of_name.get_mut(&topic.id));
                 if let Some(entry) = entry

@@ -72,7 +72,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
     let named = names.iter().filter_map(|name| ChannelName::new(name).ok());
     let channels: Vec<ChannelName> = named.filter(|channel| !channel.is_ephemeral()).collect();
     if !channels.is_empty() {
-        // Whoever creates them may have ended with the node.
+        // The task that creates them may have ended with the node.
         let _ = discovery.wanted.send(Wanted { topic, channels, question });
     }
 }

@@ -172,7 +172,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
             Err(e) => return Err(disk_error(file, "unlink", &e)),
         }
         let folder = path.parent().unwrap_or(data).to_owned();
-        // Who removes a partition's files names its snapshots last.
+        // A removal of a partition's files names its snapshots last.
         if matches!(file, FileId::Topic(..) | FileId::Snapshot(..)) {
             remove_if_empty(&folder);
         }

@@ -187,7 +187,7 @@ impl Spares {
     /// Puts one of `min` to `max` bytes to this place, where nothing is, for the segment of this base; its length. The caller makes the
     /// name durable.
     pub fn take(&self, to: &Path, (dir, base): (&PartitionDir, i64), (min, max): (u64, u64)) -> Option<u64> {
-        // Whose own log has begun anew further back would find its old batches at their old places.
+        // A partition whose own log has begun anew further back would find its old batches at their old places.
         let is_past = |s: &Spare| !s.name.is_of(dir) || s.name.base.saturating_add_unsigned(s.len) <= base;
         let mut kept = self.kept();
         let i = kept.free.iter().position(|s| (min..=max).contains(&s.len) && is_past(s))?;
@@ -208,7 +208,7 @@ impl Spares {
     pub fn give_back(&self) -> bool {
         let mut kept = self.kept();
         let Some(spare) = kept.free.pop_front() else {
-            // One that is about to be kept is there in a moment.
+            // A file that is about to be kept is there in a moment.
             let is_one_coming = kept.moving > 0;
             drop(kept);
             if is_one_coming {

@@ -38,7 +38,7 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
         "INVALID_OFFSET: expected virtual_queue:<offset>, msgcount:<count>, timestamp:<unix seconds> or special:-1",
     ))?;
     let (topic, partitions) = named.find(node).await?;
-    // One after the other: what refuses the first mostly refuses all, and then nothing was set.
+    // Partitions one after the other: a reason to refuse the first mostly refuses all, and then nothing was set.
     let mut done: Vec<(PartitionId, Position)> = Vec::new();
     for &partition in &partitions {
         let set = SetOffset { topic: topic.clone(), partition, channel: named.channel.clone(), to, from: None, force };

@@ -300,7 +300,7 @@ async fn accept(node: Rc<Node>, listener: TcpListener, door: Door, closed: watch
                 Ok(permit) => {
                     tokio::task::spawn_local(begin(node.clone(), stream, door.clone(), permit, closed.clone()));
                 }
-                // Who speaks TLS would not understand the answer.
+                // A client that speaks TLS would not understand the answer.
                 Err(_) if matches!(door, Door::Https(_)) => drop(stream),
                 Err(_) => refuse(stream),
             },

@@ -212,7 +212,7 @@ async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId),
     };
     let mut topics = node.topics.borrow_mut();
     if name.is_ephemeral() {
-        // What is remembered of it could be of one that is gone.
+        // The remembered partition could be of a topic that is gone.
         let partition = PartitionId((topics.next_ephemeral % topic.partitions as u64) as u16);
         topics.next_ephemeral += 1;
         return Ok((topic, partition));

@@ -292,7 +292,7 @@ fn redirected(method: &Method, path: &str, query: Option<&str>) -> Option<Reply>
             reply
         }
     };
-    // What a request's line held a header may hold.
+    // A header may hold whatever a request line held.
     reply.headers_mut().insert(LOCATION, HeaderValue::from_str(&to).ok()?);
     Some(reply)
 }

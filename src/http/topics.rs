@@ -41,7 +41,7 @@ pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
     }
     let home = home_core(&name, node.link.cores());
     let answer = node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::DeleteTopic { ticket, name: name.clone() }).await;
-    // What a publish remembers of it is of a topic that is gone.
+    // The partition that a publish remembers is of a topic that is gone.
     node.topics.borrow_mut().forget(&name);
     match answer {
         Some(CoreAnswer::TopicChanged(Ok(()))) => Ok(()),

@@ -374,7 +374,7 @@ impl Comparison<'_, '_, '_> {
                 at = piece_end;
                 continue;
             };
-            // What a lost batch left in the place of its messages is nobody's.
+            // The bytes in place of a lost batch's messages are no message.
             match self.lost_batch(replicas, at + index as i64)? {
                 Some(end) => at = end,
                 None => return Ok(Some(at + index as i64)),

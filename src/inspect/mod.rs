@@ -166,7 +166,7 @@ fn under_warning(
     let warn = |report: &mut Report, was: &[bool]| -> Result<Vec<bool>, InspectError> {
         let mut owned = vec![];
         for (i, path) in data_paths.iter().enumerate() {
-            // Who may not open the lock is told of what else cannot be read.
+            // A user who may not open the lock learns from the next errors what cannot be read.
             let owner = lock::owner(path).unwrap_or_default();
             let who = match &owner {
                 Some(holder) => format!("a node ({holder}) owns this data path"),

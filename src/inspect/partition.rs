@@ -191,7 +191,7 @@ impl View<'_, '_> {
             }
             Err(bad) => {
                 self.damage(&segment, 0, format!("the file header is damaged: {bad}"))?;
-                // What else is wrong in the file? Where it belongs elsewhere, nothing in it counts.
+                // Other faults of the file count only if it belongs here.
                 let Some(meta) = headers::read(self.storage, dir, base).ok().and_then(|h| h.meta) else { return Ok(None) };
                 meta
             }
@@ -213,7 +213,7 @@ impl View<'_, '_> {
         let is_settled = newest.is_some_and(|s| base < s.end.offset);
         self.table(&segment, dir, base, &block, is_settled)?;
         self.table(&commit, dir, base, &commit_block, is_settled)?;
-        // What follows from the log alone does not know the chain.
+        // A header that follows from the log alone does not know the chain.
         if is_held {
             self.segments.insert(base, meta);
         }

@@ -162,7 +162,7 @@ fn what_a_start_does_again_is_no_damage() {
     }
     let (clean, text) = look(&mut disk, false);
     assert!(clean && text.contains(&format!("{end:020}.segment: not begun yet")), "{text}");
-    // What stood there before the journal's records is promised as ever.
+    // Batches from before the journal's records are promised as ever.
     disk.flip("topics/orders/0/00000000000000000000.segment", 4096 + 20, 2);
     let (clean, text) = look(&mut disk, false);
     assert!(!clean && text.contains("DAMAGE at byte 4096: offsets 0 to 740"), "{text}");

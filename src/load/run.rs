@@ -207,7 +207,7 @@ impl Running {
     fn is_done(&self) -> bool {
         let threads = self.threads.len();
         match self.shared.options.mode {
-            // What came last may still be with the server.
+            // The last messages may still be with the server.
             Mode::Both => self.published == threads && (self.consumed == threads || self.shared.all_came()),
             Mode::Produce => self.published == threads,
             Mode::Consume => self.consumed == threads || self.shared.is_spent(),
@@ -273,7 +273,7 @@ impl Running {
     fn line(&mut self, course: &Course) {
         let now = self.shared.clock.now();
         let seconds = (now - self.last_line_ns) as f64 / 1e9;
-        // What lies before the measurement is no part of its plots; the two meet at its beginning.
+        // The time before the measurement is no part of its plots; the two meet at its beginning.
         let warming = self.last_line_ns < course.measure;
         self.last_line_ns = now;
         let mut part = self.part.take().unwrap_or_else(|| Box::new(Seen::new()));
@@ -343,7 +343,7 @@ impl Running {
         let undelivered = shared.owed().map_or(0, |owed| count_undelivered(owed, shared.clock.now(), &mut seen));
         let options = &shared.options;
         let measured = (course.end - course.measure) as f64 / 1e9;
-        // What was limited to a number, or drained a backlog, is over with its last message.
+        // A run that was limited to a number, or drained a backlog, is over with its last message.
         let early = options.messages.is_some() || options.mode == Mode::Consume;
         let last = shared.last_ns.load(Ordering::Relaxed).clamp(course.measure, course.end);
         let seconds = if early && last > course.measure { (last - course.measure) as f64 / 1e9 } else { measured };

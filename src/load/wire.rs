@@ -149,7 +149,7 @@ impl Wire {
             (self.start, self.end) = (0, self.end - self.start);
         }
         if self.end == self.input.len() {
-            // One frame that is larger than the buffer.
+            // The frame is larger than the buffer.
             self.input.resize(self.input.len() * 2, 0);
         }
         let mut room = ReadBuf::new(&mut self.input[self.end..]);

@@ -158,7 +158,7 @@ fn carry(settings: &Settings, admin: &Admin) -> Result<(), ChangeError> {
         }
     }
     match admin {
-        // What is left is asked for by the next call, or by the controller.
+        // The rest is moved by the next call, or by the controller.
         Admin::Rebalance => Ok(()),
         _ => Err(AdminError::Busy.into()),
     }

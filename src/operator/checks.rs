@@ -132,7 +132,7 @@ async fn look_at(asker: &Asker, member: &MemberRecord, is_there: bool) -> doctor
     }
     let peer = Some(&member.peer_address);
     let addresses = [("peer", peer), ("tcp", member.tcp_address.as_ref()), ("native", member.native_address.as_ref())];
-    // Of a port that the kernel chose the others are not told.
+    // A port that the kernel chose is not told to the others.
     let told = addresses.into_iter().filter_map(|(what, address)| Some((what, address.filter(|own| !own.ends_with(":0"))?)));
     for (what, address) in told {
         if let Err(why) = ask::reach(address).await {

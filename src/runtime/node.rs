@@ -227,7 +227,7 @@ pub fn run_node<M: Machine + 'static>(
     };
     running.request_stop();
     let ended = running.join();
-    // What was taken is durable and answered: others may lead from now on.
+    // Every accepted publish is durable and answered: others may lead from now on.
     coordinator.into_iter().for_each(Running::stop);
     let ended = ended?;
     for core in &ended {

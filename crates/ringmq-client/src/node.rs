@@ -194,7 +194,7 @@ impl Inner {
             let at = i.min(nodes.len());
             nodes.insert(at, address);
         }
-        // Of nodes that went, some may stay; the one that the program named always does.
+        // Some nodes that are gone may stay in the list; the address that the program named always does.
         let own = nodes.iter().position(|n| *n == self.config.address);
         if nodes.len() > NODES_MAX {
             let own = own.filter(|own| *own >= NODES_MAX).map(|own| nodes.remove(own));

@@ -372,7 +372,7 @@ impl Producer {
             return at;
         }
         drop(queue);
-        // Those who come at the same time pass it once.
+        // Callers that come at the same time pass it once.
         let next = turn.wrapping_add(1);
         let _ = self.turn.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
         let at = next % self.lanes.len();

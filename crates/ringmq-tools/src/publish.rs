@@ -186,7 +186,7 @@ async fn lines(publisher: &mut Publisher, delimiter: u8, rate: u64) -> Result<()
     let (began, mut sent, mut line) = (Instant::now(), 0u64, vec![]);
     loop {
         line.clear();
-        // What was read is sent before more is waited for.
+        // Lines that were read are sent before the tool waits for more.
         if input.buffer().is_empty() && sent > 0 {
             publisher.settle().await.map_err(|e| e.to_string())?;
         }

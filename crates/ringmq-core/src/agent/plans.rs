@@ -195,7 +195,7 @@ impl Planner<'_> {
         let topic = self.topic(name)?;
         let before = &topic.value.record;
         let replicas = change.replicas.unwrap_or(before.replicas);
-        // One that is not the default was chosen, and is not changed by the way.
+        // A min_isr other than the default was chosen by somebody: it stays.
         let is_default = before.min_isr == before.replicas / 2 + 1;
         let kept = if is_default { replicas / 2 + 1 } else { before.min_isr };
         let min_isr = change.min_isr.unwrap_or(kept);

@@ -190,7 +190,7 @@ impl Agent {
             self.session.phase = Phase::Entering { not_before: now, is_asking: true };
             return self.send(now, Purpose::Revoke, Request::Revoke { lease }, out);
         }
-        // Its lease ends by itself, if its process is gone.
+        // The other process's lease ends by itself, if the process is gone.
         let NodeRecord { machine, data_path, .. } = other;
         let since = match self.session.foreign {
             Some((known, since)) if known == session => since,

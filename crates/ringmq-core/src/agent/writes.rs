@@ -64,7 +64,7 @@ impl Agent {
             Ask::Resign { route, to } => (at(route), Intent::Resign { to }),
             Ask::Release { route } => (at(route), Intent::Release),
             Ask::Leave { route, version } => (at(route), Intent::Leave { version }),
-            // One comes as an `Admin::CreateTopic`, the others are of no partition's record.
+            // CreateTopic comes as an `Admin::CreateTopic`; the others concern no partition's record.
             Ask::CreateTopic { .. } | Ask::PeerLost { .. } | Ask::Doubt { .. } => return,
         };
         let waiting = self.writes.waiting.get(&at);
@@ -144,7 +144,7 @@ impl Agent {
                 next.isr = isr.clone();
             }
             Intent::Epoch { above } => {
-                // One of a static file, or of a node that was alone, is below all of the store's.
+                // An epoch of a static file, or of a stand-alone node, is below all epochs of the store.
                 let above = above.0.saturating_sub(EPOCH_BASE);
                 next.epoch = record.epoch.max(above) + 1;
             }

@@ -269,7 +269,7 @@ impl Backlog {
         let open = self.open.get_mut(key);
         if open.num == 1 {
             (open.at, open.skip) = (at as u32, 0);
-            // What is read next does not become a part of what is confirmed with the copy.
+            // The messages read next do not become a part of the entry that is confirmed with the copy.
             self.close_last(key);
             return key;
         }

@@ -80,7 +80,7 @@ impl Turn {
     }
 
     pub(super) fn has_room(&self, num: usize, bytes: usize) -> bool {
-        // What a turn spent to begin with does not cut a run that has the size of a turn.
+        // The budget that a turn spent before its first run does not split a run of a turn's size.
         if self.is_fresh {
             num <= self.messages_max && bytes <= self.bytes_max
         } else {
@@ -128,7 +128,7 @@ impl Channel {
             return false;
         }
         let more = self.deliver_all(&mut turn, source, sink);
-        // Whoever was lent credit has used some of it: a recall need not wait for the next read too.
+        // A client with lent credit has used some of it: a recall need not wait for the next read too.
         self.awaits_read &= turn.is_fresh;
         self.copies.forward.earn(turn.handed_bytes);
         more
@@ -163,7 +163,7 @@ impl Channel {
         sink: &mut impl Sink,
     ) -> Stop {
         let mut after = self.backlog.first_waiting(list);
-        // What stands at the offset looked at last, or where that which is lost there ends.
+        // Batch at the offset that was looked at last, or the end of a lost range there.
         let (mut batch, mut lost_to): (Option<Batch>, _) = (None, Position::START);
         // Batches that cannot be had now, and whether the device refuses them.
         let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);

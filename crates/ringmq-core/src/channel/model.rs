@@ -178,7 +178,7 @@ impl Source for Model {
         }
         let is_there = |(from, _, item): &&(Position, Position, Item)| from.offset == offset && !matches!(item, Item::Gap);
         let (from, to, item) = self.items.iter().find(is_there).expect("a batch start").clone();
-        // What is not there counts as confirmed once it is met.
+        // A gap counts as confirmed once the channel reaches it.
         let gaps = self.items.iter().filter(|(_, to, item)| to.offset == offset && matches!(item, Item::Gap));
         let mut gone: Vec<u64> = gaps.flat_map(|(from, to, _)| from.log_id.0..to.log_id.0).collect();
         let answer = match item {

@@ -178,7 +178,7 @@ fn a_stretch_that_is_finished_leaves_the_rest_as_it_was() {
         log_id: LogId(id),
     };
     let mut dropped = vec![];
-    // One that is in flight and one that was never read, and ids below what is confirmed.
+    // A message in flight, one that was never read, and ids below the confirmed ones.
     channel.finish_between(Interval { start: LogId(5), end: at(&log, 7) }, &mut |sub, num| dropped.push((sub, num)));
     assert_eq!(dropped, [(A, 4)]);
     assert_eq!(deliver(&mut channel, &mut log, ms(0)), [], "not before it is durable");

@@ -64,7 +64,7 @@ impl Controller {
             return Verdict::Rest;
         }
         let back = record.leader.map(|l| l.node).filter(|n| alive.contains(n) && is_sound(view, at, *n));
-        // Whose process has ended while its lease holds was not taken by a mass expiry.
+        // A node whose process has ended while its lease holds is no victim of a mass expiry.
         let is_held = self.is_held(now, record.isr.iter().copied().filter(|n| view.session(*n).is_none()));
         if is_held && back.is_none() {
             return Verdict::Hold;
@@ -84,10 +84,10 @@ impl Controller {
         };
         let of = if is_held { back } else { alive.iter().copied().max_by_key(rank) };
         let Some(leader) = of.and_then(|node| Some(Leader { node, session: view.session(node)? })) else { return Verdict::Rest };
-        // Who is away may have the only copy that is whole, when all others lost something.
+        // An absent node may have the only whole copy, when all others lost something.
         let may_shrink = !is_held && alive.len() >= usize::from(record.min_isr) && alive.iter().any(|n| is_sound(view, at, *n));
         let isr = if may_shrink { alive } else { record.isr.clone() };
-        // Who waited for a former one itself delivered nothing.
+        // A leader that waited for its own predecessor delivered nothing.
         let may_deliver = record.former.filter(|l| is_in_session(view, *l)).or(record.leader.filter(|l| is_in_session(view, *l)));
         let former = may_deliver.filter(|l| l.node != leader.node);
         PartitionRecord { epoch: record.epoch + 1, leader: Some(leader), isr, wanted: None, former, ..record.clone() }.into()
@@ -116,7 +116,7 @@ impl Controller {
         let is_coming = |n: &NodeId| view.session(*n).is_some() && stays(n) && !record.isr.contains(n);
         let is_whole = !record.replicas.iter().any(is_coming);
         let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && stays(n) && good(n)).count();
-        // Of one that may still deliver the end of its session is to be seen.
+        // A former leader may still deliver until its session has ended: it stays in the record until then.
         let may_go = |n: &NodeId| others(*n) >= wanted && (is_whole || !stays(n)) && record.former.is_none_or(|l| l.node != *n);
         let crowded = |n: NodeId| record.replicas.iter().filter(|r| zone(view, **r) == zone(view, n)).count();
         let rank = |n: &NodeId| (!stays(n), !good(n), crowded(*n), view.replica_count(*n) * 100 / capacity(view, *n), *n);
@@ -136,7 +136,7 @@ impl Controller {
         if place == 0
             && let Some(last) = next.replicas.pop()
         {
-            // Who was added for it leads in its place.
+            // The replica that was added for the victim takes its place as the first.
             next.replicas.insert(0, last);
         }
         Some(next.into())

@@ -266,7 +266,7 @@ impl Controller {
     fn see_own(&mut self, now: Ticks, start: u64) {
         let until = now + self.options.ttl;
         if self.own_start == Some(start) {
-            // What ended this node's lease may have ended others'.
+            // The cause that ended this node's lease may have ended others'.
             self.hold_until = self.hold_until.max(until);
         } else {
             self.fresh_until = self.fresh_until.max(until);
@@ -395,7 +395,7 @@ impl Controller {
             Compare::CreateRevision { key: layout.key(&Key::Controller), is: term },
         ];
         let of_node = |(node, is): (&NodeId, &u64)| Compare::CreateRevision { key: layout.key(&Key::Node(*node)), is: *is };
-        // What may have failed is read, so that the next attempt does not fail by the same.
+        // The keys that may have made it fail are read, so that the next attempt does not fail by them again.
         let of_partition = |at: &At| Key::Partition(at.0, at.1);
         let others = [Key::Controller].into_iter().chain(sessions.keys().map(|node| Key::Node(*node)));
         let read = others.chain(batch.partitions.iter().map(of_partition));
@@ -409,7 +409,7 @@ impl Controller {
     /// Takes a batch's outcome; the view holds the answer's content already.
     pub fn settled(&mut self, view: &View, batch: &Batch, succeeded: bool) {
         self.batches = self.batches.saturating_sub(1);
-        // One record that changed meanwhile keeps all others of its transaction back.
+        // A record that changed meanwhile fails all others of its transaction: smaller batches follow.
         self.batch_max = if succeeded { (self.batch_max * 2).min(BATCH_MAX) } else { (batch.partitions.len() / 2).max(1) };
         for at in &batch.partitions {
             self.in_flight.remove(at);

@@ -151,7 +151,7 @@ impl Controller {
             return vec![];
         };
         let over = full.node;
-        // One more here and one less there has to make it better by a tenth.
+        // A move has to make the balance better by a tenth.
         let step = 100_000 / under.capacity.min(full.capacity);
         if full.load() <= under.load() + 2 * step || full.load() * 10 <= under.load() * 11 {
             return self.balance_leaders(view, &places);

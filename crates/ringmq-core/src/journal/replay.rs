@@ -323,7 +323,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     let holding = || heads.iter().filter(|h| h.bad.is_none()).map(|h| &h.header);
     ring.journal_id = holding().map(|h| h.journal_id).next();
     let newest_slot = holding().map(|h| h.checkpoint.get()).max().unwrap_or(0);
-    // What redo needs is at most one lap behind. Heads of older laps stand where a lap's end was left unused; between them
+    // Redo needs at most one lap of the ring. Heads of older laps stand where a lap's end was left unused; between them
     // and the others there is a gap that is no damage.
     let newest_lap = holding().map(|h| h.lap.get()).max().unwrap_or(0);
     let needed = holding().filter(|h| h.lap.get().saturating_add(1) >= newest_lap);
@@ -469,7 +469,7 @@ impl Ring {
                 let key = |r: &Record| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get());
                 let known: BTreeSet<_> = write.records.iter().map(key).collect();
                 write.records.extend(copy.records.into_iter().filter(|r| !known.contains(&key(r))));
-                // Of each partition in order, and what says that there is a topic before that.
+                // Records of each partition in order, behind the records that create topics.
                 write.records.sort_by_key(|r| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get()));
             }
             WriteAction::Truncate | WriteAction::End => {}
@@ -510,7 +510,7 @@ impl Ring {
                     continue;
                 }
             }
-            // Of the one that is truncated its facts may be kept.
+            // The facts of a truncated write may be kept, from their copy.
             if let Some(place) = self.copies.get(&sequence) {
                 let len = block_up(place.len as u64) as usize;
                 found.push((place.at, read_range(storage, &FileId::Journal(self.core), place.at, len)?.into()));

@@ -106,7 +106,7 @@ impl Store {
         match self.judge(p, &batch) {
             Ok(Judged::New) => {}
             Ok(Judged::Repeat { at, upto }) => return Ok(self.repeated(p, at, upto)),
-            // What failed here is forgotten, so that sequences may seem to be wrong which are not.
+            // Failed batches are forgotten, so that correct sequences may look wrong.
             Err(_) if self.takes_nothing(p) => return Err(NotAppended { why: Refusal::ReadOnly.into(), batch }),
             Err(why) => return Err(NotAppended { why: why.into(), batch }),
         }

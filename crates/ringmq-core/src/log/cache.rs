@@ -211,7 +211,7 @@ impl ReadCache {
         let run = self.runs.remove(key as usize);
         self.bytes -= run.bytes;
         if run.is_fresh {
-            // Its partition is gone in the turn in which it came.
+            // The partition of this run went in the turn in which the run came.
             self.fresh.retain(|&k| k != key);
             self.fresh_bytes -= run.bytes;
         }
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(cache.fresh_bytes(), 100);
         cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.index.len(), cache.bytes()), (1, 1, 100));
-        // What came in this turn goes with its partition too, and its place may be taken at once.
+        // A run of this turn goes with its partition too, and its place may be taken at once.
         cache.insert(p, vec![batch(7)], Bytes::new(), 1000);
         cache.forget(p);
         assert_eq!(cache.fresh_bytes(), 0);

@@ -81,7 +81,7 @@ impl Store {
         self.rounds.unstall(p);
         let was_counted = part.flush.give_up();
         Running::uncount(&mut self.running, was_counted);
-        // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
+        // Batches that the journal has, or will have in a moment, are acknowledged; the rest never will be.
         let kept = part.progress.enqueued();
         let (issued, unsealed) = (part.batches.get(kept).map(|r| r.tickets.0), part.open.unsealed());
         let (dropped, cost) = part.forget_from(kept);

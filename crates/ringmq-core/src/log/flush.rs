@@ -397,7 +397,7 @@ impl Store {
                     self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
-                // What made it wanted is in another one by now.
+                // The records that required this snapshot are in another one by now.
                 Stage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > self.ring.durable()) => {
                     self.snapshot_stands(p);
                     return self.end_round(p, io);

@@ -320,7 +320,7 @@ impl PartitionLog {
             r.is_direct = is_direct;
         }
         if is_lost {
-            // Its body takes no bytes in the segment: the log goes on in the next one.
+            // A lost batch takes no bytes in the segment: the log continues in the next one.
             self.roll();
         }
         ticket

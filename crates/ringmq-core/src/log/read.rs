@@ -211,7 +211,7 @@ impl Store {
             true => None,
             false => match self.reader.join(key, head, &self.partitions) {
                 Ok(batch) => Some(batch),
-                // Whoever wants it asks again, and all of it is read by one.
+                // The reader asks again, and one read then covers the whole batch.
                 Err(_) => return drop(self.end_read(key)),
             },
         };
@@ -249,7 +249,7 @@ impl Store {
         while !walk.is_over() {
             let in_file = segment_at(read.base, walk.offset());
             let from = ((in_file - read.at) as usize).min(read.found.len());
-            // Who reads on asks for the others, and has them verified then.
+            // A reader that continues asks for the other batches, and has them verified then.
             let is_judged = batches.is_empty() || read.purpose != Purpose::Fetch;
             let taken = walk.batch(&read.found.slice(from..)).and_then(|found| match is_judged {
                 true => found.verify().map(Cached::Verified).map_err(Stop::Bad),
@@ -338,7 +338,7 @@ impl Store {
                 reader.start_read(p, offset, limit, Purpose::Scrub, &mut shared);
             }
             Purpose::Scrub => self.find_extent(p, offset, Purpose::Scrub, Finding::Unreadable(error), io),
-            // Whoever wants it asks again.
+            // The reader asks again.
             _ if is_long => {}
             _ => self.reader.hold(now, p, offset, error, &self.partitions[p.0 as usize], &mut self.notices),
         }

@@ -179,7 +179,7 @@ impl Reader {
         let at = block_down(segment_at(base, offset));
         let end = block_up(segment_at(base, limit));
         let len = match purpose {
-            // One block, then the rest of its batch: a bad block takes no neighbour with it.
+            // A single block, then the rest of its batch: a bad block takes no neighbour with it.
             Purpose::Probe => BLOCK as u64,
             _ if log.reading.is_careful(offset) => BLOCK as u64,
             Purpose::Fetch => {

@@ -254,7 +254,7 @@ fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64)
             p.committed = p.start;
         }
         if is_of_peers {
-            // Who stored a batch had promised to follow its epoch.
+            // A replica that stored a batch had promised to follow its epoch.
             p.promised = p.promised.max(p.epoch);
         }
     }
@@ -361,7 +361,7 @@ impl Partitions {
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
                 let dir = topics::dir(&topic.name, topic.id, extra);
                 if topics::is_blank(cx.storage, &dir)? {
-                    // Of a topic of this name with more partitions, which went before anything was written there.
+                    // Folder of a deleted topic of this name with more partitions; nothing was written in it.
                     continue;
                 }
                 let file = FileId::Topic(dir, 0);
@@ -436,7 +436,7 @@ impl Partitions {
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
                     if let Some(i) = self.named(entry) {
-                        // What was truncated may have been acknowledged last, and rotten: only a comparison can tell.
+                        // The truncated bytes may be acknowledged batches that have rotted: only a comparison with a replica can tell.
                         let damage = &mut self.all[i].damage;
                         damage.set_doubt(damage.doubt().max(Doubt::Torn));
                     }

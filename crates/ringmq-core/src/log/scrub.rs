@@ -423,7 +423,7 @@ impl Check {
                 return index.saturating_sub(n as u64).max(behind_lost);
             }
         }
-        // Its own record does not hold either, nor one near it.
+        // The batch's own commit record does not hold either, nor one near it.
         behind_lost
     }
 }

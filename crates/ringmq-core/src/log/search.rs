@@ -276,7 +276,7 @@ impl Store {
         let block = match outcome {
             Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
             Ok(_) => Block { records: vec![], is_behind: true },
-            // What it says bounds what is given up, so it is not given up at once itself.
+            // The commit log bounds the range that is given up, so its read is tried again.
             Err(_) if s.tries + 1 < TRIES_MAX => {
                 s.tries += 1;
                 return self.read_next(id, io);
@@ -383,7 +383,7 @@ impl Store {
             }
             Ok(_) => return self.end_search(now, id, Ok(next)),
             Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
-            // What was not read is not judged: whoever wants to go on behind the damage holds.
+            // Bytes that were not read are not judged: readers behind the damage hold.
             Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {
                 let (p, offset) = (s.p, s.target);
                 self.searches.0.remove(id as usize);

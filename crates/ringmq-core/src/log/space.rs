@@ -323,7 +323,7 @@ impl Store {
                         self.look_at_all();
                     }
                     self.full_disk.waiting.push(p);
-                    // Who waits for space now hears that the disk is full.
+                    // Publishes that wait for space now fail: the disk is full.
                     self.admission.signal(Lack::Space);
                 }
                 self.full_disk.retry_at = Some(now.ticks + RETRY);

@@ -165,7 +165,7 @@ impl Store {
         }
         let direct_len = self.direct_len();
         let part = &mut self.partitions[p.0 as usize];
-        // What is open was never given to anybody.
+        // The open batch was never given to anybody.
         let (dropped, cost) = part.open.drop_all();
         self.admission.dropped(dropped, cost);
         let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
@@ -388,7 +388,7 @@ impl Store {
         truncation.is_waiting = false;
         let bytes = match (outcome, truncation.stage) {
             (Ok(DiskDone::Read(bytes)), _) => bytes,
-            // What was never allocated has nothing to truncate.
+            // A file that was never allocated has nothing to truncate.
             (Ok(_) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
             (Err(error), Stage::Looking(_)) => {
                 tracing::warn!(%error, "a log must be truncated and its files cannot be read: trying again");

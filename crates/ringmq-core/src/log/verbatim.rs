@@ -383,7 +383,7 @@ fn run_in_memory(log: &PartitionLog, want: Want, durable: Position) -> Option<Ru
 /// Verifies what was read, batch by batch.
 fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
     let (mut parts, mut end) = (Parts::default(), want.from);
-    // Whoever lost the batch may know no more than its offset.
+    // A replica that lost the batch may know no more than its offset.
     let mut walk = Walk::new(dir, end.offset, read.limit, Chain::default());
     while !walk.is_over() {
         let in_file = segment_at(read.base, end.offset);

@@ -119,7 +119,7 @@ impl<'a> View<'a> {
         let start = self.part.start().offset;
         let is_wanted = |e: &EpochEnd| below.is_none_or(|b| e.epoch < b);
         let closed = self.part.epochs.newest_first().filter(|e| e.end.offset < last.at.offset);
-        // Of an empty log the batch before it, whose epoch is known unless another replica named the place.
+        // For an empty log: the batch before it, whose epoch is known unless another replica named the place.
         let is_known = last.at.offset > start || last.at.offset == start && start > 0 && last.epoch > Epoch(0);
         let open = is_known.then_some(EpochEnd::from(last));
         let mut found = open.into_iter().chain(closed).filter(is_wanted);

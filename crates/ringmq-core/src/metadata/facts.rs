@@ -53,7 +53,7 @@ impl Told {
                     let known = self.topics.insert(topic.id, topic.clone()).map(|known| known.partitions);
                     let is_new = known.is_none();
                     if known.is_none_or(|known| known < topic.partitions) {
-                        // Its partitions were there before it.
+                        // The topic's partitions were in the store before its own key.
                         partitions.extend(view.partitions_of(topic.id).map(|(number, _)| (topic.id, number)));
                         out.push(Fact::Topic(topic.clone()));
                         out.extend(grown(record));

@@ -466,7 +466,7 @@ impl Shard {
             return;
         }
         loop {
-            // What comes meanwhile waits for the next round.
+            // Notices that come meanwhile wait for the next round.
             let mut notices = self.engine.outbox.notices.take();
             for notice in notices.drain(..) {
                 self.engine.on_notice(now, notice);
@@ -526,7 +526,7 @@ impl Shard {
             self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
-        // What the end of the turn brings (an answer to a search) is packed by the next one.
+        // Facts from the end of the turn (an answer to a search) are packed by the next one.
         self.engine.syncs.is_unpacked = false;
         if !self.engine.life.is_stopped() {
             let e = &mut self.engine;

@@ -435,7 +435,7 @@ impl Engine {
     // ----
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
-        // Of another node's client that node counts it, once it is told.
+        // A failure of another node's client is counted by that node, once it is told.
         if let Err(error) = result
             && !matches!(publisher, Publisher::Node(_))
         {

@@ -199,7 +199,7 @@ impl Engine {
         }
         self.removals.frozen.insert(topic.id);
         self.topics.leave(topic);
-        // Its home is answered when the step settles.
+        // The topic's home is answered when the step settles.
         self.removals.unanswered.push(topic.clone());
         true
     }
@@ -434,7 +434,7 @@ impl Engine {
     }
 
     fn drop_partitions(&mut self, now: Now, i: usize) {
-        // What a record was waited for is never waited for again.
+        // The record is not waited for again.
         self.removals.dropping[i].after = RecordTicket(u64::MAX);
         for idx in self.removals.dropping[i].left.clone() {
             self.store.remove_partition(idx, self.outbox.io());

@@ -32,7 +32,7 @@ impl Shard {
             remote: e.cluster.as_ref().map(|c| c.remote_stats(e.waiting.bytes_of_nodes())),
             ..Default::default()
         };
-        // One that goes, or is stuck on its way, is nobody's.
+        // A topic that is being removed, or whose removal is stuck, is not listed.
         let is_open = |t: &TopicRef| e.is_clustered() || e.topics.known(&t.name).is_some_and(|known| known.id == t.id);
         let is_asked_for = |t: &TopicRef| topic.is_none_or(|name| *name == t.name) && is_open(t);
         if !e.is_clustered() {
@@ -40,7 +40,7 @@ impl Shard {
             stats.topics = own.map(|t| t.name.to_string()).collect();
         }
         for (idx, p) in e.partitions.iter().filter(|(_, p)| is_asked_for(&p.topic)) {
-            // What is not committed is no message yet, and on a read-only core never becomes one.
+            // A batch that is not committed is no message yet, and on a read-only core never becomes one.
             let end = p.committed();
             let unread = |from: i64| (end.count - from).max(0) as u64;
             let flows_to = p.flows_to();

@@ -156,7 +156,7 @@ impl Shard {
         let e = &mut self.engine;
         let limit = e.waiting.limit;
         let here = e.why_late();
-        // What another core lacks is not known here.
+        // The resource that another core lacks is not known here.
         for (waiters, error) in [(&mut e.waiting.here, here), (&mut e.waiting.elsewhere, PublishError::TooMuchWaiting)] {
             waiters.retain(|&conn| {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };

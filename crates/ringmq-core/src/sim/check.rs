@@ -51,7 +51,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
             if h.start() != at || !(chain_open || h.prev_crc.get() == chain) {
                 return Err(format!("the batch at {at:?} does not continue the log: {h:?}, chain {chain:x}"));
             }
-            // What a reader that begins here holds the batch to.
+            // A reader that begins here holds the batch to the segment's crc.
             if at.offset == base && !h.is_lost() && h.prev_crc.get() != segment.prev_crc {
                 return Err(format!("segment {base}: its first batch is chained to {:x}: {segment:?}", h.prev_crc.get()));
             }

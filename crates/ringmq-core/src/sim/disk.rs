@@ -230,7 +230,7 @@ impl SimDisk {
                 self.files.retain(|name, _| !name.starts_with(&prefix) || rng.chance(0.5));
                 continue;
             }
-            // What changes names and lengths happened or did not.
+            // A change of a name or a length happened or did not.
             if !matches!(p.op, DiskOp::Write { .. } | DiskOp::Sync { .. } | DiskOp::Read { .. }) && self.rng.chance(0.5) {
                 (self.crashed, self.faults.crash_after) = (false, None);
                 let faults = std::mem::take(&mut self.faults);

@@ -278,7 +278,7 @@ impl Engine {
         let j = &self.journals[core];
         let capacity = j.identity.file_len - RING_START;
         let used: u64 = j.writes.iter().map(|w| w.2).sum();
-        // What a lap's end wastes is at most one write.
+        // The end of a lap wastes at most one write.
         capacity.saturating_sub(used + capacity / 4)
     }
 

@@ -253,7 +253,7 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     assert_eq!(p.damage.vouched(), None, "nothing was damaged");
     book.promising.clear();
     book.held.clear();
-    // What was lost may have been seen by others: another leader goes on.
+    // Others may have seen the lost batches: another leader continues.
     book.epoch_max += 1;
     book.epoch = book.epoch_max;
     (book.failed, book.reading, book.leads) = (false, None, false);
@@ -496,7 +496,7 @@ impl<'a> Node<'a> {
         for (i, &p) in self.parts.iter().enumerate() {
             let book = &mut self.books[i];
             let (from, end) = (book.tail(book.log.len()).at.offset, self.store.log_view(p).end().at.offset);
-            // One that the store took just before it failed may become durable still.
+            // A batch that the store took just before it failed may still become durable.
             if book.cut.is_some() || from >= end {
                 continue;
             }
@@ -516,7 +516,7 @@ impl<'a> Node<'a> {
         }
         let promise = Epoch(self.books[i].epoch_max + 1);
         let ticket = self.with(|s, _, _, _| s.log_epoch(p, promise));
-        // What was open is sealed by that.
+        // This seals the open batch.
         self.learn();
         let book = &mut self.books[i];
         if book.promised_max == Epoch(0) {

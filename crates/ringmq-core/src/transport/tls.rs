@@ -133,7 +133,7 @@ impl TlsStream {
             };
             self.ended = end.is_some();
         }
-        // Who speaks no TLS gets no alert, as in nsqd: it would stand before the error that says so.
+        // A client that speaks no TLS gets no alert, as in nsqd: it would precede the error that says so.
         if !is_plaintext {
             self.drain();
         }

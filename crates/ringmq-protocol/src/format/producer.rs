@@ -123,7 +123,7 @@ impl Producer {
             }
         }
         match first.checked_add(num as u64) {
-            // Its batch is not remembered; it stands before those that are.
+            // The batch is not remembered: it lies before the remembered ones.
             Some(end) if end <= from => Ok(Judged::Repeat { at: None, upto }),
             end => Err(SequenceError::Overlap { expected: self.next, first, last: end.unwrap_or(u64::MAX) - 1 }),
         }

@@ -141,7 +141,7 @@ impl Partition {
             (counted.producers, counted.last_unix_ns) = (counted.at_snapshot.clone(), unix_ns);
             end
         } else {
-            // Whose last batch retention has removed is as the snapshot says, the others as the log does.
+            // Producers whose last batch retention has removed come from the snapshot, the others from the log.
             (counted.producers, counted.last_unix_ns) = (counted.at_snapshot.below(stored), 0);
             stored
         };

@@ -85,7 +85,7 @@ impl Partition {
             RecordKind::Doubt => {
                 let is_suspect =
                     U64::read_from_prefix(&record.payload).map(|(is, _)| is != 0).expect("verified when it was read");
-                // What this recovery finds damaged nobody has compared.
+                // Damage that this recovery finds was compared by nobody.
                 self.damage.set_doubt(if is_suspect || self.is_damaged { Doubt::Lost } else { Doubt::None });
             }
             RecordKind::LossAccepted => {
@@ -137,7 +137,7 @@ impl Partition {
         }
         let covering = self.files.segments().iter().rev().find(|m| m.base.offset <= h.offset.get());
         if let Some(m) = covering {
-            // What is in place already may have been written by a process that died before it was durable.
+            // Bytes that are in place already may come from a process that died before they were durable.
             self.files.touch(m.base.offset);
         }
         if h.offset.get() < self.end.offset {

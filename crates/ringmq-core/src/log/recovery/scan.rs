@@ -182,7 +182,7 @@ impl<'a> Batches<'a> {
         let h = match Walk::new(self.dir, offset, i64::MAX, *chain).header(head) {
             Ok(h) if chain.is_continued_by(&h) => h,
             Ok(_) | Err(Stop::Breaks(_)) => return Ok((BatchFound::Breaks, None)),
-            // One that was stored in a message, or of another life of the space, is not this log's.
+            // A header inside a message, or of an earlier use of the space, is not this log's.
             Err(Stop::Bad(Bad::Version(_))) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
                 return Ok((BatchFound::Unknown, None));
             }

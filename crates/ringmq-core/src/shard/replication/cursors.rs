@@ -87,14 +87,14 @@ impl Engine {
         let Some(epoch) = p.seat().and_then(|s| s.member.epoch()) else { return };
         let is_all = wanted == Channels::All;
         let mut cursors = vec![];
-        // What is being deleted is gone there.
+        // A channel that is being deleted is gone at the follower.
         for (_, c) in p.channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_deleting()) {
             let is_wanted = match &wanted {
                 Channels::All => true,
                 Channels::Some(names) => names.contains(&c.name),
             };
             if is_wanted {
-                // What happens from now on is told again.
+                // Changes from now on are told again.
                 c.has_moved = false;
                 cursors.push(CursorImage { epoch, ..c.machine.image() });
             }

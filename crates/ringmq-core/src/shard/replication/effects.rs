@@ -188,7 +188,7 @@ impl Engine {
             self.tell_publisher(publisher, Err(PublishError::from(error)));
         }
         self.count_uncommitted(idx);
-        // Who waits for room finds out that there is nothing to wait for.
+        // Publishes that wait for room find out that there is nothing to wait for.
         self.retry_waiting(now);
     }
 }

@@ -173,7 +173,7 @@ impl Engine {
     }
 
     fn on_topic(&mut self, topic: &TopicRef) {
-        // Its home may have heard of its deletion before this core has heard of the topic.
+        // The topic's home may learn of its deletion before this core learns of the topic.
         if self.is_removing(topic.id) {
             return;
         }

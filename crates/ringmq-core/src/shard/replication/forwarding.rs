@@ -44,7 +44,7 @@ impl Engine {
     ) -> Attempt {
         if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
             if self.waiting.has_parked_for(idx) {
-                // One of the same connection may be among them.
+                // A publish of the same connection may be among them.
                 self.waiting.wait_here(now, conn, &mut self.timers);
                 return Attempt::Wait;
             }

@@ -67,7 +67,7 @@ impl Engine {
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }
             (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
-            // Who is alone has nobody to wait for.
+            // A single replica has nobody to wait for.
             let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
             self.store.give_up_lost(idx, given_up);
         }
@@ -138,7 +138,7 @@ impl Engine {
     /// Another node leads from now on, or nobody: no client of this one has a say in the channels any more, and what was in flight
     /// is forgotten.
     pub(super) fn stop_leading(&mut self, now: Now, idx: PartitionIdx) {
-        // What was finished until now is the channel's state, as far as it goes.
+        // FINs until now belong to the channel's state.
         self.journal_fins(now, true);
         let partition = self.partitions.get(idx).dir.partition;
         let keys: Vec<u32> = self.partitions.get(idx).channels.iter().map(|(i, _)| i as u32).collect();
@@ -163,7 +163,7 @@ impl Engine {
         let is_ephemeral = c.name.is_ephemeral();
         let was_used = !subs.is_empty() || c.machine.is_syncing();
         if c.machine.is_syncing() && !is_ephemeral {
-            // Whoever waits for it hears of it in its turn.
+            // The waiting request is answered in its turn.
             c.machine.settle(false);
             let image = c.machine.image();
             self.store.log_cursor(key.partition_idx(), &image);

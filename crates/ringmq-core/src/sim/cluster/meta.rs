@@ -223,7 +223,7 @@ impl Meta {
             Ask::Resign { to: Some(to), .. }
                 if !is_file && m.leader == Some(id) && m.is_in_sync(to) && self.is_alive(self.index(to), now) =>
             {
-                // Who resigns serves nothing any more: its lease is not waited for.
+                // A leader that resigns serves nothing any more: its lease is not waited for.
                 self.counts.elections += 1;
                 let m = Membership { leader: Some(to), epoch: Epoch(m.epoch.0 + 1), wanted: None, ..m.clone() };
                 self.swap(key, m)

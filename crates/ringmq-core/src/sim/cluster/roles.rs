@@ -34,7 +34,7 @@ impl World {
 
     fn change_role(&mut self, n: usize, key: Key, state: State) {
         self.outcome.role_changes += 1;
-        // Who led may hold a lease, and until it is over nobody else does.
+        // The former leader may hold a lease, and until it is over nobody else does.
         let longest = if self.rng.chance(0.3) { LEASE + 500 * MS } else { 200 * MS };
         let until = self.now + 20 * MS + self.rng.below(longest);
         let node = &mut self.nodes[n];

@@ -112,7 +112,7 @@ impl Book {
         let ids: BTreeMap<(usize, MessagePlace), usize> =
             found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
         for ((channel, partition), place) in &mut places {
-            // What was under way is decided: it put the channel at most where it stands now.
+            // The set under way is decided: it put the channel at most where it stands now.
             place.perhaps = if place.setting.is_some() || place.stray.is_some() { place.owed_from() } else { place.perhaps };
             (place.setting, place.stray) = (None, None);
             let images = found.images.get(&(channel.0, *partition));

@@ -26,7 +26,7 @@ pub const fn message_len(body: usize) -> usize {
 }
 
 fn head(out: &mut Vec<u8>, kind: u32, data_len: usize) {
-    // One reserve a frame; a body is limited far below 4 GiB before it gets here.
+    // A single reserve for the frame; a body is limited far below 4 GiB before it gets here.
     out.reserve(FRAME_HEAD_LEN + data_len);
     out.extend_from_slice(&(4 + data_len as u32).to_be_bytes());
     out.extend_from_slice(&kind.to_be_bytes());
