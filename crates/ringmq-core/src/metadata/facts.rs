@@ -97,7 +97,7 @@ impl Told {
 
     /// A partition's newest metadata. `None`: nobody knows the topic, or this node leads it in a session that it does not know of yet.
     pub fn partition(&self, view: &View, at: (TopicId, u16)) -> Option<Fact> {
-        // One that is being added is told when the topic has it.
+        // A partition that is being added is told when the topic has it.
         let topic = self.topics.get(&at.0).filter(|topic| at.1 < topic.partitions)?.clone();
         let entry = view.partition(at.0, at.1)?;
         let mine = entry.value.leader.filter(|l| l.node == self.me && Some(l.session) != self.session);

@@ -114,7 +114,7 @@ mod tests {
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));
         put(&mut view, 7, Key::Partition(TOPIC, 1), encode(&record(Leader { node: n(2), session: 2 }, vec![n(2), n(3)])));
-        // Its leader is there, and nobody whom the leader waits for.
+        // The leader is there; the replicas that it waits for are not.
         put(&mut view, 8, Key::Partition(TOPIC, 2), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1), n(2), n(3)])));
         let sum = Summary::of(&view);
         assert_eq!((sum.nodes, sum.nodes_away, sum.partitions), (3, 2, 3));

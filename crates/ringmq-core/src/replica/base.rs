@@ -123,7 +123,7 @@ impl Base {
             last_epoch: last.first().map_or(Epoch(0), |e| e.epoch),
             durable: log.vouched(),
             committed: self.committed,
-            // What damage took may be all that it has of something.
+            // The damaged range may have held all that this replica has of something.
             suspect: log.doubt().is_suspect() || log.vouched() != log.end().at,
             epochs,
             more,

@@ -221,7 +221,7 @@ impl CursorSync {
                     send(cx, peer, leading, sent, message);
                 }
             }
-            // Of a time when this replica followed.
+            // The event is from a time when this replica followed.
             CursorEvent::Applied { .. } => {}
         }
     }
@@ -312,7 +312,7 @@ impl CursorSync {
             (Sent::Moved(_, names), Ok(())) => {
                 peer.cursors.incomplete.retain(|name, after| *after > seq || !names.contains(name));
             }
-            // What supersedes it came from this leader, later, and is durable there.
+            // The cursor that supersedes the operation came from this leader, later, and is durable at the follower.
             (Sent::Operation { request, channel, deletes }, Ok(()) | Err(PeerError::Superseded)) => {
                 if deletes {
                     peer.cursors.incomplete.remove(&channel);

@@ -126,7 +126,7 @@ impl FollowerCursors {
         changes.starts = (message.collect_start, message.agreed_start);
         changes.producers = message.producers;
         let is_had = message.is_all && result.is_ok();
-        // What a list that was clamped lacks may be what is lost here.
+        // A clamped list may lack the very channels that are lost here.
         let is_complete = is_had || self.list != List::Missing;
         let is_news = message.channels_lost != cx.log.may_lack_channels() && (message.channels_lost || is_complete);
         changes.channels_lost = (!message.flush && is_news).then_some(message.channels_lost);
@@ -181,7 +181,7 @@ impl FollowerCursors {
         let reached: Vec<ChannelName> = self.cached.iter().filter(|(_, c)| fits(c, end)).map(|(n, _)| n.clone()).collect();
         for name in reached {
             let Some(image) = self.cached.remove(&name) else { continue };
-            // What came meanwhile may be newer.
+            // A cursor that came meanwhile may be newer.
             if cx.log.cursor(&name).is_none_or(|(e, g, at)| key(&image) > (e, g, at.log_id)) {
                 changes.images.push(image);
             }
@@ -199,7 +199,7 @@ impl FollowerCursors {
         if let Some((epoch, generation, _)) = newest.max(kept)
             && (image.epoch, image.generation) < (epoch, generation)
         {
-            // What is kept is in memory alone: until it is applied, nothing of the two is here.
+            // The cached cursor is in memory alone: until it is applied, neither of the two is durable here.
             return Err(if kept.is_some() { PeerError::Clamped } else { PeerError::Superseded });
         }
         if newest.is_some_and(|n| key(&image) < n) {

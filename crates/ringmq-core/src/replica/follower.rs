@@ -75,7 +75,7 @@ impl Follower {
             return;
         }
         if head != self.head || self.leader != Some(from) {
-            // Of another session. Only a leader whose time is over has to hear it.
+            // The message is of another session. Only a leader of an older epoch is answered.
             if head.epoch < base.fence() && matches!(message.body, Body::Append(_) | Body::Align(_)) {
                 cx.refuse(from, head, PeerError::StaleEpoch { promised: base.fence() });
             }
@@ -180,7 +180,7 @@ impl Follower {
             return self.disagree(base, cx, PeerError::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < end.at.offset {
-            // Its channels are truncated, too: until the leader's came it must not give them to anybody.
+            // The replica's channels are truncated, too: it must not give them to anybody before the leader's have come.
             cx.out.push(Effect::Doubted);
         }
         match align {
@@ -236,7 +236,7 @@ impl Follower {
                     self.ack(cx, cx.log.durable().at);
                 }
             }
-            // What it repeats waits for room in the store: its own durable end will answer it.
+            // The repeated batches wait for room in the store: their durable end will answer the leader.
             Err(PeerError::NotAligned) if in_file < base.taken.at.offset => {}
             Err(error) => self.disagree(base, cx, error),
         }

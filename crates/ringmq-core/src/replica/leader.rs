@@ -164,7 +164,7 @@ impl Leader {
             }
         }
         if self.removals.replace(membership.removals).is_some_and(|before| before != membership.removals) {
-            // One that was removed and added again has none of what it acknowledged before.
+            // A replica that was removed and added again has none of the batches that it acknowledged before.
             let outside = self.peers.iter_mut().filter(|p| !membership.is_in_sync(p.node));
             outside.for_each(|p| p.part(cx.now, std::time::Duration::ZERO));
         }
@@ -426,7 +426,7 @@ impl Leader {
         }
         let (mut end, mut are_listed) = (cx.log.durable().at, true);
         for node in &self.required {
-            // One that was not aligned in this epoch has nothing that counts.
+            // The acknowledgements of a replica that was not aligned in this epoch do not count.
             let peer = self.peers.iter().find(|p| p.node == *node);
             are_listed &= peer.is_some_and(|p| p.was_listed);
             let acked = peer.map_or(Position::START, |p| p.acked);
@@ -585,7 +585,7 @@ impl Leader {
             _ => {}
         }
         let is_fetching = matches!(self.phase, Phase::Fetching { .. });
-        // Who has answered waits while this node takes the chosen tail.
+        // A peer that has answered is not asked again while this node takes the chosen tail.
         self.inquire(base, cx, |peer, now| peer.is_overdue(now) && !(is_fetching && peer.standing.is_some()));
         if matches!(self.phase, Phase::Asking) {
             return self.look_at_silence(base, cx);
@@ -646,7 +646,7 @@ impl Leader {
     pub fn on_connected(&mut self, cx: &mut Cx<'_>, node: NodeId) {
         let now = cx.now;
         if let Some(peer) = self.peer(node) {
-            // What was on its way may be lost.
+            // Messages on their way may be lost.
             peer.part(now, std::time::Duration::ZERO);
         }
     }

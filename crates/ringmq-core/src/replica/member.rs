@@ -224,7 +224,7 @@ impl Member {
         let Role::Leader(leader) = &self.role else { return false };
         match event {
             Event::Metadata(_) | Event::LogFailed => true,
-            // What follows may be the last word of this leader.
+            // The leader's reaction may be its last message.
             Event::Tick => matches!(leader.phase, Phase::Open) && leader.wanted(&self.base).is_some(),
             Event::Message { message, .. } => epoch_in(message) > leader.epoch,
             _ => false,
@@ -350,7 +350,7 @@ impl Member {
         match &mut self.role {
             Role::Leader(l) if l.epoch >= epoch => l.on_membership(base, cx),
             _ if epoch > base.promised.max(base.heard) => {
-                // What the last epoch left open is decided by this one.
+                // This epoch decides what the last one left open.
                 if let Role::Leader(l) = &mut self.role
                     && !matches!(l.phase, Phase::Closed { .. })
                 {
@@ -405,7 +405,7 @@ impl Member {
             let issued = self.base.committed.offset < cx.log.end().at.offset;
             let error = if issued { ReplicaError::OutcomeUnknown } else { ReplicaError::NotLeader { leader } };
             l.close(&self.base, cx, error);
-            // What it was given as a follower, or fetched, may wait for room in the store: that still comes before anything else.
+            // Batches that it got as a follower, or fetched, may wait for room in the store: they still come before anything else.
             let end = cx.log.end();
             if end.at.offset >= self.base.taken.at.offset {
                 self.base.taken = end;

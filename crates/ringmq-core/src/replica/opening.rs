@@ -88,7 +88,7 @@ impl Leader {
 
     /// Chooses the log to go on with, when enough were heard.
     pub fn decide(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
-        // Of a tail whose source was lost some may still wait for room in the store.
+        // A part of a tail whose source was lost may still wait for room in the store.
         if !base.is_settled(cx.log) {
             return;
         }
@@ -148,7 +148,7 @@ impl Leader {
         if (own.suspect && sound.is_some() || may_lack_less) && self.hands_over(base, cx, sound) {
             return;
         }
-        // Who is alone keeps what stands behind its damage.
+        // A single replica keeps the log behind its damage.
         let left = if is_alone { cx.log.durable().at } else { end };
         if base.committed.offset > left.offset {
             // Only when that was accepted, or nobody can know better.
@@ -272,7 +272,7 @@ impl Leader {
 
     pub fn on_pulled(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, pulled: Pulled) {
         let Phase::Fetching { source, end, .. } = self.phase else { return };
-        // One that was asked for twice, or of somebody else.
+        // The answer is to a repeated request, or to one of another peer.
         if source != from || pulled.from != base.taken.at {
             return;
         }

@@ -220,7 +220,7 @@ impl Peer {
         if self.reading || in_flight >= options.window_bytes || self.sent.offset >= durable.offset.min(end.offset) {
             return;
         }
-        // What is left is in memory: it only waits until what was sent is there.
+        // The rest is in memory: it waits only until the sent bytes are acknowledged.
         if in_flight > 0 && cx.log.run_end(self.sent.offset, APPEND_BYTES_MAX).is_some() {
             return;
         }

@@ -58,7 +58,7 @@ impl Engine {
     /// A SUB of another core.
     pub fn on_subscribe(&mut self, now: Now, request: SubRequest) {
         if self.is_frozen(&request.topic) {
-            // Its core has not agreed that the topic goes, and never will while the client is there.
+            // The client's core has not agreed that the topic goes, and never will while the client is there.
             return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
         }
         if self.is_gone(request.sub.core, &request.topic) {
@@ -301,7 +301,7 @@ impl Engine {
     pub fn attaching_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
         match result {
             Ok(()) => self.spread_firsts(now, request),
-            // Who waits for a channel that never came to be.
+            // Requests that wait for a channel which was never created fail.
             Err(_) => {
                 let failed = |f: &mut First| f.left.is_none() && f.created == request;
                 let failed: Vec<First> = self.attaching.firsts.extract_if(.., failed).collect();
@@ -316,7 +316,7 @@ impl Engine {
                 Ok(()) => self.subscribed(s),
                 Err(error) => {
                     if self.is_clustered() {
-                        // Its subscription may go on without the partition, and ask again.
+                        // The client's subscription may go on without the partition, and ask again.
                         self.detach(now, s.sub, s.partition);
                     }
                     self.tell_subscriber(s.sub, s.partition, Err(error));

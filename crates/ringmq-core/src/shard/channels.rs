@@ -112,7 +112,7 @@ impl Engine {
                 return 0;
             }
             let Some(parked) = self.parked_sub(sub, partition) else {
-                // Its core hears, or has heard, that the partition has forgotten it.
+                // The client's core is told, or was told, that the partition has forgotten the client.
                 return 0;
             };
             parked.credit = parked.credit.saturating_sub(credit);
@@ -271,7 +271,7 @@ impl Engine {
             c.machine.copied(id, number, is_committed);
             if c.machine.is_dirty() {
                 self.mark_dirty(now, key);
-                // What stands first now may be worth a copy, too.
+                // The message that is first now may be worth a copy, too.
                 self.partitions.wake(key);
             }
             self.partitions.count_open(key);

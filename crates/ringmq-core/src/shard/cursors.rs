@@ -199,7 +199,7 @@ impl Engine {
         match change {
             CursorChange::Image { made_ordered } => {
                 if let (Some(c), Err(_)) = (self.channel_of(key, topic, &name), result) {
-                    // Whoever comes next tries again.
+                    // The next change tries again.
                     c.is_uncertain = true;
                     if made_ordered && !c.machine.is_syncing() {
                         self.take_back_order(now, key, false);

@@ -225,7 +225,7 @@ impl Shard {
         e.timers.at_most(super::Timer::Channel(key), deadline);
         e.partitions.end_turn(now, key);
         if dirty {
-            // What sampling or damage confirmed.
+            // Sampling or damage confirmed messages.
             e.mark_dirty(now, key);
         }
         e.append_copies(now, key, copies);

@@ -182,8 +182,8 @@ impl Engine {
                 None => self.member_durable(now, p, end, tickets_upto),
             },
             Notice::AppendFailed { p, from, error } => {
-                // Of a replica that is definite for what was not sealed. When the whole journal fails, what was sealed and
-                // sent to followers has been told before that nobody knows.
+                // For a replica the failure is definite for batches that were not sealed. When the whole journal fails,
+                // publishers of batches that were sealed and sent to followers have heard before that the outcome is unknown.
                 let publishers = &mut self.partitions.get_mut(p).publishers;
                 let keep = publishers.partition_point(|(ticket, _, _)| *ticket < from);
                 for (_, publisher, _) in publishers.split_off(keep) {

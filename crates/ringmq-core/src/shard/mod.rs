@@ -308,7 +308,7 @@ impl Shard {
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_sent(now, bytes);
-                    // One that waited for nothing has nothing to say at the turn's end.
+                    // A connection that waited for nothing has nothing to say at the turn's end.
                     if c.waits_for_sends() {
                         c.session.go_on(now, &mut self.engine);
                         c.touch(conn, &mut self.touched);
@@ -334,7 +334,7 @@ impl Shard {
                 }
             },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
-            // What the store no longer waits for, such as space that was being allocated.
+            // The store no longer waits for the operation, such as an allocation of space.
             Event::Disk { .. } if self.engine.life.is_stopped() => {}
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
@@ -561,7 +561,7 @@ impl Shard {
             self.engine.timers.at_most(Timer::Faults, ask_again);
         }
         if c.closing {
-            // Its socket takes nothing more; what it has in flight comes back when it is closed.
+            // The socket takes nothing more; messages in flight come back when the connection is closed.
             c.held = Vec::new();
             c.session.take_output(now);
             return c.tell_full(conn, true, &mut self.engine);

@@ -343,7 +343,7 @@ impl Engine {
             seat.marks.push_back((end.offset, upto));
         }
         self.tell_member(now, idx, Event::Durable);
-        // Of several writes that became durable at once the first notice commits everything: the later ones find nothing new.
+        // When several writes became durable at once, the first notice commits everything: the later ones find nothing new.
         let committed = self.partitions.get(idx).seat().map_or(0, |s| s.member.committed().offset);
         let is_late = |s: &Seat| s.marks.front().is_some_and(|mark| mark.0 <= committed);
         if self.partitions.get(idx).seat().is_some_and(is_late) {

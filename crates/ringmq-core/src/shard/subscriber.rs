@@ -398,7 +398,7 @@ impl Engine {
         if is_verdict {
             s.first = result.ok();
             if result.is_err() {
-                // Nobody else is asked.
+                // No other partition is asked.
                 s.unanswered = 0;
             }
         }

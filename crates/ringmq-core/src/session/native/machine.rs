@@ -321,7 +321,7 @@ impl NativeSession {
                 NativeFinished::Done(num) => self.done(id, subscription, Some(num)),
                 NativeFinished::Waits => self.outstanding += (id != 0) as usize,
                 NativeFinished::Refused(failure) if id != 0 => self.fail(id, &failure),
-                // Who asked for no answer gets none: the message comes again by its timeout.
+                // A client that asked for no answer gets none: the message comes again by its timeout.
                 NativeFinished::Refused(_) => {}
                 NativeFinished::NoSubscription => self.done(id, subscription, None),
             },
