@@ -119,8 +119,19 @@ impl Member {
         unsafe { libc::kill(pid, signal) };
     }
 
+    /// Stops the process, and returns when each of its threads is stopped: a thread that still runs may acknowledge a write.
     pub fn pause(&self) {
         self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.as_ref().expect("it runs").id());
+        let is_stopped = |task: &Path| {
+            let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+            status.is_empty() || status.contains("State:\tT")
+        };
+        let limit = Instant::now() + START_LIMIT;
+        while !std::fs::read_dir(&tasks).expect("it runs").flatten().all(|task| is_stopped(&task.path())) {
+            assert!(Instant::now() < limit, "the threads of {tasks} do not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn resume(&self) {
