@@ -76,7 +76,12 @@ impl Place {
             fresh_id: memory.id,
             replicas: u8::try_from(settings.replicas).unwrap_or(u8::MAX),
             partitions: settings.partitions,
-            controller: ControllerOptions { ttl, ..ControllerOptions::default() },
+            controller: ControllerOptions {
+                ttl,
+                replace_after: Duration::from_millis(settings.replace_after_ms),
+                rebuilds_max: usize::try_from(settings.rebuilds_max).unwrap_or(usize::MAX),
+                ..ControllerOptions::default()
+            },
             seed: self.seed,
         })
     }

@@ -15,7 +15,7 @@ const CLOCK_SECONDS_MAX: i64 = 3;
 const QUOTA_PERCENT_MAX: u64 = 80;
 
 /// Settings that are the cluster's rather than a node's: a client must not hear one thing here and another there.
-pub const AGREED: [&str; 9] = [
+pub const AGREED: [&str; 11] = [
     "lease_ttl",
     "replicas",
     "min_isr",
@@ -25,6 +25,8 @@ pub const AGREED: [&str; 9] = [
     "max_req_timeout",
     "max_msg_timeout",
     "follower_limit",
+    "replace_after",
+    "rebuilds_max",
 ];
 
 /// Facts that a node tells, or the reason why it tells nothing.

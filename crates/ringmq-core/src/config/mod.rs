@@ -278,6 +278,12 @@ settings! {
             "Shortest accepted --lease-ttl; a shorter one ends during an election of etcd. For tests";
         replicas: u16 = 3, Unit::Count, 1, 5, "replicas",
             "Replicas of each partition of a topic that its first PUB or SUB creates; only with --etcd-endpoints";
+        replace_after_ms: u64 = 10 * MINUTE, Unit::Millis, SECOND, 30 * DAY, "replace-after",
+            "Time that a node is away after which its replicas are made on other nodes; the controller's value holds, so it should be \
+             the same on all nodes";
+        rebuilds_max: u64 = 32, Unit::Count, 1, 100_000, "rebuilds-max",
+            "Partitions of the cluster that catch up at a time before another replica is made; each at --catch-up-rate. The \
+             controller's value holds";
         min_isr: u16 = 0, Unit::Count, 0, 5, "min-isr", ["0, more than half of --replicas"],
             "In-sync replicas that a publish needs, for topics created by a first PUB or SUB";
         peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
