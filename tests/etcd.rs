@@ -381,12 +381,16 @@ fn a_user_stays_logged_in_across_a_restart_of_etcd() {
         let answer = member.post(path, body);
         assert!(answer.contains("200 OK"), "{path}: {answer}");
     }
-    let as_user = |password: &str| {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+    let [good, bad] = ["good", "bad"].map(|name| folder.path().join(name));
+    std::fs::write(&good, "secret\n").expect("it is writable");
+    std::fs::write(&bad, "wrong").expect("it is writable");
+    let as_user = |password_file: &std::path::Path| {
         let endpoints = vec![Endpoint::parse(&member.url()).expect("a URL")];
-        let user = Some(User { name: "ringmq".into(), password: password.into() });
+        let user = Some(User { name: "ringmq".into(), password_file: password_file.into() });
         Rc::new(Etcd::new(Options { endpoints, tls: None, user, prefix: PREFIX.into() }))
     };
-    let (etcd, stranger) = (as_user("secret"), as_user("wrong"));
+    let (etcd, stranger) = (as_user(&good), as_user(&bad));
     let nobody = client(&[member.url()]);
     on_a_thread(async {
         let first = revision(etcd.carry(put("a", "1")).await);
@@ -402,6 +406,22 @@ fn a_user_stays_logged_in_across_a_restart_of_etcd() {
         };
         heard.has(last).await;
         assert_eq!(heard.places(), [first, last]);
+        // The password changes in etcd, then in the file.
+        let root = member.post("/v3/auth/authenticate", r#"{"name":"root","password":"r"}"#);
+        let body = root.split("\r\n\r\n").nth(1).expect("a body");
+        let token: serde_json::Value = serde_json::from_str(body).expect("it is JSON");
+        let changed = r#"{"name":"ringmq","password":"other"}"#;
+        let answer = member.post_as(token["token"].as_str().expect("a token"), "/v3/auth/user/changepw", changed);
+        assert!(answer.contains("200 OK"), "{answer}");
+        let refused = etcd.carry(put("a", "4")).await;
+        assert!(matches!(&refused, Err(Failure::Refused(why)) if why.contains("cannot log in")), "{refused:?}");
+        std::fs::write(&good, "other\n").expect("it is writable");
+        let again = revision(etcd.carry(put("a", "5")).await);
+        heard.has(again).await;
+        assert_eq!(heard.places(), [first, last, again]);
+        std::fs::remove_file(&bad).expect("it is there");
+        let unread = stranger.carry(put("a", "6")).await;
+        assert!(matches!(&unread, Err(Failure::Refused(why)) if why.contains("--etcd-password-file=")), "{unread:?}");
     });
 }
 

@@ -45,15 +45,14 @@ pub fn options(settings: &Settings) -> Result<(Options, Layout), CoordinatorErro
     };
     let user = match settings.etcd_user.as_str() {
         "" => None,
-        name => Some(User { name: name.into(), password: password(&settings.etcd_password_file)? }),
+        name => {
+            let user = User { name: name.into(), password_file: settings.etcd_password_file.clone().into() };
+            let unread = |e| CoordinatorError::Etcd(format!("--etcd-password-file={}: {e}", settings.etcd_password_file));
+            user.password().map_err(unread)?;
+            Some(user)
+        }
     };
     Ok((Options { endpoints, tls, user, prefix: layout.prefix().into() }, layout))
-}
-
-fn password(path: &str) -> Result<String, CoordinatorError> {
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|e| CoordinatorError::Etcd(format!("--etcd-password-file={path}: {e}")))?;
-    Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
 /// The node's membership in a cluster of an etcd.

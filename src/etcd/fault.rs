@@ -6,6 +6,7 @@
 use super::link::{Endpoint, LinkError, Replied};
 use serde_json::Value;
 use std::fmt;
+use std::path::Path;
 
 /// Knowledge of a request that has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +72,11 @@ impl Fault {
     /// The end of a stream.
     pub fn from_end(what: impl Into<String>) -> Fault {
         Fault::new(Judged::Unknown, true, what)
+    }
+
+    /// The file with the password cannot be read: the request itself was not sent.
+    pub fn no_password(file: &Path, error: &std::io::Error) -> Fault {
+        Fault::new(Judged::Refused, false, format!("--etcd-password-file={}: {error}", file.display()))
     }
 
     /// A fault of the login: the request itself was not sent.

@@ -31,6 +31,7 @@ use link::{Link, LinkError};
 use rustls::ClientConfig;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch as signal};
@@ -58,7 +59,14 @@ const IDLE_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub struct User {
     pub name: String,
-    pub password: String,
+    /// File whose first line is the password. Each login reads it, so that a new password needs no restart.
+    pub password_file: PathBuf,
+}
+
+impl User {
+    pub fn password(&self) -> std::io::Result<String> {
+        Ok(std::fs::read_to_string(&self.password_file)?.lines().next().unwrap_or_default().to_owned())
+    }
 }
 
 #[derive(Clone)]
@@ -90,6 +98,8 @@ pub struct Etcd {
     /// Connections to the endpoint in use that nothing waits on.
     idle: RefCell<Vec<Link>>,
     token: RefCell<Option<String>>,
+    /// Whether the last login failed and the log said so.
+    is_locked_out: Cell<bool>,
     places: Semaphore,
     /// Time since which no endpoint has answered.
     silent: Cell<Option<Instant>>,
@@ -104,6 +114,7 @@ impl Etcd {
             era: signal::Sender::new(0),
             idle: RefCell::default(),
             token: RefCell::default(),
+            is_locked_out: Cell::new(false),
             places: Semaphore::new(IN_FLIGHT_MAX),
             silent: Cell::new(None),
         }
@@ -196,17 +207,31 @@ impl Etcd {
 
     /// `None`: etcd does not ask who this is.
     async fn token(&self, until: Instant) -> Result<Option<String>, Fault> {
-        let Some(User { name, password }) = &self.options.user else { return Ok(None) };
+        let Some(user) = &self.options.user else { return Ok(None) };
         if let Some(token) = self.token.borrow().clone() {
             return Ok(Some(token));
         }
-        let body = serde_json::json!({ "name": name, "password": password }).to_string();
+        let token = self.log_in(user, until).await;
+        match &token {
+            Ok(_) if self.is_locked_out.replace(false) => tracing::info!(user = %user.name, "etcd lets the node log in again"),
+            Err(fault) if fault.judged == Judged::Refused && !self.is_locked_out.replace(true) => {
+                let file = user.password_file.display();
+                tracing::error!(user = %user.name, "{fault}; each attempt reads the password anew from {file}");
+            }
+            _ => {}
+        }
+        token.map(Some)
+    }
+
+    async fn log_in(&self, user: &User, until: Instant) -> Result<String, Fault> {
+        let password = user.password().map_err(|error| Fault::no_password(&user.password_file, &error))?;
+        let body = serde_json::json!({ "name": user.name, "password": password }).to_string();
         let mut link = self.link(until).await?;
         let asked = timeout_at(until, link.ask("/v3/auth/authenticate", &body, None, ANSWER_BYTES_MAX)).await;
         let answer = fault::judge(asked.map_err(|_| Fault::not_asked())??).map_err(Fault::of_user)?;
         let token = answer["token"].as_str().ok_or_else(|| Fault::not_etcd("it gave no token"))?.to_owned();
         self.token.replace(Some(token.clone()));
-        Ok(Some(token))
+        Ok(token)
     }
 
     async fn list(&self) -> Result<Answer, Fault> {

@@ -93,8 +93,15 @@ impl Member {
 
     /// The answer to a request of the gateway.
     pub fn post(&self, path: &str, body: &str) -> String {
+        self.post_as("", path, body)
+    }
+
+    /// With the token of a user.
+    pub fn post_as(&self, token: &str, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(self.client()).expect("etcd listens");
-        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        let user = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
+        let head =
+            format!("POST {path} HTTP/1.1\r\nHost: x\r\n{user}Connection: close\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
