@@ -401,17 +401,20 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
         Ok(terms) => ringmq::operator::ask::Asker::new(terms),
         Err(error) => return misused(&error),
     };
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let names = ringmq::operator::change::Names {
+        topic: text("topic"),
+        partitions: settings.given.contains("partitions").then_some(settings.partitions),
+        partition: matches.get_one::<u16>("partition").copied(),
+        from: text("from"),
+        to: text("to"),
+        node: text("node"),
+        waits: matches.get_flag("wait"),
+    };
+    if let Err(error) = ringmq::operator::check_call(settings, word, &names) {
+        return misused(&error);
+    }
     if let Some(word) = ringmq::operator::change::WORDS.into_iter().find(|known| known == word) {
-        let text = |name: &str| matches.get_one::<String>(name).cloned();
-        let names = ringmq::operator::change::Names {
-            topic: text("topic"),
-            partitions: settings.given.contains("partitions").then_some(settings.partitions),
-            partition: matches.get_one::<u16>("partition").copied(),
-            from: text("from"),
-            to: text("to"),
-            node: text("node"),
-            waits: matches.get_flag("wait"),
-        };
         return parts::change_cluster(settings, &asker, word, &names);
     }
     let (topic, is_json) = (matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"));

@@ -202,3 +202,46 @@ fn too_little_locked_memory_is_said_with_what_is_needed() {
         assert!(complaint.contains("256 KiB may be locked") && complaint.contains("ulimit -l"), "{complaint}");
     }
 }
+
+/// No etcd is asked: what the command line says is enough.
+#[test]
+fn a_wrong_call_of_ringmq_cluster_ends_with_2() {
+    const ETCD: &str = "--etcd-endpoints=http://127.0.0.1:1";
+    let words = ["status", "nodes", "topics", "partitions", "init", "verify", "doctor"];
+    let changes = ["expand", "move", "rebalance", "drain", "undrain", "remove"];
+    let mut calls: Vec<(Vec<&str>, &str)> = vec![];
+    for word in words.into_iter().chain(changes) {
+        calls.push((
+            vec![word, "--topic=t", "--node=a", "--to=b", "--partition=0", "--partitions=2"],
+            "--etcd-endpoints is missing",
+        ));
+        for nonsense in ["--etcd-endpoints=nonsense", "--etcd-endpoints=ftp://h:1", "--etcd-endpoints=,"] {
+            calls.push((vec![word, "--topic=t", "--node=a", "--to=b", "--partition=0", "--partitions=2", nonsense], "ringmq: "));
+        }
+        calls.push((vec![word, ETCD, "--cluster-name=a/b"], "is no name of a cluster"));
+        calls.push((vec![word, ETCD, "--nonsense"], "--nonsense"));
+    }
+    calls.extend([
+        (vec!["nonsense", ETCD], "nonsense"),
+        (vec!["expand", ETCD], "expand needs --topic"),
+        (vec!["expand", ETCD, "--topic=t"], "expand needs --partitions"),
+        (vec!["move", ETCD], "move needs --topic"),
+        (vec!["move", ETCD, "--topic=t"], "move needs --partition"),
+        (vec!["move", ETCD, "--topic=a b", "--partition=0", "--to=b"], "a b is no name of a topic"),
+        (vec!["move", ETCD, "--topic=t", "--partition=-1", "--to=b"], "--partition"),
+        (vec!["move", ETCD, "--topic=t", "--partition=0"], "move needs --to"),
+        (vec!["drain", ETCD], "drain needs --node"),
+        (vec!["undrain", ETCD], "undrain needs --node"),
+        (vec!["remove", ETCD], "remove needs --node"),
+    ]);
+    for (call, said) in calls {
+        let output = Command::new(env!("CARGO_BIN_EXE_ringmq")).arg("cluster").args(&call).output().expect("the binary runs");
+        let error = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && error.contains(said), "{call:?}: {}: {error}", output.status);
+    }
+    // What etcd does not answer is no wrong call.
+    for word in ["status", "rebalance", "doctor"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["cluster", word, ETCD]).output().expect("the binary runs");
+        assert_eq!(output.status.code(), Some(1), "{word}: {}", text(&output.stderr));
+    }
+}

@@ -323,6 +323,17 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     ringmq(&["undrain", &format!("--node={drained}")]);
     let third = 3 - first - second;
     let to = name_of(&cluster, third);
+    // A move that cannot be names the nodes as people do.
+    let moved = |from: &str, to: &str| {
+        let path = format!("/topic/partition/move?topic=orders&partition=0&move_from={from}&move_to={to}");
+        cluster.nodes[first].post(&path, b"").expect("it answers")
+    };
+    let refused = moved(&drained, &drained);
+    assert!(refused.contains(&format!("of topic orders has no replica on node {drained}; it has replicas on ")), "{refused}");
+    let refused = moved(&to, &to);
+    assert!(refused.contains(&format!("has a replica on node {to} already")), "{refused}");
+    let put = node::stock::request(cluster.nodes[third].http(), "PUT", create).expect("it answers");
+    assert_eq!(put.0, 200, "{put:?}");
     let move_it = format!("/topic/partition/move?topic=orders&partition=0&move_leader=true&move_to={to}");
     assert_eq!(post(first, &move_it), "200", "{}", stats(&cluster, first));
     until(|| cluster.role(third, "orders", 0) == "leader", || format!("{to} leads:\n{}", cluster.nodes[second].log()));
@@ -586,6 +597,9 @@ fn a_topic_has_limits_of_its_own() {
     is_answered(1, "/topic/create?topic=other&partition_num=0", b"", "400", "partition_num is at least 1");
     is_answered(1, "/topic/create?topic=chosen&replicator=3&min_isr=3", b"", "200", "");
     is_answered(1, "/topic/meta/update?topic=chosen&replicator=1", b"", "400", "a min_isr of 1 to its replicas");
+    // Limits that no node can have promise nothing.
+    is_answered(1, "/topic/create?topic=other&max_msg_size=1000000000000", b"", "400", "max_msg_size is at most 66060288");
+    is_answered(1, "/topic/meta/update?topic=orders&max_defer=100000000000000", b"", "400", "max_defer is at most 2592000000");
     is_answered(1, "/topic/meta/update?topic=orders&max_msg_size=4&max_defer=0", b"", "200", "");
     for node in 0..3 {
         until(|| publish(node, b"12345").starts_with("E_BAD_MESSAGE"), || format!("node {node} has the tighter limit"));

@@ -8,6 +8,7 @@ use super::topics::{existing, not_found};
 use super::{Node, lookups};
 use crate::agent::{Admin, AdminError, TopicChange};
 use crate::base::ChannelName;
+use crate::config;
 use crate::coordinator::hub::Hub;
 use crate::metadata::summary;
 use crate::seam::cluster::TopicProperties;
@@ -31,8 +32,8 @@ pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
         retention_bytes: number(query, "retention_bytes")?,
         ordered: flag(query, "orderedmulti")?.unwrap_or(false),
         channels_by_operator: flag(query, "disable_channel_auto_create")?.unwrap_or(false),
-        max_msg_size: limit(query, "max_msg_size")?.flatten(),
-        max_defer_ms: limit(query, "max_defer")?.flatten(),
+        max_msg_size: limit(query, "max_msg_size", "max-msg-size")?.flatten(),
+        max_defer_ms: limit(query, "max_defer", "max-req-timeout")?.flatten(),
     };
     let admin = Admin::CreateTopic {
         name,
@@ -67,8 +68,8 @@ pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
         retention_bytes: bytes.map(|bytes| Some(bytes).filter(|bytes| *bytes > 0)),
         ordered: flag(&query, "orderedmulti")?,
         channels_by_operator: flag(&query, "disable_channel_auto_create")?,
-        max_msg_size: limit(&query, "max_msg_size")?,
-        max_defer_ms: limit(&query, "max_defer")?,
+        max_msg_size: limit(&query, "max_msg_size", "max-msg-size")?,
+        max_defer_ms: limit(&query, "max_defer", "max-req-timeout")?,
     };
     carry(hub, Admin::AlterTopic { name: existing(&query)?, change }).await
 }
@@ -147,7 +148,8 @@ fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
         | AdminError::NodeInUse { .. }
         | AdminError::NodeAlive(_)
         | AdminError::NodeNotUsable(_)
-        | AdminError::BadMove { .. }
+        | AdminError::NotThere { .. }
+        | AdminError::ThereAlready { .. }
         | AdminError::NotInSync { .. } => StatusCode::CONFLICT,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
@@ -178,9 +180,14 @@ fn positive<T: FromStr + Default + PartialEq>(query: &Query, key: &'static str) 
     }
 }
 
-/// 0: none but the nodes'.
-fn limit(query: &Query, key: &'static str) -> Result<Option<Option<u64>>, Failure> {
+/// 0: none but the nodes'. Refused above the largest value of the nodes' setting: no node would ever take so much.
+fn limit(query: &Query, key: &'static str, setting: &str) -> Result<Option<Option<u64>>, Failure> {
     let limit: Option<u64> = number(query, key)?;
+    let most = config::TABLE.iter().find(|row| row.name == setting).map_or(u64::MAX, |row| row.max);
+    if limit.is_some_and(|limit| limit > most) {
+        let why = format!("INVALID_ARG: {key} is at most {most}: --{setting} of a node cannot be more");
+        return Err(Failure::new(StatusCode::BAD_REQUEST, why));
+    }
     Ok(limit.map(|limit| Some(limit).filter(|limit| *limit > 0)))
 }
 

@@ -26,6 +26,8 @@ impl Failure {
 
 const GET: &[Method] = &[Method::GET];
 const POST: &[Method] = &[Method::POST];
+/// Of `/topic/create` in a cluster, where tools of the replicated NSQ use PUT. A single node refuses it, as nsqd does.
+const POST_OR_PUT: &[Method] = &[Method::POST, Method::PUT];
 const PUT: &[Method] = &[Method::PUT];
 
 /// Paths and their methods; beside them /config/<setting>.
@@ -97,6 +99,7 @@ pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, beg
         let elsewhere = redirected(&head.method, path, head.uri.query());
         return elsewhere.unwrap_or_else(|| failed(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND")));
     };
+    let methods = if path == "/topic/create" && node.around.hub.is_some() { POST_OR_PUT } else { methods };
     if head.method == Method::OPTIONS {
         return allowing(methods, Response::new(Full::default()));
     }

@@ -67,6 +67,20 @@ impl Names {
         TopicName::new(&topic).map_err(|_| ChangeError::BadTopic(topic))
     }
 
+    /// Fails where a flag that the word needs is missing or wrong.
+    pub fn check(&self, word: &'static str) -> Result<(), ChangeError> {
+        match word {
+            "expand" => self.expansion().map(drop),
+            _ => self.admin(word).map(drop),
+        }
+    }
+
+    /// Topic of `expand`, and the partitions that it is to have.
+    fn expansion(&self) -> Result<(TopicName, u16), ChangeError> {
+        let name = self.topic("expand")?;
+        Ok((name, self.partitions.ok_or(ChangeError::Missing { word: "expand", flag: "partitions" })?))
+    }
+
     fn admin(&self, word: &'static str) -> Result<Admin, ChangeError> {
         let need = |value: &Option<String>, flag| value.clone().ok_or(ChangeError::Missing { word, flag });
         Ok(match word {
@@ -112,8 +126,7 @@ pub fn run(
 /// Adds partitions to a topic, through the first node that answers: new partitions begin with the topic's channels, which nodes know
 /// and etcd does not.
 fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write) -> Result<(), ChangeError> {
-    let name = names.topic("expand")?;
-    let partitions = names.partitions.ok_or(ChangeError::Missing { word: "expand", flag: "partitions" })?;
+    let (name, partitions) = names.expansion()?;
     let path = format!("/topic/partition/expand?topic={}&partition_num={partitions}", name.replace('#', "%23"));
     let view = view(settings)?;
     let live = view.nodes().filter_map(|(id, _)| view.member(id)?.value.http_address.clone());

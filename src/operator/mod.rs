@@ -70,6 +70,18 @@ fn check_exists(settings: &Settings, view: &View) -> Result<(), NoCluster> {
     Err(NoCluster { name: settings.cluster_name.clone(), found })
 }
 
+/// Fails where the command line alone says that the word cannot be carried out: no usable etcd is named, or a flag is missing or wrong.
+pub fn check_call(settings: &Settings, word: &str, names: &change::Names) -> Result<(), String> {
+    if !settings.has_etcd() {
+        return Err(OperatorError::NoEtcd.to_string());
+    }
+    store::options(settings).map_err(|error| error.to_string())?;
+    match change::WORDS.into_iter().find(|known| *known == word) {
+        Some(word) => names.check(word).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}
+
 /// Prints; whether all is well: each partition has a leader, its replicas are in sync, no node is away.
 pub fn run(
     settings: &Settings,

@@ -99,18 +99,23 @@ pub enum AdminError {
     #[error("several nodes are called {0}: name the id")]
     AmbiguousNode(String),
     #[error("node {0} is away, or is drained")]
-    NodeNotUsable(NodeId),
+    NodeNotUsable(String),
     #[error("node {0} is alive: drain it, then stop it")]
-    NodeAlive(NodeId),
+    NodeAlive(String),
     #[error(
         "node {node} holds {replicas} replicas (ringmq cluster partitions): drain it first. Replicas that no other node can take \
          stay on it: add a node, or lower the replicas of the topics"
     )]
-    NodeInUse { node: NodeId, replicas: usize },
-    #[error("partition {partition} of topic {topic} has no replica at {from}, or has one at {to} already")]
-    BadMove { topic: TopicName, partition: u16, from: NodeId, to: NodeId },
-    #[error("node {node} is not in sync for partition {partition} of topic {topic}: only those can lead")]
-    NotInSync { topic: TopicName, partition: u16, node: NodeId },
+    NodeInUse { node: String, replicas: usize },
+    #[error("partition {partition} of topic {topic} has no replica on node {from}; it has replicas on {replicas}")]
+    NotThere { topic: TopicName, partition: u16, from: String, replicas: String },
+    #[error(
+        "partition {partition} of topic {topic} has a replica on node {to} already; it has replicas on {replicas}. Without --from \
+         (move_leader=true) the node leads"
+    )]
+    ThereAlready { topic: TopicName, partition: u16, to: String, replicas: String },
+    #[error("node {node} is not in sync for partition {partition} of topic {topic}; only {isr} can lead")]
+    NotInSync { topic: TopicName, partition: u16, node: String, isr: String },
     #[error("a topic has 1 to {} partitions, 1 to 5 replicas, and a min_isr of 1 to its replicas", PartitionId::COUNT_MAX)]
     BadTopic,
     #[error(transparent)]

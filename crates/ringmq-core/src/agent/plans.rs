@@ -79,6 +79,15 @@ impl Planner<'_> {
         }
     }
 
+    /// Name of a node for an operator; its id, where the store does not have the name.
+    fn name(&self, node: NodeId) -> String {
+        self.view.member(node).map_or_else(|| node.to_string(), |e| e.value.name.clone())
+    }
+
+    fn names(&self, nodes: &[NodeId]) -> String {
+        nodes.iter().map(|node| self.name(*node)).collect::<Vec<_>>().join(", ")
+    }
+
     fn topic(&self, name: &TopicName) -> Result<&Entry<Topic>, AdminError> {
         self.view.topic(name).ok_or_else(|| AdminError::NoTopic(name.clone()))
     }
@@ -252,7 +261,7 @@ impl Planner<'_> {
 
     fn usable(&self, node: NodeId) -> Result<(), AdminError> {
         let is_usable = self.view.session(node).is_some() && !self.view.is_draining(node);
-        if is_usable { Ok(()) } else { Err(AdminError::NodeNotUsable(node)) }
+        if is_usable { Ok(()) } else { Err(AdminError::NodeNotUsable(self.name(node))) }
     }
 
     /// The other one is added; the first one goes when that one is in sync.
@@ -264,8 +273,11 @@ impl Planner<'_> {
             return Ok(vec![]);
         }
         if !has_from || has_to {
-            let (topic, partition) = (name.clone(), number);
-            return Err(AdminError::BadMove { topic, partition, from, to });
+            let (topic, partition, replicas) = (name.clone(), number, self.names(&record.replicas));
+            return Err(match has_from {
+                false => AdminError::NotThere { topic, partition, from: self.name(from), replicas },
+                true => AdminError::ThereAlready { topic, partition, to: self.name(to), replicas },
+            });
         }
         self.usable(to)?;
         let mut next = PartitionRecord { leaving: Some(from), ..record.clone() };
@@ -279,7 +291,8 @@ impl Planner<'_> {
         let record = &entry.value;
         self.usable(to)?;
         if !record.isr.contains(&to) {
-            return Err(AdminError::NotInSync { topic: name.clone(), partition: number, node: to });
+            let (node, isr) = (self.name(to), self.names(&record.isr));
+            return Err(AdminError::NotInSync { topic: name.clone(), partition: number, node, isr });
         }
         let mut next = record.clone();
         next.replicas.retain(|n| *n != to);
@@ -336,10 +349,10 @@ impl Planner<'_> {
         let member = self.view.member(node).ok_or_else(|| AdminError::NoNode(node.to_string()))?;
         let replicas = self.view.replica_count(node);
         if replicas > 0 {
-            return Err(AdminError::NodeInUse { node, replicas });
+            return Err(AdminError::NodeInUse { node: self.name(node), replicas });
         }
         if self.view.session(node).is_some() {
-            return Err(AdminError::NodeAlive(node));
+            return Err(AdminError::NodeAlive(self.name(node)));
         }
         let (key, session) = (self.layout().key(&Key::Member(node)), self.layout().key(&Key::Node(node)));
         let compares = vec![
