@@ -7,7 +7,7 @@ const BRIEF: &str = "brief";
 
 /// Adds `-h`, which the caller answers by [`text`], and `--help`, which clap answers.
 pub fn with_help(command: Command) -> Command {
-    let brief = Arg::new(BRIEF).short('h').action(ArgAction::SetTrue).help("Print the flags of the first day, on one screen");
+    let brief = Arg::new(BRIEF).short('h').action(ArgAction::SetTrue).help("Print the most used flags, on one screen");
     let full = Arg::new("help").long("help").action(ArgAction::HelpLong).help("Print all flags");
     command.disable_help_flag(true).arg(brief.help_heading("Help")).arg(full.help_heading("Help"))
 }

@@ -1,6 +1,6 @@
 //! The binary: picks the subcommand, reads the settings, starts the log, and hands over.
 //!
-//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called with options that contradict each other; `inspect` has
+//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 a wrong call; `inspect` has
 //! one more.
 
 mod brief;
@@ -145,7 +145,7 @@ fn command() -> Command {
         .after_long_help(
             "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
              A second one changes nothing, a third ends the process at once.\n\
-             SIGHUP makes it read again what can change while it runs: log-level of the --config file, the TLS files, the cluster file.\n\
+             SIGHUP reloads what can change while the node runs: log-level of the --config file, the TLS files, the cluster file.\n\
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")
@@ -179,7 +179,7 @@ fn command() -> Command {
                 .help("File for the measurements, for ringmq load --raw")
                 .help_heading("Measure"),
         )
-        .after_help("Exit codes: 0 it can, 1 it cannot, or it could not be measured, 2 a wrong flag or file.");
+        .after_help("Exit codes: 0 the node can run here, 1 it cannot, or the measurement failed, 2 a wrong flag or file.");
     let inspect = Command::new("inspect")
         .about("Print and verify the files of a data path")
         .long_about(
@@ -222,13 +222,13 @@ fn command() -> Command {
     let cluster = Command::new("cluster")
         .about("Print the state of a cluster with an etcd, or change it")
         .long_about(
-            "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name, or change it. It needs no node. \
-             `status` is the page for the night: who is away, which partitions have no leader or too few replicas in sync, and what \
-             the cluster does about it. `verify` compares the replicas on the nodes with each other and with the metadata; `doctor` \
-             looks at etcd and at each node; both end with 1 when something is to be done. `init` makes the cluster's id, once: the \
-             first node does so, too. `expand` gives --topic so many \
-             --partitions, by way of a node; `move` hands a partition over to --to, or with --from moves a replica; `rebalance` hands \
-             partitions over to their first replicas; `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
+            "Print the state that the etcd of --etcd-endpoints has of the cluster --cluster-name, or change it. `verify`, `doctor` and \
+             `expand` also ask nodes; the other words need etcd alone. `status` lists what needs attention: absent nodes, partitions \
+             without a leader or with too few replicas in sync, and what the cluster does about them. `verify` compares the replicas \
+             on the nodes with each other and with the metadata. `doctor` checks etcd and each node. Both exit with 1 when there is \
+             something to do. `init` creates the cluster's id; otherwise the first node creates it. `expand` raises the partitions of \
+             --topic to --partitions. `move` hands a partition over to --to; with --from it moves a replica. `rebalance` hands \
+             partitions over to their first replicas. `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
              node that is empty and stopped.",
         )
         .arg(
@@ -240,19 +240,19 @@ fn command() -> Command {
                 .help("What to print, or to change"),
         )
         .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print JSON").help_heading("Print"))
-        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic; of move: the topic").help_heading("Print"))
+        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic; the topic to move or expand").help_heading("Print"))
         .arg(
-            of_change(Arg::new("partition").long("partition"), "number", "Of move: the partition")
+            of_change(Arg::new("partition").long("partition"), "number", "Partition to move")
                 .value_parser(clap::value_parser!(u16)),
         )
-        .arg(of_change(Arg::new("from").long("from"), "node", "Of move: the node that gives a replica up; without it the leader moves"))
-        .arg(of_change(Arg::new("to").long("to"), "node", "Of move: the node that gets the replica or leads"))
-        .arg(of_change(Arg::new("node").long("node"), "node", "Of drain, undrain and remove: the node, by its name or id"))
+        .arg(of_change(Arg::new("from").long("from"), "node", "Node to move a replica from; without it the leader moves"))
+        .arg(of_change(Arg::new("to").long("to"), "node", "Node that gets the moved replica, or leads"))
+        .arg(of_change(Arg::new("node").long("node"), "node", "Node to drain, undrain or remove, by its name or id"))
         .arg(
             Arg::new("wait")
                 .long("wait")
                 .action(clap::ArgAction::SetTrue)
-                .help("Of drain: wait until the node is empty")
+                .help("Wait until the drained node is empty")
                 .help_heading("Change"),
         )
         .args(ringmq_tools::address::tls_args().map(|flag| flag.help_heading("HTTPS of nodes")))
@@ -263,7 +263,7 @@ fn command() -> Command {
         .arg(
             Arg::new("data-path").long("data-path").required(true).value_name("path").help("Data path of the node (--data-path)"),
         )
-        .after_help("Exit codes: 0 printed, 1 it cannot be told (the message says why).");
+        .after_help("Exit codes: 0 printed, 1 failed (the message says why).");
     Command::new("ringmq")
         .about("A durable message queue for NSQ clients")
         .version(env!("CARGO_PKG_VERSION"))

@@ -193,7 +193,7 @@ pub fn command() -> Command {
         .arg(path("report", "HTML page for the results"))
         .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
         .arg(switch("quiet", "No line each second"))
-        .after_help("Exit codes: 0 done, 1 it failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
+        .after_help("Exit codes: 0 done, 1 the run failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
 }
 
 pub fn parse(matches: &ArgMatches) -> Result<Invocation, String> {

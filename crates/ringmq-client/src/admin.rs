@@ -50,15 +50,15 @@ impl Client {
         }
     }
 
-    /// Moves a channel of a partition to the place that `start` means, forwards or back, and says where that is. All before it
-    /// counts as finished and nothing after it; what is in flight comes again if it lies behind, and what its holders still
-    /// finish of it does not count. Refused while more than one consumer is subscribed, unless it is forced.
+    /// Moves a channel of a partition to `start`, forwards or back, and returns the position there. Messages before it count as
+    /// finished, and none after it. A message in flight after it is delivered again, and a FIN of its present holder does not
+    /// count. Refused while more than one consumer is subscribed, unless it is forced.
     ///
     /// ```no_run
     /// # use ringmq_client::{Client, Error, Start};
     /// # async fn f(client: Client) -> Result<(), Error> {
     /// let at = client.set_offset("orders", 0, "billing", Start::Timestamp(1_700_000_000_000_000_000), false).await?;
-    /// println!("it goes on at the message that has {} before it", at.count);
+    /// println!("the channel continues at the message that has {} before it", at.count);
     /// # Ok(()) }
     /// ```
     pub async fn set_offset(&self, topic: &str, partition: u16, channel: &str, start: Start, force: bool) -> Result<Position> {

@@ -64,14 +64,15 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Messages that are unfinished at any time, in all; at least one per partition, and at most what the node grants. 2,500.
+    /// Sets the largest number of unfinished messages over all partitions: at least one per partition, at most the node's limit.
+    /// Default: 2,500.
     pub fn max_in_flight(mut self, messages: u32) -> Self {
         self.messages = messages;
         self
     }
 
-    /// Bytes that the consumer holds, in all, in its queue and in what was not dropped yet. 16 MiB. A single frame may be larger
-    /// than what is left.
+    /// Sets the largest number of bytes that the consumer holds: its queue, and deliveries that the program has not dropped yet. A
+    /// single frame may exceed it. Default: 16 MiB.
     pub fn max_bytes(mut self, bytes: u64) -> Self {
         self.bytes = bytes;
         self
@@ -96,21 +97,21 @@ impl ConsumerBuilder {
     }
 
     /// Makes the channel ordered: one message at a time of each partition, in log order, and none before the previous one is finished
-    /// durably. A requeued message, a timed-out one, and one whose consumer is gone come again before any later one. The channel stays
+    /// durably. A message that is requeued, times out or loses its consumer is delivered again before any later one. The channel stays
     /// ordered, for all its consumers. Finished messages are confirmed at once, whatever [`Self::ack_delay`] says.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// A topic that is not there is an error, and is not made.
+    /// Makes a missing topic an error. Default: the topic is created.
     pub fn must_exist(mut self) -> Self {
         self.create = false;
         self
     }
 
-    /// Asks where the partitions are, and subscribes: what is published after it returns is not missed, wherever the channel
-    /// begins. A partition that cannot be subscribed to at once is tried again in the background.
+    /// Looks the partitions up and subscribes. The channel gets every message that is published after this returns, wherever the
+    /// channel begins. A partition that cannot be subscribed to at once is tried again in the background.
     pub async fn build(self) -> Result<Consumer> {
         Error::unless_it_fits("channel's name", &self.channel)?;
         let map = match self.inner.topic(&self.topic).await? {
@@ -163,10 +164,10 @@ enum Given {
 /// Consumes one topic in one channel. Made by [`Client::consumer`](super::Client::consumer).
 ///
 /// Each message is delivered at least once: again when it is not finished in time, when the connection is lost, or when it
-/// is requeued. Dropping the consumer ends its subscriptions; what was finished is confirmed first, in the background.
+/// is requeued. Dropping the consumer ends its subscriptions; finished messages are confirmed first, in the background.
 /// It has connections of its own, one per core on which its partitions live.
 ///
-/// It is a [`Stream`] of its messages, too: what [`Consumer::next`] gives, and over when nothing is left that could bring one.
+/// It is also a [`Stream`] of the results of [`Consumer::next`]; the stream ends when no subscription is left.
 ///
 /// ```no_run
 /// # async fn f(consumer: ringmq_client::Consumer) -> Result<(), ringmq_client::Error> {
@@ -311,8 +312,8 @@ impl Consumer {
         error
     }
 
-    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of what was finished since the
-    /// last sync may come again, because a connection was lost, or its partition has ended.
+    /// Waits until the node has taken every finish, requeue and touch so far. After an error some messages that were finished since
+    /// the last sync may come again, because a connection was lost, or a subscription has ended.
     pub async fn sync(&self) -> Result<()> {
         let waited: Vec<_> = self.subs.iter().map(|sub| sub.sync()).collect();
         let mut failed = None;
@@ -325,8 +326,8 @@ impl Consumer {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Finishes what was given out, when that is automatic, ends the subscriptions once what was finished is confirmed, and waits
-    /// for that.
+    /// Closes the consumer: finishes the last messages, if that is automatic, waits until all finished messages are confirmed, and
+    /// ends the subscriptions.
     pub async fn close(mut self) -> Result<()> {
         self.finish_given();
         let confirmed = self.sync().await;

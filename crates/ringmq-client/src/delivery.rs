@@ -1,5 +1,5 @@
-//! Deliveries of a consumer: batches of messages of one partition, and single messages out of them. Bodies are slices of what was read
-//! from the socket.
+//! Deliveries of a consumer: batches of messages of one partition, and single messages out of them. Bodies are slices of the
+//! memory that the socket was read into.
 
 use super::subscription::Sub;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Frame {
     sub: Arc<Sub>,
-    /// The connection's turn in which it came: what is confirmed later means nothing to the node.
+    /// Subscription in which the frame came: the node ignores confirmations in a later one.
     turn: u64,
     messages: Messages,
     payload: Bytes,
@@ -27,7 +27,7 @@ impl Drop for Frame {
 
 /// Consecutive messages of one partition, delivered together.
 ///
-/// What is dropped without a word is delivered again when its message timeout has passed.
+/// A message that is dropped without being finished or requeued is delivered again after its message timeout.
 #[derive(Clone, Debug)]
 pub struct Received {
     frame: Arc<Frame>,

@@ -64,9 +64,9 @@ struct Flight {
     /// Sequence under the present producer id.
     sequence: Option<u64>,
     state: Try,
-    /// A try was sent whose answer was lost, or said that nobody knows: only under the same producer id and sequence it may go again.
+    /// True once a try had an unknown outcome: the batch may only be sent again under the same producer id and sequence.
     maybe_stored: bool,
-    /// Why it is not stored yet.
+    /// Reason why the batch is not stored yet.
     obstacle: Option<Error>,
 }
 
@@ -253,7 +253,7 @@ impl Task {
         }
     }
 
-    /// Settles a batch that is not tried again. What the connection still holds of it counts as held until it is answered.
+    /// Settles a batch that is not tried again. Its bytes at the connection count as held until the try is answered.
     fn give_up(&mut self, f: Flight, error: Error) {
         let unknown = (f.maybe_stored || f.is_sent()) && !matches!(error, Error::Outcome { .. });
         f.sealed.owed.set(Err(if unknown { Error::outcome(error) } else { error }));
@@ -263,7 +263,7 @@ impl Task {
         }
     }
 
-    /// Gives up those whose turn to fail it is; the others keep their order.
+    /// Gives up the batches for which `which` returns an error; the others keep their order.
     fn fail_where(&mut self, mut which: impl FnMut(&Flight) -> Option<Error>) {
         for f in std::mem::take(&mut self.flight) {
             match which(&f) {
@@ -280,7 +280,7 @@ impl Task {
         self.flight.iter_mut().for_each(|f| f.sequence = None);
     }
 
-    /// Decides what is sent again, after all tries are answered and one has failed.
+    /// Decides which batches are sent again, after all tries are answered and one has failed.
     async fn recover(&mut self) {
         self.draining = false;
         let Some(error) = self.flight.iter().find_map(|f| f.failed().cloned()) else { return };
@@ -355,8 +355,8 @@ impl Task {
         }
     }
 
-    /// Gives up what has been tried for too long; false when nothing was. Of an idempotent producer, those behind it keep their
-    /// sequences: whether these leave some out is for the node to say, which knows what it has stored.
+    /// Gives up batches that have been tried for too long; false: there was none. The later batches of an idempotent producer keep their
+    /// sequences: the node, which knows the stored ones, judges whether there is a gap.
     fn expire(&mut self) -> bool {
         let (now, limit) = (Instant::now(), self.shared.settings.limit);
         if self.flight.front().is_none_or(|f| f.sealed.since + limit > now) {

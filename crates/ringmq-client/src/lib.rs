@@ -1,4 +1,4 @@
-//! The client of the native protocol (docs/native.md), for programs on tokio: producers, consumers and what an administrator asks.
+//! The client of the native protocol (docs/native.md), for programs on tokio: producers, consumers and administration.
 //!
 //! ```no_run
 //! # async fn f() -> Result<(), ringmq_client::Error> {
@@ -15,10 +15,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A client has one connection per core that it uses, which its producers share; each consumer has its own. Connections that
-//! are lost are made again, topologies that changed are asked for again, and what is sent twice is stored once
+//! A client has one connection per core that it uses; its producers share them, and each consumer has its own. The client reconnects
+//! after a lost connection, and looks partitions up again after they have moved. A batch that is sent twice is stored once
 //! ([`ProducerBuilder::idempotent`]).
-//! Every buffer is bounded: a producer's by its window, a consumer's by its credit. Errors say by [`Error::retry`] whether the
+//! Every buffer is bounded: a producer's by its window, a consumer's by its credit. [`Error::retry`] tells whether the
 //! request may be sent again. This crate never decides what a node stores; it shares the codec with the node, and nothing else.
 
 #![warn(missing_docs)]
@@ -110,7 +110,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Speaks TLS, over TCP or what [`ClientBuilder::connector`] makes. Without, plaintext.
+    /// Speaks TLS, over TCP or the streams of [`ClientBuilder::connector`]. Default: plaintext.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
         self

@@ -1,9 +1,9 @@
 //! One connection to one core of a node: a task that reads and writes, the requests that wait for answers, and the
 //! subscriptions that messages go to.
 //!
-//! It owns the socket. It never blocks on who asked: what comes in is bounded by what was asked for (an answer per request,
-//! messages by credit), what goes out by the windows of producers and consumers. It never sends anything twice: what was
-//! not answered when the connection ends fails with [`Error::Lost`], and who asked decides.
+//! The task owns the socket. It never blocks on the callers: requests and credit bound the input (an answer per request, messages by
+//! credit), the windows of producers and consumers bound the output. It never sends anything twice: a request that is not answered when
+//! the connection ends fails with [`Error::Lost`], and the caller decides.
 
 use super::error::{Broken, Error, Result};
 use super::tls::{Secure, TlsError};
@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// A connected byte stream; TCP, TLS, or what a test makes up.
+/// A connected byte stream; TCP, TLS, or a stream of a test.
 pub trait Stream: AsyncRead + AsyncWrite + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + 'static> Stream for T {}
 
@@ -263,7 +263,7 @@ impl Connection {
         locked(&self.table).fault.clone()
     }
 
-    /// Ends it once what is queued is out.
+    /// Ends the connection once the queued output is sent.
     pub fn close(&self) {
         locked(&self.out).closing = true;
         self.wake.notify_one();
@@ -293,7 +293,7 @@ impl Connection {
         out.head = Vec::new();
     }
 
-    /// Takes what is to be sent; whether nothing more will follow.
+    /// Takes the queued output; true: nothing more will follow.
     fn take(&self, to: &mut VecDeque<Bytes>) -> bool {
         let mut out = locked(&self.out);
         std::mem::swap(&mut out.chunks, to);

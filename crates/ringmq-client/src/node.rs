@@ -1,7 +1,7 @@
-//! The connections of a client, one per core that it uses, and what it knows of where partitions live.
+//! The connections of a client, one per core that it uses, and its knowledge of where partitions live.
 //!
-//! A connection is made when it is first asked for, and again when it is asked for after it was lost; in between there are
-//! growing pauses, with chance in them so that the clients of a node that comes back do not all come at once.
+//! A connection is made on first use, and again on the first use after it was lost. The pauses between attempts grow and are
+//! randomised, so that the clients of a returning node do not all connect at once.
 
 use super::error::{Error, Result};
 use super::link::{BoxedStream, Connection, Introduction, RequestAnswer, TopicMap, partition_of};
@@ -94,7 +94,7 @@ impl Inner {
         Inner { config, slots: Mutex::default(), topics: Mutex::default(), nodes }
     }
 
-    /// Connections of its own to the same node, with what is known of a topic.
+    /// A separate set of connections to the same node, which knows the topic's partitions.
     pub fn apart(&self, topic: &str, map: Arc<TopicMap>) -> Inner {
         let inner = Inner::new(self.config.clone());
         locked(&inner.nodes).clone_from(&locked(&self.nodes));
@@ -160,7 +160,7 @@ impl Inner {
         timeout(limit, connecting).await.unwrap_or_else(|_| Err(Error::Silent { address: address.clone(), limit }))
     }
 
-    /// Any connection: for what every core answers.
+    /// Any connection, for requests that every core answers.
     pub async fn any_link(&self) -> Result<Arc<Connection>> {
         let slots: Vec<_> = locked(&self.slots).values().cloned().collect();
         for slot in slots {

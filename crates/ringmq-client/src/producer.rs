@@ -244,7 +244,7 @@ impl Queue {
         self.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > batch_bytes)
     }
 
-    /// The task has stopped: what it had not taken is not sent, and nothing more is taken. Answers how many bytes that was.
+    /// Ends the queue after its task has stopped: batches that the task had not taken fail, and nothing more is taken. Returns their bytes.
     pub fn end(&mut self) -> usize {
         self.gone = true;
         self.seal();
@@ -255,7 +255,7 @@ impl Queue {
         ended.sum()
     }
 
-    /// The next batch whose time has come.
+    /// Next batch that is due, or the time of the next one.
     pub fn next(&mut self, now: Instant, linger: Duration, closed: bool) -> Next {
         if self.sealed.is_empty()
             && let Some(open) = &self.open
@@ -281,7 +281,8 @@ impl Queue {
 
 /// Publishes to one topic. Made by [`Client::producer`](super::Client::producer); share it by reference or in an `Arc`.
 ///
-/// Dropping it sends what was taken, in the background, as long as the runtime lives; [`close`](Producer::close) waits for that.
+/// Dropping the producer sends the queued messages in the background, as long as the runtime lives; [`close`](Producer::close) waits
+/// for that.
 pub struct Producer {
     inner: Arc<Inner>,
     shared: Arc<Shared>,
@@ -296,9 +297,9 @@ impl Producer {
         self.lanes.len()
     }
 
-    /// Takes a message for the partition whose turn it is; the turn passes with each batch, full or sent after its linger.
-    /// Waits while the window is full; what it returns resolves when the message is durable. When it is dropped before,
-    /// the message was not taken.
+    /// Queues a message for the partition whose turn it is; the turn passes with each batch, full or sent after its linger.
+    /// Waits while the window is full; a call that is dropped while it waits has not queued the message. The returned [`Ack`]
+    /// resolves when the message is durable.
     ///
     /// ```no_run
     /// # async fn f(producer: ringmq_client::Producer) -> Result<(), ringmq_client::Error> {
@@ -310,28 +311,28 @@ impl Producer {
         self.push(None, message).await
     }
 
-    /// Takes a message for the partition of its key: those of one key are stored in the order in which they were sent. The
-    /// partition is crc32(key) modulo their number.
+    /// Queues a message for the partition of its key: crc32(key) modulo the number of partitions. Messages of one key are stored in the
+    /// order in which they were sent.
     ///
-    /// That order holds for what one task sends after the other, while the topic keeps its number of partitions, and only with
-    /// idempotence: without, a batch that was refused for a while is stored behind those that were sent after it. One that fails
-    /// leaves a gap, and those behind it are stored all the same.
+    /// The order holds between messages that one task sends one after the other, while the topic keeps its number of partitions, and
+    /// only with idempotence: without it, a batch that the node refused for a while is stored after later batches. A message that
+    /// fails leaves a gap; later messages are stored all the same.
     pub async fn send_keyed(&self, key: &[u8], message: &[u8]) -> Result<Ack> {
         self.push(Some(self.partition_of_key(key)), message).await
     }
 
-    /// Takes a message for a partition.
+    /// Queues a message for a partition.
     pub async fn send_to(&self, partition: u16, message: &[u8]) -> Result<Ack> {
         self.push(Some(self.lane_of(partition)?), message).await
     }
 
-    /// Takes a batch as it is, for the partition whose turn it is.
+    /// Queues a whole batch for the partition whose turn it is.
     pub async fn send_batch(&self, batch: Batch) -> Result<Ack> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
         self.push_batch(turn, batch).await
     }
 
-    /// Takes a batch as it is, for a partition.
+    /// Queues a whole batch for a partition.
     pub async fn send_batch_to(&self, partition: u16, batch: Batch) -> Result<Ack> {
         self.push_batch(self.lane_of(partition)?, batch).await
     }
@@ -437,8 +438,8 @@ impl Producer {
         Ok(ack)
     }
 
-    /// Sends what was taken without lingering, and waits until all of it has an outcome. Answers a failure of what was waited
-    /// for, if there was one; each message's own is known by its [`Ack`].
+    /// Sends all queued messages without lingering, and waits until each has an outcome. Returns a failure among them, if there was
+    /// one; the [`Ack`] of a message has the message's own outcome.
     pub async fn flush(&self) -> Result<()> {
         let mut waited = Vec::new();
         for lane in &self.lanes {

@@ -1,7 +1,7 @@
-//! The task of one partition of a consumer: subscribes, hands on what comes, gives credit, and sends what was confirmed, in
-//! ranges, many messages at a time.
+//! The task of one partition of a consumer: subscribes, hands messages on, gives credit, and sends confirmations in
+//! ranges of many messages.
 //!
-//! After a lost connection it subscribes again. What was confirmed and not sent by then is dropped: the node delivers those
+//! After a lost connection it subscribes again. Confirmations that were not sent by then are dropped: the node delivers those
 //! messages again.
 
 use super::delivery::Received;
@@ -200,7 +200,7 @@ impl Sub {
         }
     }
 
-    /// Resolves when the node has taken what is noted.
+    /// Resolves when the node has taken every finish, requeue and touch that was noted.
     pub fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (tx, rx) = oneshot::channel();
         let mut book = self.locked();
@@ -220,8 +220,8 @@ impl Sub {
         self.wake.notify_one();
     }
 
-    /// Starts the next subscription and returns its turn. The confirmations of the previous one are lost: whoever waits for them is
-    /// told, or the next who asks. A sync comes before or after all of this.
+    /// Starts the next subscription and returns its turn. The confirmations of the previous one are lost: a waiting sync, or
+    /// else the next one, returns the error. A sync comes before or after all of this.
     fn turn_over(&self) -> u64 {
         let mut book = self.locked();
         book.clear();
@@ -380,7 +380,7 @@ impl Task {
     }
 
     /// The node has ended the subscription. While it knows the topic, another node leads the partition, or none for a while:
-    /// whoever leads next is looked for.
+    /// the next leader is looked up.
     async fn ended(&self, link: &Arc<Connection>, why: Error) -> End {
         match self.inner.refresh_by(link, &self.settings.topic).await {
             Ok(None) => End::Fatal(why),
@@ -403,7 +403,7 @@ impl Task {
         Ok(())
     }
 
-    /// Sends what is noted, when it is time; waits for the node only where somebody waits for it to take that.
+    /// Sends the noted confirmations when they are due; waits for the node only while a sync waits.
     async fn tell(&self, link: &Connection, number: u32, flush_at: Option<Instant>) {
         let (mut finish, requeue, mut touch, syncs) = {
             let mut book = self.sub.locked();

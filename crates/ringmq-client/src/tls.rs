@@ -1,7 +1,7 @@
-//! TLS of a client's connections, by rustls: whom it trusts, what it shows, and what it says when the two do not get on.
+//! TLS of a client's connections, by rustls: the trusted CAs, the client's certificate, and the errors of a failed handshake.
 //!
 //! The files are read once, when the client connects for the first time; every later connection, to another core or after a
-//! loss, uses what stood in them then.
+//! loss, uses their content of that time.
 
 use super::link::BoxedStream;
 use ringmq_protocol::pem::PemError;
@@ -33,7 +33,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Trusts nodes whose certificate one of the CAs in this PEM file has signed, and no others: not those of the system either.
+    /// Trusts nodes whose certificate one of the CAs in this PEM file has signed. The system's CAs are not trusted.
     pub fn with_ca(path: impl Into<PathBuf>) -> Tls {
         Tls { ca: path.into(), identity: None, server_name: None }
     }

@@ -52,7 +52,7 @@ const FLAGS: [(&str, &str, &str); 9] = [
     ("tombstone-lifetime", "45s", "Time for which /lookup leaves out a node after /topic/tombstone"),
     ("log-level", "info", "Lowest level of logged lines: debug, info, warn, error or fatal"),
     ("log-prefix", "[nsqlookupd] ", "Prefix of each log line"),
-    ("max-connections", "10000", "Connections of nodes at a time, and as many of HTTP; further ones are turned away"),
+    ("max-connections", "10000", "Connections of nodes at a time, and as many of HTTP; further ones are refused"),
     ("max-registrations", "1000000", "Topics, channels, and nodes that have them, counted together; further ones are refused"),
 ];
 

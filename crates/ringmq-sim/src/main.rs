@@ -51,8 +51,8 @@ fn command() -> Command {
         .arg(number("span-ms", "How long faults come, in simulated milliseconds [default: as each seed draws]"))
         .arg(number("clients", "Clients at a time [default: as each seed draws]"))
         .arg(Arg::new("by").long("by").value_parser(["store", "etcd", "file", "alone"]).help(
-            "Who says what a node leads: a test double of a store, the real agents over an etcd in memory, static files, or \
-                     nobody, for one node alone [default: store or file, as each seed draws]",
+            "Source of leaders and replicas: a test double of a store, the real agents over an etcd in memory, static files, or \
+                     none, for one node alone [default: store or file, as each seed draws]",
         ))
         .arg(
             Arg::new("without")
@@ -70,7 +70,7 @@ fn command() -> Command {
         )
         .arg(Arg::new("keep-going").long("keep-going").action(ArgAction::SetTrue).help("Do not make failing seeds smaller"))
         .arg(Arg::new("worker").long("worker").action(ArgAction::SetTrue).hide(true))
-        .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called with options that contradict each other.")
+        .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 a wrong call.")
 }
 
 /// Options of the command line that change what a seed is.

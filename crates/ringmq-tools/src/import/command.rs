@@ -24,7 +24,7 @@ pub fn command() -> Command {
              With --into the node is not running: the import runs a node of its own on that data path, which nobody else can reach. \
              Without, the messages go to the running node of --native-address and --http-address. Its channels of the same names are \
              paused meanwhile.\n\n\
-             An import that was interrupted goes on when the same command is run again. What was stored is not stored twice.",
+             An import that was interrupted goes on when the same command is run again. Stored messages are not stored twice.",
         )
         .arg(Arg::new("source").required(true).value_name("nsqd data path").help("Data path of the nsqd (--data-path)"))
         .arg(Arg::new("into").long("into").value_name("path").help("Data path of a node that does not run; it may be new"))
