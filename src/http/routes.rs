@@ -26,7 +26,7 @@ impl Failure {
 
 const GET: &[Method] = &[Method::GET];
 const POST: &[Method] = &[Method::POST];
-/// Of `/topic/create` in a cluster, where tools of the replicated NSQ use PUT. A single node refuses it, as nsqd does.
+/// Methods of `/topic/create`; PUT is for tools of the replicated NSQ, in a cluster. A single node refuses it, as nsqd does.
 const POST_OR_PUT: &[Method] = &[Method::POST, Method::PUT];
 const PUT: &[Method] = &[Method::PUT];
 
