@@ -27,7 +27,7 @@ pub mod copy;
 pub mod driver;
 pub mod file;
 pub mod hub;
-mod memory;
+pub mod memory;
 pub mod offers;
 pub mod store;
 #[cfg(test)]

@@ -5,8 +5,10 @@
 //! batch headers included, wherever each of them split its segments. What lies behind that may differ: no client was told of
 //! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
 //!
-//! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy; without one all of
-//! them should have all. What is missing, what could not be compared, and a copy that cannot be read counts as a difference.
+//! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy. In a cluster with an etcd
+//! no data path says that: a partition is compared where it is found, and one that is in a single data path is named and counted. Data
+//! paths of no cluster should all have all. What is missing, what could not be compared, and a copy that cannot be read counts as a
+//! difference.
 //!
 //! Reads each log once, a piece of every replica at a time; a difference is looked into with the commit log.
 
@@ -18,6 +20,7 @@ use crate::base::NodeId;
 use crate::base::{FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::coordinator::copy;
 use crate::coordinator::file::ClusterFile;
+use crate::coordinator::memory::Memory;
 use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::format::cursor::CursorImage;
 use crate::format::files::Bad;
@@ -45,6 +48,7 @@ pub struct Side<'a> {
 /// Compares data paths, two at least.
 pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let (mut cluster, mut unread): (Option<ClusterFile>, _) = (None, vec![]);
+    let mut etcd: BTreeMap<[u8; 16], String> = BTreeMap::new();
     for path in paths {
         match copy::read(Path::new(path)) {
             Ok(in_force) => {
@@ -53,7 +57,20 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
             }
             Err(error) => unread.push(format!("{path}: its copies of the cluster file say nothing: {error}")),
         }
+        match Memory::read(Path::new(path)) {
+            Ok(memory) => etcd.extend(memory.map(|memory| (memory.id, memory.cluster))),
+            Err(error) => unread.push(format!("{path}: {error}")),
+        }
     }
+    if etcd.len() > 1 {
+        let ids: Vec<String> = etcd.iter().map(|(id, name)| format!("{name} ({})", NodeId(*id))).collect();
+        unread.push(format!("the data paths are of several clusters: {}", ids.join(", ")));
+    }
+    let placement = match (&cluster, etcd.first_key_value()) {
+        (Some(file), _) => Placement::File(file),
+        (None, Some((_, name))) => Placement::WhereFound(name),
+        (None, None) => Placement::Everywhere,
+    };
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
     let mut named: Vec<(String, &mut Files)> = paths.iter().cloned().zip(&mut files).collect();
     check_names(&mut named, options)?;
@@ -61,26 +78,36 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
     let data_paths: Vec<&Path> = paths.iter().map(Path::new).collect();
     let mut report = Report::new(out, options.format);
-    under_warning(&data_paths, &mut report, |report| compare_all(sides, cluster.as_ref(), &unread, options, report))
+    under_warning(&data_paths, &mut report, |report| compare_all(sides, placement, &unread, options, report))
+}
+
+/// Source that says which data path should hold which partition.
+#[derive(Clone, Copy)]
+pub enum Placement<'a> {
+    File(&'a ClusterFile),
+    /// Every data path should hold every partition.
+    Everywhere,
+    /// The etcd of the cluster of this name says so, which is not asked: none is missing.
+    WhereFound(&'a str),
 }
 
 /// Topic, its id, number of the partition.
 type Key = (TopicName, TopicId, u16);
 
-/// The same over any storage. With a cluster file: who should have what.
+/// The same over any storage.
 pub fn compare(
     sides: Vec<Side<'_>>,
-    cluster: Option<&ClusterFile>,
+    placement: Placement<'_>,
     options: &InspectOptions,
     out: &mut dyn Write,
 ) -> Result<Verdict, InspectError> {
-    compare_all(sides, cluster, &[], options, &mut Report::new(out, options.format))
+    compare_all(sides, placement, &[], options, &mut Report::new(out, options.format))
 }
 
 /// `unread`: what is wrong with copies of the cluster file. Each is a difference.
 fn compare_all(
     sides: Vec<Side<'_>>,
-    cluster: Option<&ClusterFile>,
+    placement: Placement<'_>,
     unread: &[String],
     options: &InspectOptions,
     report: &mut Report,
@@ -98,8 +125,8 @@ fn compare_all(
             found.entry(key).or_default().push((side, replica));
         }
     }
-    let expected = match cluster {
-        Some(file) => {
+    let expected = match placement {
+        Placement::File(file) => {
             for (side, node) in comparison.sides.iter().zip(&nodes) {
                 if node.is_none_or(|id| file.node(id).is_none()) {
                     comparison.differences += 1;
@@ -110,10 +137,18 @@ fn compare_all(
             }
             by_file(file, &nodes, options)
         }
-        None => found.keys().map(|key| (key.clone(), (0..nodes.len()).collect())).collect(),
+        Placement::WhereFound(name) => {
+            let what = format!(
+                "the data paths are of cluster {name}, whose etcd says which node has which partition: each is compared where it is \
+                 found; ringmq cluster verify says which replicas are missing"
+            );
+            comparison.report.note("found", what, json!({ "cluster": name }))?;
+            BTreeMap::new()
+        }
+        Placement::Everywhere => found.keys().map(|key| (key.clone(), (0..nodes.len()).collect())).collect(),
     };
     let keys: BTreeSet<&Key> = found.keys().chain(expected.keys()).collect();
-    let mut compared = 0;
+    let (mut compared, mut single) = (0, 0);
     for key in keys {
         let replicas = found.get(key).map_or(&[][..], Vec::as_slice);
         let is_missing =
@@ -121,6 +156,7 @@ fn compare_all(
         let missing: Vec<usize> = expected.get(key).iter().flat_map(|sides| sides.iter().filter(is_missing)).copied().collect();
         comparison.partition(key, replicas, &missing)?;
         compared += (replicas.len() > 1) as usize;
+        single += (replicas.len() == 1) as usize;
     }
     if compared == 0 && comparison.newer == 0 {
         comparison.differences += 1;
@@ -129,12 +165,15 @@ fn compare_all(
     }
     let (differences, newer) = (comparison.differences, comparison.newer);
     let what = match (differences, newer) {
+        (0, 0) if single > 0 => format!("identical: {compared} partitions; {single} more are in one data path only"),
         (0, 0) => format!("identical: {compared} partitions"),
         (n, 0) => format!("{n} differences"),
         (n, m) => format!("{n} differences in what can be read; {m} places {NEWER}"),
     };
     let verdict = Verdict::of(differences, newer);
-    let values = json!({ "verdict": verdict.word(), "partitions": compared, "differences": differences, "newer": newer });
+    let values = json!({
+        "verdict": verdict.word(), "partitions": compared, "in_one_data_path": single, "differences": differences, "newer": newer,
+    });
     comparison.report.note("verdict", what, values)?;
     Ok(verdict)
 }

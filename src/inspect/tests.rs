@@ -1,3 +1,4 @@
+use super::compare::Placement;
 use super::*;
 use crate::base::NodeId;
 use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
@@ -374,7 +375,7 @@ fn replicas_of_newer_versions_are_not_called_different() {
             compare::Side { label: "newer".into(), storage: &mut newer },
             compare::Side { label: "other".into(), storage: &mut other },
         ];
-        let found = compare::compare(sides, None, &InspectOptions::default(), &mut out).expect("it can be read");
+        let found = compare::compare(sides, Placement::Everywhere, &InspectOptions::default(), &mut out).expect("it can be read");
         let text = String::from_utf8(out).expect("it is text");
         assert!(found == Verdict::Newer && text.contains("NEWER") && !text.contains("DIFFERS"), "{path}: {text}");
     }
@@ -384,7 +385,7 @@ fn compare(disks: &mut [SimDisk]) -> (bool, String) {
     let mut out = vec![];
     let each = disks.iter_mut().enumerate();
     let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: disk }).collect();
-    let verdict = compare::compare(sides, None, &InspectOptions::default(), &mut out).expect("it can be read");
+    let verdict = compare::compare(sides, Placement::Everywhere, &InspectOptions::default(), &mut out).expect("it can be read");
     (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
 }
 
@@ -485,19 +486,24 @@ fn empty_folders_of_a_topic_that_is_gone_are_no_difference() {
 
 #[test]
 fn what_is_missing_is_a_difference() {
-    let said = |disks: &mut [&mut SimDisk], cluster: Option<&ClusterFile>| {
+    let said = |disks: &mut [&mut SimDisk], placement: Placement<'_>| {
         let each = disks.iter_mut().enumerate();
         let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: *disk }).collect();
         let mut out = vec![];
-        let verdict = compare::compare(sides, cluster, &InspectOptions::default(), &mut out).expect("it can be read");
+        let verdict = compare::compare(sides, placement, &InspectOptions::default(), &mut out).expect("it can be read");
         (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
     };
     let (mut one, mut two, mut none) = (stopped(node(), 16 * 1024), stopped(node(), 16 * 1024), SimDisk::new(1));
     // Nobody says who should have it: all.
-    let (same, text) = said(&mut [&mut one, &mut none], None);
+    let (same, text) = said(&mut [&mut one, &mut none], Placement::Everywhere);
     assert!(!same && text.contains("partition 0: MISSING in node1") && text.contains("nothing was compared"), "{text}");
-    let (same, text) = said(&mut [&mut one, &mut two, &mut none], None);
+    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Placement::Everywhere);
     assert!(!same && text.contains("identical in 2 data paths") && text.contains("MISSING in node2"), "{text}");
+    // An etcd says it, which nobody asks.
+    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Placement::WhereFound("main"));
+    assert!(same && text.contains("identical in 2 data paths") && text.contains("compared where it is found"), "{text}");
+    let (same, text) = said(&mut [&mut one, &mut none], Placement::WhereFound("main"));
+    assert!(!same && text.contains("partition 0: only in node0") && text.contains("nothing was compared"), "{text}");
     // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
     let mut third = SimDisk::new(1);
     recover(&mut third, &RecoverOptions { seed: 2, ..recover_options(16 * 1024) }).expect("an empty disk recovers");
@@ -506,26 +512,26 @@ fn what_is_missing_is_a_difference() {
     };
     let ids = [node_id(&one), node_id(&third)];
     assert_ne!(ids[0], ids[1]);
-    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 1)));
+    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Placement::File(&cluster_file(&ids, 1)));
     assert!(same && text.contains("identical: 1 partitions"), "{text}");
-    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 2)));
+    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Placement::File(&cluster_file(&ids, 2)));
     assert!(!same && text.contains("MISSING in node2"), "{text}");
     // Nothing is expected of a node that nobody knows: that is said.
     for cluster in [cluster_file(&ids[..1], 1), cluster_file(&ids, 2)] {
         let stranger = if cluster.nodes.len() == 1 { &mut third } else { &mut none };
-        let (same, text) = said(&mut [&mut one, &mut two, stranger], Some(&cluster));
+        let (same, text) = said(&mut [&mut one, &mut two, stranger], Placement::File(&cluster));
         assert!(!same && text.contains("node2: the data path's node is unknown"), "{text}");
     }
     // A replica whose snapshots are gone knows nothing that it could be compared by.
     for name in ["state.0", "state.1", "state.2"] {
         two.lose(&format!("topics/orders/0/{name}"), None);
     }
-    let (same, text) = said(&mut [&mut one, &mut two], None);
+    let (same, text) = said(&mut [&mut one, &mut two], Placement::Everywhere);
     assert!(
         !same && text.contains("nothing is committed that all of them hold") && text.contains("node1: no snapshot"),
         "{text}"
     );
-    let (same, text) = said(&mut [&mut none, &mut SimDisk::new(2)], None);
+    let (same, text) = said(&mut [&mut none, &mut SimDisk::new(2)], Placement::Everywhere);
     assert!(!same && text.contains("nothing was compared"), "{text}");
 }
 
