@@ -419,7 +419,7 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
     }
     let (topic, is_json) = (matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"));
     match ringmq::operator::What::of(word) {
-        Some(what) => parts::cluster(settings, what, topic, is_json),
+        Some(what) => parts::cluster(settings, &asker, what, topic, is_json),
         None => parts::check_cluster(settings, &asker, word, topic, is_json),
     }
 }

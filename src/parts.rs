@@ -227,8 +227,8 @@ pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, Ins
 }
 
 /// 1 also when something of the cluster is not well; the table has said what.
-pub fn cluster(settings: &Settings, what: ringmq::operator::What, topic: Option<&str>, is_json: bool) -> ExitCode {
-    match ringmq::operator::run(settings, what, topic, is_json, &mut std::io::stdout()) {
+pub fn cluster(settings: &Settings, asker: &Asker, what: ringmq::operator::What, topic: Option<&str>, is_json: bool) -> ExitCode {
+    match ringmq::operator::run(settings, asker, what, topic, is_json, &mut std::io::stdout()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => failed(error.to_string()),

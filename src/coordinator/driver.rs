@@ -171,7 +171,7 @@ impl<S: Store + 'static> Driver<S> {
             Told::Ask(ask) => return Some(Event::Ask(ask)),
             Told::Load(loads) => return Some(Event::Load(loads)),
             Told::Look(look) => {
-                look.at(&self.agent);
+                look.at(&self.agent, (self.place.now)());
                 return None;
             }
             Told::Admin { admin, answer } => (admin, Waiting::Operator(answer)),

@@ -2,7 +2,7 @@
 //! word about its place in the cluster.
 
 use crate::agent::{Admin, AdminError, Agent};
-use crate::base::TopicName;
+use crate::base::{Ticks, TopicName};
 use crate::seam::cluster::{Ask, Fact};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -37,11 +37,11 @@ pub enum Told {
 }
 
 /// A question about what the agent knows, answered on the coordinator's thread.
-pub struct Look(Box<dyn FnOnce(&Agent) + Send>);
+pub struct Look(Box<dyn FnOnce(&Agent, Ticks) + Send>);
 
 impl Look {
-    pub fn at(self, agent: &Agent) {
-        (self.0)(agent);
+    pub fn at(self, agent: &Agent, now: Ticks) {
+        (self.0)(agent, now);
     }
 }
 
@@ -93,9 +93,14 @@ impl Hub {
 
     /// Runs `look` on the agent and returns its result. The thread renews the node's lease, so `look` is short. `None`: the node stops.
     pub async fn look<T: Send + 'static>(&self, look: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
+        self.look_now(|agent, _| look(agent)).await
+    }
+
+    /// The same with the time.
+    pub async fn look_now<T: Send + 'static>(&self, look: impl FnOnce(&Agent, Ticks) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         // The asker may have gone.
-        self.send(Told::Look(Look(Box::new(move |agent: &Agent| drop(answer.send(look(agent)))))));
+        self.send(Told::Look(Look(Box::new(move |agent: &Agent, now| drop(answer.send(look(agent, now)))))));
         answered.await.ok()
     }
 

@@ -6,13 +6,14 @@ use super::publish::topic_of;
 use super::routes::{Failure, Query};
 use super::topics::{existing, not_found};
 use super::{Node, lookups};
-use crate::agent::{Admin, AdminError, TopicChange};
-use crate::base::ChannelName;
+use crate::agent::{Admin, AdminError, Agent, TopicChange};
+use crate::base::{ChannelName, Ticks};
 use crate::config;
 use crate::coordinator::hub::Hub;
 use crate::metadata::summary;
 use crate::seam::cluster::TopicProperties;
 use hyper::StatusCode;
+use serde_json::Value;
 use std::str::FromStr;
 use tokio::time::timeout;
 
@@ -118,9 +119,23 @@ pub async fn drain(node: &Node, query: Result<Query, Failure>, is_wanted: bool) 
     carry(hub, if is_wanted { Admin::Drain { node: name } } else { Admin::Undrain { node: name } }).await
 }
 
+/// The numbers of the metadata; of the controller also the time until the replicas of each node that is away are made elsewhere.
+fn stats_of(agent: &Agent, now: Ticks) -> Value {
+    let (view, controller) = (agent.view(), agent.controller());
+    let mut stats = summary::stats(view);
+    if controller.is_in_office() {
+        let left = view.members().filter_map(|(id, _)| {
+            let left = controller.replaced_in(now, id)?.as_millis();
+            Some((id.to_string(), u64::try_from(left).unwrap_or(u64::MAX).into()))
+        });
+        stats["replaced_in_ms"] = Value::Object(left.collect());
+    }
+    stats
+}
+
 /// `GET /cluster/stats`: what this node knows of the cluster.
 pub async fn stats(node: &Node) -> Result<String, Failure> {
-    let look = hub(node)?.look(|agent| summary::stats(agent.view()).to_string());
+    let look = hub(node)?.look_now(|agent, now| stats_of(agent, now).to_string());
     timeout(ANSWER_LIMIT, look).await.ok().flatten().ok_or_else(no_answer)
 }
 

@@ -7,6 +7,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use ringmq_tools::secure::{Stream, Terms};
 use std::error::Error;
+use std::io::ErrorKind;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -91,6 +92,12 @@ async fn connect(address: &str) -> Result<Stream, Box<dyn Error>> {
 /// Why the address takes no connection.
 pub async fn reach(address: &str) -> Result<(), String> {
     connect(address).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// Whether the machine answers that nothing listens at the address.
+pub async fn is_refused(address: &str) -> bool {
+    let connected = timeout(CONNECT_LIMIT, TcpStream::connect(address)).await;
+    matches!(connected, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 async fn exchange(

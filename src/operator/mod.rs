@@ -1,11 +1,12 @@
-//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). That needs no node;
-//! `verify` and `doctor` ask the nodes, too ([`checks`]).
+//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). That needs no node.
+//! `status` adds what nodes that answer know ([`live`]); `verify` and `doctor` ask all nodes ([`checks`]).
 
 pub mod ask;
 pub mod change;
 pub mod checks;
 mod doctor;
 mod finding;
+mod live;
 mod report;
 mod verify;
 
@@ -13,6 +14,8 @@ use crate::config::Settings;
 use crate::coordinator::CoordinatorError;
 use crate::coordinator::store;
 use crate::metadata::view::{View, ViewError};
+use ask::Asker;
+use live::Live;
 use report::Report;
 use std::io::{self, Write};
 
@@ -85,6 +88,7 @@ pub fn check_call(settings: &Settings, word: &str, names: &change::Names) -> Res
 /// Prints; whether all is well: each partition has a leader, its replicas are in sync, no node is away.
 pub fn run(
     settings: &Settings,
+    asker: &Asker,
     what: What,
     topic: Option<&str>,
     is_json: bool,
@@ -97,7 +101,11 @@ pub fn run(
     let mut view = View::new(layout, 0);
     view.replace(listing, None)?;
     check_exists(settings, &view)?;
-    let report = Report::of(&view, &settings.cluster_name, topic);
+    let live = match what {
+        What::Status => store::on_a_loop(live::gather(asker, &view)),
+        What::Nodes | What::Topics | What::Partitions => Live::default(),
+    };
+    let report = Report::of(&view, &settings.cluster_name, topic, &live);
     match is_json {
         true => writeln!(out, "{}", report.json(what))?,
         false => out.write_all(report.text(what).as_bytes())?,

@@ -1,10 +1,12 @@
 //! A cluster's metadata as an operator reads it.
 
 use super::What;
+use super::live::{Live, period};
 use crate::base::NodeId;
 use crate::metadata::record::PartitionRecord;
 use crate::metadata::summary::{has_no_leader, is_below_min_isr, lacks_in_sync};
 use crate::metadata::view::View;
+use ringmq_tools::text::bytes;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
 
@@ -15,6 +17,8 @@ struct Node {
     id: NodeId,
     name: String,
     is_there: bool,
+    /// Whether the node is registered and its ports refuse connections.
+    is_refusing: bool,
     is_draining: bool,
     zone: String,
     version: String,
@@ -56,13 +60,15 @@ pub struct Report {
     nodes: Vec<Node>,
     topics: Vec<Topic>,
     partitions: Vec<Partition>,
+    /// Changes that the cluster is making by itself, with the time that they take.
+    work: Vec<String>,
 }
 
 impl Report {
     /// `topic`: only this one.
-    pub fn of(view: &View, cluster: &str, topic: Option<&str>) -> Report {
+    pub fn of(view: &View, cluster: &str, topic: Option<&str>, live: &Live) -> Report {
         let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
-        let mut nodes: Vec<Node> = view.members().map(|(id, e)| node(view, id, &e.value)).collect();
+        let mut nodes: Vec<Node> = view.members().map(|(id, e)| node(view, id, &e.value, live)).collect();
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         let is_asked = |topic_name: &str| topic.is_none_or(|asked| asked == topic_name);
         let wanted: Vec<_> = view.topics().filter(|e| is_asked(&e.value.info.name)).collect();
@@ -85,7 +91,8 @@ impl Report {
                 }
                 let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect();
                 let (isr, replicas) = (names(&p.isr), names(&p.replicas));
-                let (topic, outlook) = (t.value.info.name.to_string(), outlook(view, p, t.value.record.replicas as usize));
+                let topic = t.value.info.name.to_string();
+                let outlook = outlook(view, p, t.value.record.replicas as usize, (&topic, number), live);
                 Partition { topic, number, leader, epoch: p.epoch, isr, replicas, troubles, outlook }
             })
             .collect();
@@ -106,11 +113,12 @@ impl Report {
             nodes,
             topics: topics.collect(),
             partitions,
+            work: work(view, live),
         }
     }
 
     pub fn is_well(&self) -> bool {
-        self.partitions.iter().all(|p| p.troubles.is_empty()) && self.nodes.iter().all(|n| n.is_there)
+        self.partitions.iter().all(|p| p.troubles.is_empty()) && self.nodes.iter().all(|n| n.is_there && !n.is_refusing)
     }
 
     fn troubled(&self, trouble: &str) -> usize {
@@ -153,14 +161,17 @@ impl Report {
     fn status(&self) -> String {
         let mut text = String::new();
         let id = self.id.map_or_else(|| "none yet".into(), |id| NodeId(id).to_string());
-        let away: Vec<&str> = self.nodes.iter().filter(|n| !n.is_there).map(|n| n.name.as_str()).collect();
+        let named =
+            |is_meant: fn(&&Node) -> bool| -> Vec<&str> { self.nodes.iter().filter(is_meant).map(|n| n.name.as_str()).collect() };
+        let (away, refusing) = (named(|n| !n.is_there), named(|n| n.is_refusing));
         let _ = writeln!(text, "cluster     {} (id {id}, etcd's revision {})", self.cluster, self.revision);
         let _ = writeln!(text, "controller  {}", self.controller.as_deref().unwrap_or("nobody: no node is registered"));
         let _ = writeln!(
             text,
-            "nodes       {}, away: {}",
+            "nodes       {}, away: {}{}",
             self.nodes.len(),
-            if away.is_empty() { "none".into() } else { away.join(", ") }
+            if away.is_empty() { "none".into() } else { away.join(", ") },
+            if refusing.is_empty() { String::new() } else { format!(", not answering: {}", refusing.join(", ")) }
         );
         let _ = writeln!(
             text,
@@ -170,6 +181,9 @@ impl Report {
             self.troubled("below min_isr"),
             self.troubled("too few in sync")
         );
+        if !self.work.is_empty() {
+            let _ = writeln!(text, "under way   {}", self.work.join("; "));
+        }
         for n in self.nodes.iter().filter(|n| n.is_draining) {
             let _ = match n.replicas {
                 0 => writeln!(text, "draining    {}: it is empty and may be stopped and removed", n.name),
@@ -204,6 +218,7 @@ impl Report {
                 "revision": self.revision,
                 "controller": self.controller,
                 "is_well": self.is_well(),
+                "under_way": self.work,
                 "nodes": nodes(),
                 "partitions": self.partitions.len(),
                 "without_leader": self.troubled("no leader"),
@@ -216,7 +231,7 @@ impl Report {
 }
 
 /// Describes what the cluster does about a partition, or waits for.
-fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
+fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), live: &Live) -> String {
     let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
     let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>().join(", ");
     let is_there = |id: &NodeId| view.session(*id).is_some();
@@ -242,16 +257,25 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
             false => format!("publishes wait until {}, which is away, leaves the ISR", names(&missed)),
         });
     }
-    if !coming.is_empty() {
-        parts.push(format!("{} catches up", names(&coming)));
+    for id in coming {
+        let node = name(id);
+        let catch_up = live.catch_ups.get(&(at.0.to_owned(), at.1, node.clone()));
+        parts.push(match catch_up {
+            _ if live.refusing.contains(&id) => format!("{node} does not answer: start it"),
+            Some(catch_up) => format!("{node} catches up: {catch_up}"),
+            None => format!("{node} catches up"),
+        });
     }
-    if !away.is_empty() {
-        let is_free = |id: &NodeId| !p.replicas.contains(id) && !view.is_draining(*id);
-        let later = match view.nodes().any(|(id, _)| is_free(&id)) {
-            true => "or it is replaced 10 minutes after it left",
-            false => "since no other node can take its replica",
+    let is_free = |id: &NodeId| !p.replicas.contains(id) && !view.is_draining(*id) && !live.refusing.contains(id);
+    let may_be_replaced = view.nodes().any(|(id, _)| is_free(&id));
+    for id in away {
+        let later = match live.replaced_in.get(&id) {
+            _ if !may_be_replaced => "since no other node can take its replica".into(),
+            Some(left) if left.is_zero() => "or wait: its replica is made on another node, --rebuilds-max at a time".into(),
+            Some(left) => format!("or another node replaces it in {}", period(*left)),
+            None => "or another node replaces it after --replace-after".into(),
         };
-        parts.push(format!("{} is away: start it, {later}", names(&away)));
+        parts.push(format!("{} is away: start it, {later}", name(id)));
     }
     if p.replicas.len() < wanted {
         parts.push(format!("{} nodes more are needed for its replicas", wanted - p.replicas.len()));
@@ -259,7 +283,40 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize) -> String {
     parts.join("; ")
 }
 
-fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord) -> Node {
+/// Changes that the cluster is making by itself.
+fn work(view: &View, live: &Live) -> Vec<String> {
+    let mut work = vec![];
+    let is_coming =
+        |p: &PartitionRecord, id: &NodeId| !p.isr.contains(id) && view.session(*id).is_some() && !live.refusing.contains(id);
+    let coming = |(_, e): (_, &crate::metadata::view::Entry<PartitionRecord>)| {
+        e.value.replicas.iter().filter(|id| is_coming(&e.value, id)).count()
+    };
+    let catching_up: usize = view.partitions().map(coming).sum();
+    if catching_up > 0 {
+        let left: u64 = live.catch_ups.values().map(|c| c.left).sum();
+        let time =
+            live.catch_ups.values().filter(|c| c.left > 0).map(|c| c.time_left()).max_by_key(|time| time.unwrap_or_default());
+        let time = time.flatten().map_or_else(String::new, |time| format!(", about {}", period(time)));
+        let left = if live.catch_ups.is_empty() { String::new() } else { format!(": {} left{time}", bytes(left)) };
+        work.push(format!("{} up{left}", count(catching_up, "replica catches", "replicas catch")));
+    }
+    let handed_over = view.partitions().filter(|(_, e)| e.value.wanted.is_some()).count();
+    if handed_over > 0 {
+        work.push(count(handed_over, "partition is handed over", "partitions are handed over"));
+    }
+    let can_be_led = |p: &PartitionRecord| p.isr.iter().any(|id| view.session(*id).is_some());
+    let electing = view.partitions().filter(|(_, e)| has_no_leader(view, &e.value) && can_be_led(&e.value)).count();
+    if electing > 0 {
+        work.push(count(electing, "leader is elected", "leaders are elected"));
+    }
+    work
+}
+
+fn count(number: usize, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord, live: &Live) -> Node {
     let leads = |at: &(crate::base::TopicId, u16)| {
         view.partition(at.0, at.1)
             .and_then(|e| e.value.leader)
@@ -269,6 +326,7 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord)
         id,
         name: member.name.clone(),
         is_there: view.session(id).is_some(),
+        is_refusing: live.refusing.contains(&id),
         is_draining: view.is_draining(id),
         zone: member.zone.clone(),
         version: member.version.clone(),
@@ -282,6 +340,7 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord)
 impl Node {
     fn state(&self) -> &'static str {
         match (self.is_there, self.is_draining) {
+            (true, _) if self.is_refusing => "not answering",
             (true, false) => "there",
             (true, true) => "draining",
             (false, _) => "away",

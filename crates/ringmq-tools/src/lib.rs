@@ -17,7 +17,7 @@ pub mod shell;
 mod stat;
 mod stats;
 mod tail;
-mod text;
+pub mod text;
 pub mod tips;
 mod top;
 

@@ -168,6 +168,11 @@ impl Controller {
         self.away.get(&node).copied()
     }
 
+    /// Time until the replicas of a node that is away are made elsewhere. `None`: it is there.
+    pub fn replaced_in(&self, now: Ticks, node: NodeId) -> Option<Duration> {
+        Some((self.away_since(node)? + self.options.replace_after).since(now))
+    }
+
     /// Partitions with a live replica that is not in sync.
     pub fn rebuilding(&self) -> usize {
         self.rebuilding.len()

@@ -1,0 +1,205 @@
+//! State of a cluster that only its nodes know, for `ringmq cluster status`: whether they answer, how far replicas have caught up, when a
+//! node that is away is replaced. A node that tells nothing leaves its part out; etcd alone is enough for the rest of the page.
+
+use super::ask::{Answer, Asker, is_refused};
+use crate::base::NodeId;
+use crate::metadata::view::View;
+use ringmq_tools::text::bytes;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::sleep;
+
+/// Time between the two looks that tell the rate of a catch-up.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Topic, partition and name of the node whose replica catches up.
+pub type Place = (String, u16, String);
+
+/// A catch-up, as the partition's leader sees it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CatchUp {
+    /// Bytes of the leader's log that the replica lacks.
+    pub left: u64,
+    /// Bytes per second by which `left` falls; 0: it does not.
+    pub rate: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Live {
+    /// Nodes that are registered and whose ports refuse connections.
+    pub refusing: BTreeSet<NodeId>,
+    /// Time until the replicas of a node that is away are made elsewhere, by the controller's clock and setting.
+    pub replaced_in: BTreeMap<NodeId, Duration>,
+    pub catch_ups: BTreeMap<Place, CatchUp>,
+}
+
+impl CatchUp {
+    /// `None`: the rate tells no time.
+    pub fn time_left(&self) -> Option<Duration> {
+        (self.rate > 0).then(|| Duration::from_secs(self.left.div_ceil(self.rate)))
+    }
+}
+
+impl std::fmt::Display for CatchUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} left", bytes(self.left))?;
+        match self.time_left() {
+            Some(time) => write!(f, ", {}/s, about {}", bytes(self.rate), period(time)),
+            None if self.left > 0 => write!(f, ", not fewer than a second ago"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whole seconds, minutes or hours.
+pub fn period(time: Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds < 120 => format!("{seconds} s"),
+        seconds if seconds < 7200 => format!("{} min", seconds.div_ceil(60)),
+        seconds => format!("{} h", seconds.div_ceil(3600)),
+    }
+}
+
+/// Asks the nodes, all at a time.
+pub async fn gather(asker: &Asker, view: &View) -> Live {
+    let refusing = refusing(view);
+    let controller = view.controller().and_then(|e| view.member(e.value.node)?.value.http_address.clone());
+    let replaced_in = match controller.filter(|_| view.members().any(|(id, _)| view.session(id).is_none())) {
+        Some(address) => json(asker, &address, "/cluster/stats").await.map(|stats| replaced_in(&stats)).unwrap_or_default(),
+        None => BTreeMap::new(),
+    };
+    let leaders = leaders_of_catch_ups(view);
+    let first = lags(asker, &leaders).await;
+    let began = Instant::now();
+    let mut catch_ups = BTreeMap::new();
+    if !first.is_empty() {
+        sleep(LOOK_AGAIN).await;
+        catch_ups = rates(&first, &lags(asker, &leaders).await, began.elapsed());
+    }
+    Live { refusing: refusing.await, replaced_in, catch_ups }
+}
+
+/// Nodes that are registered, and refuse NSQ's and HTTP's connections: their process has ended, and its lease has not.
+async fn refuses(tcp: Option<String>, http: Option<String>) -> bool {
+    let known = [tcp, http].into_iter().flatten().filter(|address| !address.starts_with(':') && !address.ends_with(":0"));
+    let mut refused = vec![];
+    for address in known {
+        refused.push(is_refused(&address).await);
+    }
+    !refused.is_empty() && refused.into_iter().all(|is_refused| is_refused)
+}
+
+fn refusing(view: &View) -> impl Future<Output = BTreeSet<NodeId>> + use<> {
+    let there = view.members().filter(|(id, _)| view.session(*id).is_some());
+    let asked: Vec<(NodeId, JoinHandle<bool>)> =
+        there.map(|(id, e)| (id, spawn_local(refuses(e.value.tcp_address.clone(), e.value.http_address.clone())))).collect();
+    async move {
+        let mut refusing = BTreeSet::new();
+        for (id, refuses) in asked {
+            if refuses.await.unwrap_or(false) {
+                refusing.insert(id);
+            }
+        }
+        refusing
+    }
+}
+
+/// HTTP addresses of the nodes that lead partitions with a living replica that is not in sync.
+fn leaders_of_catch_ups(view: &View) -> BTreeSet<String> {
+    let coming = view.partitions().filter(|(_, e)| {
+        let p = &e.value;
+        p.replicas.iter().any(|n| view.session(*n).is_some() && !p.isr.contains(n))
+    });
+    let leaders: BTreeSet<NodeId> = coming.filter_map(|(_, e)| e.value.leader.map(|l| l.node)).collect();
+    leaders.into_iter().filter_map(|id| view.member(id)?.value.http_address.clone()).collect()
+}
+
+async fn json(asker: &Asker, address: &str, path: &str) -> Option<Value> {
+    let body = asker.get(address, path).await.and_then(Answer::good).ok()?;
+    serde_json::from_str(&body).ok()
+}
+
+fn replaced_in(stats: &Value) -> BTreeMap<NodeId, Duration> {
+    let row =
+        |(id, ms): (&String, &Value)| Some((NodeId(crate::metadata::keys::parse_id(id)?), Duration::from_millis(ms.as_u64()?)));
+    stats["replaced_in_ms"].as_object().into_iter().flatten().filter_map(row).collect()
+}
+
+async fn lags(asker: &Asker, leaders: &BTreeSet<String>) -> BTreeMap<Place, u64> {
+    let ask = |address: &String| {
+        let (asker, address) = (asker.clone(), address.clone());
+        spawn_local(async move { json(&asker, &address, "/stats?format=json&include_clients=false").await })
+    };
+    let asked: Vec<_> = leaders.iter().map(ask).collect();
+    let mut lags = BTreeMap::new();
+    for stats in asked {
+        if let Ok(Some(stats)) = stats.await {
+            lags.extend(lags_of(&stats));
+        }
+    }
+    lags
+}
+
+/// Of `/stats` of a leader: bytes that followers which are not in sync lack.
+fn lags_of(stats: &Value) -> Vec<(Place, u64)> {
+    let mut lags = vec![];
+    for topic in stats["topics"].as_array().into_iter().flatten() {
+        let name = topic["topic_name"].as_str().unwrap_or_default();
+        for replica in topic["replication"].as_array().into_iter().flatten() {
+            let number = replica["partition"].as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or_default();
+            for follower in replica["followers"].as_array().into_iter().flatten() {
+                if let (Some(node), Some(false)) = (follower["node"].as_str(), follower["in_sync"].as_bool()) {
+                    let lag = follower["lag"].as_i64().unwrap_or_default();
+                    lags.push(((name.to_owned(), number, node.to_owned()), u64::try_from(lag).unwrap_or(0)));
+                }
+            }
+        }
+    }
+    lags
+}
+
+/// What was behind at both looks is behind now.
+fn rates(first: &BTreeMap<Place, u64>, second: &BTreeMap<Place, u64>, between: Duration) -> BTreeMap<Place, CatchUp> {
+    let ms = u64::try_from(between.as_millis()).unwrap_or(u64::MAX).max(1);
+    let row = |(place, left): (&Place, &u64)| {
+        let fallen = first.get(place)?.saturating_sub(*left);
+        Some((place.clone(), CatchUp { left: *left, rate: fallen.saturating_mul(1000) / ms }))
+    };
+    second.iter().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_catch_up_says_what_is_left_and_for_how_long() {
+        let stats = |lag: i64| {
+            let followers = json!([{ "node": "b", "in_sync": false, "lag": lag }, { "node": "c", "in_sync": true, "lag": 7 }]);
+            json!({ "topics": [{ "topic_name": "t", "replication": [{ "partition": 3, "followers": followers }] }] })
+        };
+        let look = |lag: i64| lags_of(&stats(lag)).into_iter().collect::<BTreeMap<_, _>>();
+        let said = |first: i64, second: i64| {
+            let all = rates(&look(first), &look(second), Duration::from_secs(2));
+            assert_eq!(all.keys().collect::<Vec<_>>(), [&("t".to_owned(), 3, "b".to_owned())]);
+            all.values().map(CatchUp::to_string).collect::<String>()
+        };
+        assert_eq!(said(30 << 20, 20 << 20), "20.0 MiB left, 5.0 MiB/s, about 4 s");
+        assert_eq!(said(2 << 30, (2 << 30) - (2 << 20)), "2.0 GiB left, 1.0 MiB/s, about 35 min");
+        assert_eq!(said(20 << 20, 20 << 20), "20.0 MiB left, not fewer than a second ago");
+        assert_eq!(said(10, 0), "0 B left, 5 B/s, about 0 s");
+        assert_eq!(said(0, 0), "0 B left");
+    }
+
+    #[test]
+    fn the_controller_says_when_a_node_is_replaced() {
+        let (id, other) = ("01".repeat(16), "x");
+        let stats = json!({ "replaced_in_ms": { id.as_str(): 90_000, other: 1 } });
+        assert_eq!(replaced_in(&stats), BTreeMap::from([(NodeId([1; 16]), Duration::from_secs(90))]));
+        assert_eq!(replaced_in(&json!({})), BTreeMap::new());
+        assert_eq!([5, 90, 400, 9000].map(|s| period(Duration::from_secs(s))), ["5 s", "90 s", "7 min", "3 h"]);
+    }
+}
