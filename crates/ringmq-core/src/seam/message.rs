@@ -243,9 +243,7 @@ pub enum MeshMessage {
     },
     Unsubscribe {
         sub: SubId,
-        topic: TopicRef,
         partition: PartitionId,
-        channel: ChannelName,
     },
     /// The connection's core lends: the partition may have `credit` more messages in flight for this client.
     Lend {

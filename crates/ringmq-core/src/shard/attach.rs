@@ -76,24 +76,26 @@ impl Engine {
         if self.life.is_stopping() {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
-        match if sub.core == CoreId::GUESTS { Ok(false) } else { self.relay_subscribe(&request) } {
-            Ok(false) => {}
-            Ok(true) => return,
-            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| sub.core != CoreId::GUESTS) {
+            match cluster.relay_subscribe(&request) {
+                Ok(false) => {}
+                Ok(true) => return,
+                Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+            }
         }
         let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
-        options.ordered |= self.orders_channels(topic.id) && !channel.is_ephemeral();
+        options.ordered |= self.topics.properties.orders_channels(topic.id) && !channel.is_ephemeral();
         let found = self.partition(now, &topic, partition);
         let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,
             Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
         };
-        if self.is_deleting(idx, &channel) {
+        if self.partitions.get(idx).is_deleting(&channel) {
             let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
             return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
         }
         if self.partitions.get(idx).channel(&channel).is_none()
-            && let Err(error) = self.check_registered(topic.id)
+            && let Err(error) = self.topics.properties.check_registered(topic.id)
         {
             return self.tell_subscriber(sub, partition, Err(error));
         }
@@ -103,7 +105,7 @@ impl Engine {
             Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        if let Err(error) = self.check_join(now, key, &options) {
+        if let Err(error) = self.partitions.check_join(now.ticks, key, options.ordered) {
             return self.tell_subscriber(sub, partition, Err(error));
         }
         // partition 0 judges for the others, which are asked after it
@@ -145,7 +147,7 @@ impl Engine {
         ordered: bool,
     ) -> Result<(u32, bool), PublishError> {
         if let Some(i) = self.partitions.get(idx).channel(&channel) {
-            return Ok((i, first.unwrap_or_else(|| self.was_first(idx, i))));
+            return Ok((i, first.unwrap_or_else(|| self.partitions.get(idx).was_first(i))));
         }
         if first.is_none() {
             self.check_new_channel(&channel)?;
@@ -178,13 +180,6 @@ impl Engine {
         self.attaching.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
     }
 
-    /// Whether a client may be added: where that changes the channel, or its last change is uncertain, others have to confirm it.
-    pub fn check_join(&self, now: Now, key: ChannelKey, options: &SubOptions) -> Result<(), PublishError> {
-        let c = &self.partitions.get(key.partition_idx()).channels[key.channel as usize];
-        let changes = c.is_uncertain || options.ordered && !c.machine.is_ordered();
-        if changes { self.partitions.check_change(now.ticks, key) } else { Ok(()) }
-    }
-
     /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
     /// the channel's `created` is final.
     pub fn join_channel(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
@@ -203,13 +198,6 @@ impl Engine {
             self.partitions.channel_mut(key).expect("it stays").created = created;
         }
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
-    }
-
-    /// Whether a channel counts as the topic's first, as partition 0 says. A channel without the flag that is alone (a native client
-    /// made it) is as good as the first.
-    fn was_first(&self, idx: PartitionIdx, i: u32) -> bool {
-        let p = self.partitions.get(idx);
-        p.channels[i as usize].machine.is_first() || p.open_channels().count() == 1
     }
 
     /// The channel is durable. That it is a later one is said when all partitions have the first one.

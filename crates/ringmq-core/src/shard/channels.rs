@@ -39,7 +39,7 @@ impl Engine {
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        if self.relay_detach(sub, partition) {
+        if self.cluster.as_mut().is_some_and(|c| c.relay_detach(sub, partition)) {
             return;
         }
         self.bundles.set_blocked(sub, false);
@@ -180,7 +180,8 @@ impl Engine {
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
         let Some(key) = self.partitions.of_client(sub, partition) else {
-            return if self.relay_finish(sub, partition, id) { Ok(()) } else { Err(InFlightError::NotInFlight) };
+            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
+            return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
         };
         let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
         if c.machine.is_ordered() {
@@ -341,14 +342,24 @@ impl Engine {
 
     /// A remote client was full, and its frames are on their way.
     pub fn go_on_delivering(&mut self, sub: SubId, key: ChannelKey) {
-        match sub.core {
-            CoreId::GUESTS => self.hold_guest(sub, key),
-            _ => self.unblock_remote(sub, key),
+        let is_guest = sub.core == CoreId::GUESTS;
+        if !is_guest || self.cluster.as_mut().is_some_and(|c| c.hold_guest(sub)) {
+            self.unblock_remote(sub, key);
+        }
+    }
+
+    /// Links with other nodes may have room again: their clients get more.
+    pub fn resume_guests(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for (sub, partition) in cluster.resume_guests() {
+            if let Some(key) = self.partitions.of_client(sub, partition) {
+                self.unblock_remote(sub, key);
+            }
         }
     }
 
     /// A remote client has room again: it may have more.
-    pub fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
+    fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
         if self.bundles.is_blocked(sub) {
             return;
         }

@@ -14,7 +14,7 @@ use super::engine::Engine;
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::outbox::Heard;
-use super::partitions::{ChannelKey, ChannelState};
+use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
 use crate::seam::{
@@ -193,12 +193,12 @@ impl Engine {
     /// reason instead: it is repeated without harm, and the reason says where.
     pub(super) fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
         let Some(Sync { key, topic, partition, name, change, is_issued }) = self.syncs.pending.remove(&request) else { return };
-        let is_here = self.channel_of(key, topic, &name).is_some();
+        let is_here = self.partitions.channel_of(key, topic, &name).is_some();
         let reason = result;
         let result = result.map_err(|error| if is_issued { PublishError::Unknown } else { error });
         match change {
             CursorChange::Image { made_ordered } => {
-                if let (Some(c), Err(_)) = (self.channel_of(key, topic, &name), result) {
+                if let (Some(c), Err(_)) = (self.partitions.channel_of(key, topic, &name), result) {
                     // The next change tries again.
                     c.is_uncertain = true;
                     if made_ordered && !c.machine.is_syncing() {
@@ -217,7 +217,7 @@ impl Engine {
                 self.tell_finisher(sub, partition, &by, result.is_ok() && is_here);
             }
             CursorChange::Order { core, ticket, was } => {
-                let channel = self.channel_of(key, topic, &name);
+                let channel = self.partitions.channel_of(key, topic, &name);
                 if result.is_err() && channel.is_some_and(|c| !c.machine.is_syncing()) {
                     self.take_back_order(now, key, was);
                 }
@@ -256,11 +256,6 @@ impl Engine {
         self.go_on_ordering(now, key);
         self.go_on_operating(now);
         self.go_on_emptying();
-    }
-
-    pub(super) fn channel_of(&mut self, key: ChannelKey, topic: TopicId, name: &ChannelName) -> Option<&mut ChannelState> {
-        let is_it = self.partitions.look(key.partition_idx()).is_some_and(|p| p.dir.topic_id == topic);
-        self.partitions.channel_mut(key).filter(|c| is_it && c.name == *name)
     }
 
     /// The change of the channel's cursor is final, or was taken back.

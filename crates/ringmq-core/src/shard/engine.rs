@@ -19,9 +19,10 @@ use super::subscription::Subscriptions;
 use super::timers::Timers;
 use super::topics::{Topics, WaitingCore};
 use super::waiting::Waiting;
-use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, SubId, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::Relayed;
 use crate::config::Settings;
 use crate::log::{AppendTicket, Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
@@ -144,10 +145,29 @@ impl Engine {
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
-        if to == CoreId::GUESTS {
-            return self.tell_guest(message);
+        match &mut self.cluster {
+            Some(cluster) if to == CoreId::GUESTS => cluster.tell_guest(message),
+            _ => self.outbox.pass(to, message),
         }
-        self.outbox.pass(to, message);
+    }
+
+    /// Hands the message to a core, which may be this one.
+    pub fn hand(&mut self, now: Now, to: CoreId, message: MeshMessage) {
+        match to == self.core {
+            true => self.on_mesh(now, to, message),
+            false => self.pass(to, message),
+        }
+    }
+
+    /// Tells the leader at another node what a client's core says. False: the client is not relayed.
+    pub fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
+        self.cluster.as_mut().is_some_and(|c| c.relay(sub, partition, relayed))
+    }
+
+    pub fn flush_relays(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.flush_relays();
+        }
     }
 
     /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
@@ -334,7 +354,7 @@ impl Engine {
                 self.go_on_operating(now);
             }
             MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
-            MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
+            MeshMessage::Unsubscribe { sub, partition } => self.detach(now, sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
             MeshMessage::Recall { sub, partition, credit } => {
                 let back = self.on_recall(sub, partition, credit);
@@ -352,7 +372,7 @@ impl Engine {
                 for id in ids {
                     if let Err(why) = self.on_finish(now, sub, partition, id) {
                         let place = MessagePlace::new(partition, id);
-                        let why = self.why_not_in_flight(sub, place, why);
+                        let why = self.partitions.why_not_in_flight(sub, place, why);
                         self.tell_in_flight_failed(sub, place, InFlightCommand::Finish, why);
                     }
                 }

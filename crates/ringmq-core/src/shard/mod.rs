@@ -31,6 +31,7 @@ mod operate;
 mod outbox;
 mod partitions;
 mod peers;
+mod properties;
 mod publish;
 mod questions;
 mod removal;
@@ -202,7 +203,8 @@ impl Shard {
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         let replica = ReplicaOptions::from(&*engine.settings);
         let of_cluster = cluster.as_ref().zip(links);
-        engine.cluster = of_cluster.map(|(options, links)| Box::new(Cluster::new(options, NodeId(node_id), replica, links)));
+        engine.cluster =
+            of_cluster.map(|(options, links)| Box::new(Cluster::new(options, NodeId(node_id), (core, cores), replica, links)));
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
                 // The coordinator says whether it is still the cluster's.

@@ -125,7 +125,8 @@ impl Engine {
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
         let limits = BodyLimits {
-            message_bytes_max: self.max_msg_size(self.partitions.get(idx).topic.id) as usize,
+            message_bytes_max: self.topics.properties.max_msg_size(self.partitions.get(idx).topic.id, self.settings.max_msg_size)
+                as usize,
             body_bytes_max: crate::format::batch::BATCH_BODY_MAX,
         };
         let first = publish.first_sequence;
@@ -165,7 +166,7 @@ impl Engine {
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
-                let ticket = ticket.or_else(|| self.original_at(idx, at));
+                let ticket = ticket.or_else(|| self.partitions.get(idx).original_at(at));
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;
@@ -207,20 +208,20 @@ impl Engine {
         let sub = SubId { core: self.core, conn };
         let channel = ChannelName::new(&subscribe.channel)
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
-        if self.is_deleting(idx, &channel) {
+        if self.partitions.get(idx).is_deleting(&channel) {
             return Err(Failure::new(Code::Other, Retry::Later, "the channel is being deleted"));
         }
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
             None => {
                 let topic = self.partitions.get(idx).topic.id;
-                let taken = self.check_registered(topic).and_then(|()| self.check_new_channel(&channel));
+                let taken = self.topics.properties.check_registered(topic).and_then(|()| self.check_new_channel(&channel));
                 let created = taken.and_then(|()| self.create_channel(now, idx, channel, begin, None, options.ordered));
                 (created.map_err(failure_of)?, true)
             }
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        self.check_join(now, key, &options).map_err(failure_of)?;
+        self.partitions.check_join(now.ticks, key, options.ordered).map_err(failure_of)?;
         if self.life.is_read_only() && self.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }

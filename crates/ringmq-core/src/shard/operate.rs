@@ -27,7 +27,7 @@ use super::replication::loss::Acceptances;
 use super::timers::Timer;
 use super::topic_empty::{Emptied, Emptying};
 use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
-use crate::log::{PartitionIdx, RecordTicket};
+use crate::log::RecordTicket;
 use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
 use crate::seam::{
     message::{MeshMessage, Ticket},
@@ -201,7 +201,7 @@ impl Engine {
         collects: Option<Collects>,
         result: Result<(), PublishError>,
     ) -> Result<(), SetOffsetError> {
-        let found = self.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
+        let found = self.partitions.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
         let result = match (result, found) {
             (Ok(()), Some(true)) => {
                 self.channel_gone(key);
@@ -248,12 +248,6 @@ impl Engine {
         if let Some(topic) = idle {
             self.topic_idle(&topic);
         }
-    }
-
-    /// A channel of this name is being deleted: who wants it waits.
-    pub(super) fn is_deleting(&self, idx: PartitionIdx, name: &ChannelName) -> bool {
-        let p = self.partitions.get(idx);
-        p.channel(name).is_some_and(|i| p.channels[i as usize].machine.is_deleting())
     }
 
     /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
@@ -380,7 +374,7 @@ impl Engine {
         // A copy would be committed behind the mark of the pause.
         let is_copying = set.channel.is_topic_pause() && self.copies.is_any_under_way(idx);
         let must_wait = is_copying || first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
-        if must_wait || self.is_deleting(idx, &set.channel) {
+        if must_wait || self.partitions.get(idx).is_deleting(&set.channel) {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }

@@ -6,12 +6,18 @@ mod room;
 
 use super::cursors::CursorRequest;
 use super::replication::{Origin, Seat};
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
+use crate::base::{
+    ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicId,
+    TopicRef,
+};
 use crate::channel::{Channel, Tail};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
-use crate::replica::Replica;
-use crate::seam::{message::Ticket, outcome::PublishError};
+use crate::replica::{Alarm, Replica};
+use crate::seam::{
+    message::Ticket,
+    outcome::{InFlightError, PublishError},
+};
 use crate::session::ReplySlot;
 use agenda::Agenda;
 use room::OpenMemory;
@@ -262,6 +268,34 @@ impl Partition {
         }
     }
 
+    /// Whether a channel of this name is being deleted: who wants it waits.
+    pub fn is_deleting(&self, name: &ChannelName) -> bool {
+        self.channel(name).is_some_and(|i| self.channels[i as usize].machine.is_deleting())
+    }
+
+    /// Whether a channel counts as the topic's first, as partition 0 says. A channel without the flag that is alone (a native client
+    /// made it) is as good as the first.
+    pub fn was_first(&self, channel: u32) -> bool {
+        self.channels[channel as usize].machine.is_first() || self.open_channels().count() == 1
+    }
+
+    /// The append with which a durable original that stands at `at`, or at an unknown place, is answered; `None`: it was. It may
+    /// not be committed, or be committed and wait for what the same journal write held behind it.
+    pub fn original_at(&self, at: Option<Position>) -> Option<AppendTicket> {
+        let is_it =
+            |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
+        let waiting = self.publishers.iter().find(|(_, publisher, _)| is_it(publisher));
+        waiting.map(|(ticket, _, _)| *ticket).or_else(|| self.seat()?.commits_at(at))
+    }
+
+    pub fn raise_alarm(&mut self, alarm: Alarm) {
+        if let Some(seat) = self.seat_mut()
+            && seat.raise(alarm)
+        {
+            tracing::error!(topic = %self.topic.name, partition = %self.dir.partition, %alarm, "the partition needs an operator");
+        }
+    }
+
     pub fn channel(&self, name: &str) -> Option<u32> {
         self.channels.iter().find(|(_, c)| &*c.name == name).map(|(key, _)| key as u32)
     }
@@ -391,6 +425,28 @@ impl Partitions {
         self.by_dir.remove(&dir);
     }
 
+    /// The partitions of the topic.
+    pub fn of_topic(&self, topic: TopicId) -> Vec<PartitionIdx> {
+        self.iter().filter(|(_, p)| p.topic.id == topic).map(|(idx, _)| idx).collect()
+    }
+
+    /// The partitions that have a replica of a cluster.
+    pub fn members(&self) -> Vec<PartitionIdx> {
+        self.iter().filter(|(_, p)| p.seat().is_some()).map(|(idx, _)| idx).collect()
+    }
+
+    pub fn channel_keys(&self, idx: PartitionIdx) -> Vec<ChannelKey> {
+        let channels = self.get(idx).channels.iter();
+        channels.map(|(i, _)| ChannelKey { partition: idx.0, channel: i as u32 }).collect()
+    }
+
+    /// Why a message is not in flight for the client, as it is known to be wrong.
+    pub fn why_not_in_flight(&self, sub: SubId, place: MessagePlace, why: InFlightError) -> InFlightError {
+        let channel = self.of_client(sub, place.partition).and_then(|key| self.look_at_channel(key));
+        let is_anothers = channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id));
+        if why == InFlightError::NotInFlight && is_anothers { InFlightError::NotOwned } else { why }
+    }
+
     /// The channel from which the client gets this partition's messages.
     pub fn of_client(&self, sub: SubId, partition: PartitionId) -> Option<ChannelKey> {
         self.clients.get(&(sub, partition)).copied()
@@ -434,6 +490,23 @@ impl Partitions {
         let Some(p) = self.look(key.partition_idx()) else { return Ok(()) };
         let is_replicated = p.channels.get(key.channel as usize).is_some_and(|c| !c.name.is_ephemeral());
         if is_replicated { p.check_write(now) } else { Ok(()) }
+    }
+
+    /// Whether a client may be added: where that changes the channel, or its last change is uncertain, others have to confirm it.
+    pub fn check_join(&self, now: Ticks, key: ChannelKey, makes_ordered: bool) -> Result<(), PublishError> {
+        let c = &self.get(key.partition_idx()).channels[key.channel as usize];
+        let changes = c.is_uncertain || makes_ordered && !c.machine.is_ordered();
+        if changes { self.check_change(now, key) } else { Ok(()) }
+    }
+
+    /// The channel, if the slot has not been given to another one since.
+    pub fn channel_of(&mut self, key: ChannelKey, topic: TopicId, name: &ChannelName) -> Option<&mut ChannelState> {
+        let is_it = self.look(key.partition_idx()).is_some_and(|p| p.dir.topic_id == topic);
+        self.channel_mut(key).filter(|c| is_it && c.name == *name)
+    }
+
+    fn look_at_channel(&self, key: ChannelKey) -> Option<&ChannelState> {
+        self.look(key.partition_idx())?.channels.get(key.channel as usize)
     }
 
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {

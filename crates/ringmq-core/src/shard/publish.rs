@@ -6,23 +6,26 @@ use super::failures::failure_of;
 use super::outbox::Heard;
 use super::partitions::{ChannelKey, Publisher};
 use super::questions::Question;
-use super::replication::may_be_stored_later;
+use super::replication::{Ended, may_be_stored_later};
 use super::timers::Timer;
 use super::topics::{Waiters, WaitingCore};
 use super::waiting::Parked;
 use crate::base::topic::home_core;
-use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicName, TopicRef};
+use crate::base::{ConnId, CoreId, Now, PartitionId, TopicInfo, TopicName, TopicRef};
 use crate::channel::Copy;
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::Route;
 use crate::format::batch::{BATCH_BODY_MAX, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
+use crate::seam::cluster::Ask;
+use crate::seam::event::Effect;
 use crate::seam::{
     message::{MeshMessage, OwnedBodies, Ticket},
     outcome::PublishError,
 };
 use crate::session::ReplySlot;
 use crate::session::native::NativeAnswer;
+use std::time::Duration;
 
 /// Memory that a publish to another core takes, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
@@ -63,6 +66,32 @@ impl Engine {
             }
         }
         Ok(false)
+    }
+
+    /// In a cluster the coordinator creates topics. `false`: it is asked for this one.
+    fn want_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
+        let Some(cluster) = &mut self.cluster else { return Ok(false) };
+        cluster.wanted.check_creates()?;
+        self.life.check_running()?;
+        let until = now.ticks + Duration::from_millis(self.settings.pub_waiting_timeout_ms);
+        if let Some(name) = cluster.wanted.want(&mut self.topics, name, until, self.settings.max_topics)? {
+            self.timers.at_most(Timer::Wanted, Some(until));
+            self.outbox.push(Effect::Ask(Ask::CreateTopic { name, partitions }));
+        }
+        Ok(false)
+    }
+
+    /// Topics of a cluster that were asked for too long ago.
+    pub fn expire_wanted(&mut self, now: Now) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let ended = cluster.wanted.expire(&mut self.topics, now.ticks);
+        self.timers.at_most(Timer::Wanted, cluster.wanted.deadline());
+        self.end_waits(ended);
+    }
+
+    /// Those that waited for a topic hear of it.
+    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = Ended>) {
+        ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
     }
 
     pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
@@ -169,16 +198,6 @@ impl Engine {
         }
     }
 
-    /// The append with which a durable original that stands at `at`, or at an unknown place, is answered; `None`: it was. It may
-    /// not be committed, or be committed and wait for what the same journal write held behind it.
-    pub fn original_at(&self, idx: PartitionIdx, at: Option<Position>) -> Option<AppendTicket> {
-        let p = self.partitions.get(idx);
-        let is_it =
-            |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
-        let waiting = p.publishers.iter().find(|(_, publisher, _)| is_it(publisher));
-        waiting.map(|(ticket, _, _)| *ticket).or_else(|| p.seat()?.commits_at(at))
-    }
-
     /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or
     /// passed to the partition's core.
     pub fn publish(
@@ -215,7 +234,7 @@ impl Engine {
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if !is_alone && owner == self.core {
             let route = Route { topic_id: topic.id, partition };
-            match self.check_limits(route.topic_id, bodies.iter(), bodies.delay_ms()) {
+            match self.topics.properties.check_limits(route.topic_id, bodies.iter(), bodies.delay_ms()) {
                 Ok(()) => self.publish_replicated(now, conn, route, place, bodies, slot),
                 Err(error) => Attempt::Refused(error.into()),
             }
@@ -229,7 +248,7 @@ impl Engine {
             }
         } else {
             let topic = topic.clone();
-            match self.check_limits(topic.id, bodies.iter(), bodies.delay_ms()) {
+            match self.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms()) {
                 Ok(()) => self.publish_there(now, conn, owner, topic, partition, bodies, slot),
                 Err(error) => Attempt::Refused(error.into()),
             }
@@ -258,7 +277,7 @@ impl Engine {
         let route = Route { topic_id: topic.id, partition };
         // Another core has looked.
         if from == CoreId::HTTP
-            && let Err(error) = self.check_limits(topic.id, bodies.iter(), bodies.delay_ms)
+            && let Err(error) = self.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms)
         {
             return self.tell_publisher(publisher, Err(error.into()));
         }
@@ -391,7 +410,7 @@ impl Engine {
     pub fn retry_waiting(&mut self, now: Now) {
         while let Some(p) = self.waiting.take_parked() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            let attempt = match self.follows_refusal(p.publisher) {
+            let attempt = match self.cluster.as_ref().is_some_and(|c| c.follows_refusal(p.publisher)) {
                 true => Attempt::Refused(PublishError::NotLeader),
                 false => self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms),
             };
@@ -445,7 +464,7 @@ impl Engine {
             Publisher::Session(conn, slot) => self.outbox.tell(conn, Heard::Answer(slot, result)),
             Publisher::Copy(key, id, number) => self.copies.note(Outcome { key, id, number, is_committed: result.is_ok() }),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
-            Publisher::Node(origin) => self.answer_forward(origin, result),
+            Publisher::Node(origin) => self.cluster_mut().answer_forward(origin, result),
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {
                     Ok(()) => NativeAnswer::Published { at, duplicate },

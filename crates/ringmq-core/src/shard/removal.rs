@@ -416,10 +416,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn partitions_of(&self, topic: &TopicRef) -> Vec<PartitionIdx> {
-        self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect()
-    }
-
     /// Removes this core's part. Its own record first: its ring may have more of the topic, and is read after a crash
     /// when the home's record may have been passed by a checkpoint.
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
@@ -514,7 +510,7 @@ impl Engine {
             self.answer_askers(askers, Ok(()));
             self.tell_others(|| MeshMessage::DropTopic { topic: topic.clone() });
             // The home's own record is the decision itself.
-            let (left, after) = (self.partitions_of(&topic), RecordTicket::default());
+            let (left, after) = (self.partitions.of_topic(topic.id), RecordTicket::default());
             self.removals.dropping.push(Dropping { topic, after, left, is_gone: true });
             self.drop_partitions(now, self.removals.dropping.len() - 1);
         }

@@ -22,6 +22,7 @@ mod guests;
 mod leaving;
 mod lines;
 pub mod loss;
+mod nodes;
 mod places;
 mod relays;
 mod roles;
@@ -31,10 +32,11 @@ mod wanted;
 
 pub use forwarding::Origin;
 pub use lines::may_be_stored_later;
+pub use wanted::Ended;
 
 use super::engine::{Attempt, Engine};
 use super::timers::Timer;
-use crate::base::{ChannelName, Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
+use crate::base::{ChannelName, CoreId, Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
@@ -46,7 +48,7 @@ use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
 use crate::seam::cluster::{ClusterNode, ClusterOptions};
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
 
@@ -109,6 +111,11 @@ impl Seat {
         }
     }
 
+    /// True: this is not the alarm that the replica raised last.
+    pub fn raise(&mut self, alarm: Alarm) -> bool {
+        self.alarm.replace(alarm) != Some(alarm)
+    }
+
     pub fn is_leader(&self) -> bool {
         self.member.epoch().is_some()
     }
@@ -148,6 +155,9 @@ struct Reading {
 /// Facts that a core of a clustered node has beside its partitions.
 pub struct Cluster {
     pub me: NodeId,
+    core: CoreId,
+    /// Cores of this node.
+    cores: u16,
     /// Generation of the node: it rises with each startup.
     generation: u64,
     /// Connections of this core with the other nodes.
@@ -159,14 +169,8 @@ pub struct Cluster {
     lease: Lease,
     /// Topics by the metadata.
     topics: IdMap<TopicId, TopicRef>,
-    /// Topics whose channels are all ordered.
-    ordered: BTreeSet<TopicId>,
-    /// Topics whose channels operators create.
-    registered: BTreeSet<TopicId>,
     /// Topics by name, as this node's disk knows them, durably.
     recorded: HashMap<TopicName, TopicRef>,
-    /// Topics with limits of their own: bytes of a message, and milliseconds of a delay.
-    limits: IdMap<TopicId, (Option<u64>, Option<u64>)>,
     /// Topics that got more partitions: from which number on, and the channels with which these begin.
     added: IdMap<TopicId, (u16, Arc<[ChannelName]>)>,
     /// Topics whose record is on its way; kept at their home.
@@ -188,7 +192,7 @@ pub struct Cluster {
     work: VecDeque<(PartitionIdx, Event)>,
     is_working: bool,
     effects: Vec<Effect>,
-    wanted: wanted::WantedTopics,
+    pub(super) wanted: wanted::WantedTopics,
     /// Publishes of this node's clients that others are to store.
     lines: lines::Lines,
     /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
@@ -201,9 +205,17 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(options: &ClusterOptions, me: NodeId, replica: ReplicaOptions, links: Links) -> Self {
+    pub fn new(
+        options: &ClusterOptions,
+        me: NodeId,
+        (core, cores): (CoreId, u16),
+        replica: ReplicaOptions,
+        links: Links,
+    ) -> Self {
         Cluster {
             me,
+            core,
+            cores,
             generation: options.generation,
             links,
             spare_events: vec![],
@@ -212,10 +224,7 @@ impl Cluster {
             nodes: Arc::new([]),
             lease: Lease::default(),
             topics: IdMap::default(),
-            ordered: BTreeSet::new(),
-            registered: BTreeSet::new(),
             recorded: HashMap::new(),
-            limits: IdMap::default(),
             added: IdMap::default(),
             recording: VecDeque::new(),
             deletions: deletion::Deletions::default(),
@@ -394,14 +403,9 @@ impl Engine {
         seat.uncommitted = bytes;
     }
 
-    /// All replicas of this core, for what concerns each.
-    fn members(&self) -> Vec<PartitionIdx> {
-        self.partitions.iter().filter(|(_, p)| p.seat().is_some()).map(|(idx, _)| idx).collect()
-    }
-
     /// The journal takes nothing more.
     pub(super) fn members_failed(&mut self, now: Now) {
-        for idx in self.members() {
+        for idx in self.partitions.members() {
             self.tell_member(now, idx, Event::LogFailed);
         }
     }

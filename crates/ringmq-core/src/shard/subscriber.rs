@@ -42,9 +42,9 @@ impl Engine {
             return Attempt::Refused(PublishError::NoPartition);
         }
         let partitions = self.readable_partitions(&topic, partition);
-        if self.is_clustered() {
+        if let Some(cluster) = &self.cluster {
             let route = |&partition| Route { topic_id: topic.id, partition };
-            if let Some(error) = partitions.iter().find_map(|p| self.relays_to(route(p)).err()) {
+            if let Some(error) = partitions.iter().find_map(|p| cluster.relays_to(route(p)).err()) {
                 return Attempt::Refused(error);
             }
         }
@@ -286,26 +286,18 @@ impl Engine {
         Some((s.parts[s.part_of(place.partition)?].core, place))
     }
 
-    /// Why a message of a partition of this core is not in flight for the client, as it is known to be wrong.
-    pub fn why_not_in_flight(&mut self, sub: SubId, place: MessagePlace, why: InFlightError) -> InFlightError {
-        let key = self.partitions.of_client(sub, place.partition);
-        let channel = key.and_then(|key| self.partitions.channel_mut(key));
-        let is_anothers = channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id));
-        if why == InFlightError::NotInFlight && is_anothers { InFlightError::NotOwned } else { why }
-    }
-
-    /// The same of a message that the connection names.
+    /// Why a message that the connection names is not in flight for it, as it is known to be wrong.
     pub fn why_not_named(&mut self, conn: ConnId, id: MessageId, why: InFlightError) -> InFlightError {
         let sub = SubId { core: self.core, conn };
         match self.place_named(conn, id) {
-            Some((_, place)) => self.why_not_in_flight(sub, place, why),
+            Some((_, place)) => self.partitions.why_not_in_flight(sub, place, why),
             None => why,
         }
     }
 
     /// The client named a message that is not in flight for it, after it was not answered at once.
     pub fn refuse_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
-        let why = self.why_not_in_flight(sub, place, InFlightError::NotInFlight);
+        let why = self.partitions.why_not_in_flight(sub, place, InFlightError::NotInFlight);
         self.tell_in_flight_failed(sub, place, command, why);
     }
 
@@ -358,8 +350,7 @@ impl Engine {
             if part.core == self.core {
                 self.detach(now, sub, part.partition);
             } else {
-                let (topic, channel) = (s.topic.clone(), s.channel.clone());
-                self.pass(part.core, MeshMessage::Unsubscribe { sub, topic, partition: part.partition, channel });
+                self.pass(part.core, MeshMessage::Unsubscribe { sub, partition: part.partition });
             }
         }
         if s.slot.is_some() || s.failed.is_some() || s.channel_deleted {
@@ -428,6 +419,15 @@ impl Engine {
         if self.subs.contains(sub.conn) {
             self.leave_part(sub, partition);
             self.expect_parts(sub.conn);
+        }
+    }
+
+    /// The client's core hears that the partition has forgotten the client.
+    pub fn tell_part_lost(&mut self, sub: SubId, partition: PartitionId) {
+        if sub.core == self.core {
+            self.part_lost(sub, partition);
+        } else {
+            self.pass(sub.core, MeshMessage::PartLost { sub, partition });
         }
     }
 

@@ -52,8 +52,8 @@ impl Engine {
     }
 
     pub(super) fn end_clients(&mut self, now: Now, topic: &TopicRef) {
-        for idx in self.partitions_of(topic) {
-            for key in self.channel_keys(idx) {
+        for idx in self.partitions.of_topic(topic.id) {
+            for key in self.partitions.channel_keys(idx) {
                 self.end_clients_of(now, key);
             }
         }
@@ -65,11 +65,6 @@ impl Engine {
     pub(super) fn end_subscribers(&mut self, topic: &TopicRef) {
         let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
         subscribed.for_each(|(conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
-    }
-
-    fn channel_keys(&self, idx: PartitionIdx) -> Vec<ChannelKey> {
-        let channels = self.partitions.get(idx).channels.iter();
-        channels.map(|(i, _)| ChannelKey { partition: idx.0, channel: i as u32 }).collect()
     }
 
     /// A native client whose subscription was not answered yet keeps it until it is: it knows no number that could end.
@@ -92,13 +87,13 @@ impl Engine {
 
     /// Closes the topic's partitions on this core for writing; their channels are gone.
     pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
-        let all = self.partitions_of(topic);
+        let all = self.partitions.of_topic(topic.id);
         all.iter().for_each(|&idx| self.close_partition(now, idx));
         all
     }
 
     pub(super) fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
-        for key in self.channel_keys(idx) {
+        for key in self.partitions.channel_keys(idx) {
             self.end_clients_of(now, key);
             self.forget_channel(key);
         }

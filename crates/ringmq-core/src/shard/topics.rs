@@ -3,6 +3,7 @@
 //! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
 
+use super::properties::Properties;
 use crate::base::{ConnId, CoreId, PartitionId, Rng, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::seam::message::{Share, Ticket};
@@ -18,6 +19,7 @@ pub struct Topics {
     creating: BTreeMap<RecordTicket, TopicName>,
     /// Number of topics of which each core is the home, as far as heard.
     counts: BTreeMap<CoreId, u64>,
+    pub properties: Properties,
     ids: Rng,
 }
 
@@ -87,8 +89,8 @@ impl Waiters {
 
 impl Topics {
     pub fn new(seed: u64) -> Self {
-        let (entries, known, hints, creating) = Default::default();
-        Topics { entries, known, hints, creating, counts: BTreeMap::new(), ids: Rng::new(seed) }
+        let (entries, known, hints, creating, counts, properties) = Default::default();
+        Topics { entries, known, hints, creating, counts, properties, ids: Rng::new(seed) }
     }
 
     pub fn new_id(&mut self) -> TopicId {

@@ -6,7 +6,7 @@
 //! The leader takes a change of another node as one of its own HTTP thread, under the core number [`CoreId::GUESTS`] and a ticket of its
 //! own. A change that was on its way when the link was lost may have been made: its outcome is unknown.
 
-use super::Engine;
+use super::Cluster;
 use crate::base::{ChannelName, CoreId, Epoch, IdMap, NodeId, Now, PartitionId, Ticks, TopicRef};
 use crate::codec::peer::Outcome;
 use crate::codec::peer::message::{
@@ -14,7 +14,6 @@ use crate::codec::peer::message::{
 };
 use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOrder, Ticket};
 use crate::seam::outcome::{PublishError, SetOffsetError, Unwritable, outcome_of, result_of};
-use crate::shard::offsets::Setter;
 use std::time::Duration;
 
 /// Time after which nobody waits for an answer.
@@ -105,93 +104,81 @@ fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Kind,
     })
 }
 
-impl Engine {
-    /// Carries out an operator's change of a channel, here or where the partition is led.
-    pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
-        match self.ask_leader(now, from, message) {
-            Some(MeshMessage::SetOffset { ticket, set }) => self.set_offset(now, *set, Setter::Core(from, ticket)),
-            Some(MeshMessage::SetOrder { ticket, set }) => self.set_order(now, *set, from, ticket),
-            Some(MeshMessage::ChangeChannel { ticket, set }) => self.change_channel(now, *set, from, ticket),
-            // another node was asked, and nothing else comes here
-            _ => {}
-        }
-    }
+/// An answer, and the core that asked.
+pub(super) type Answer = (CoreId, MeshMessage);
 
-    /// Asks the leader of the partition, where that is another node. Gives the message back where this one is meant.
-    fn ask_leader(&mut self, now: Now, from: CoreId, message: MeshMessage) -> Option<MeshMessage> {
-        let Some((route, channel, ticket, kind, what)) = parts_of(&message) else { return Some(message) };
-        let Some(cluster) = &self.cluster else { return Some(message) };
+/// Where a change of a channel is carried out.
+pub(super) enum Taker {
+    ThisNode(MeshMessage),
+    /// The leader was asked.
+    Leader,
+    /// No node that can be asked leads the partition.
+    Nobody(MeshMessage),
+}
+
+impl Cluster {
+    /// Asks the leader of the partition, where that is another node.
+    pub(super) fn ask_leader(&mut self, now: Now, from: CoreId, message: MeshMessage, is_stopping: bool) -> Taker {
+        let Some((route, channel, ticket, kind, what)) = parts_of(&message) else { return Taker::ThisNode(message) };
         // A partition that no metadata names is this node's to refuse.
-        let Some((_, leader)) = cluster.leaders.get(&route).copied() else { return Some(message) };
-        if leader == Some(cluster.me) {
-            return Some(message);
+        let Some((_, leader)) = self.leaders.get(&route).copied() else { return Taker::ThisNode(message) };
+        if leader == Some(self.me) {
+            return Taker::ThisNode(message);
         }
-        let refused = match leader.filter(|leader| cluster.links.is_connected(*leader)) {
-            _ if self.life.is_stopping() => PublishError::Stopping,
-            Some(leader) if cluster.links.takes_changes(leader) => {
+        let refused = match leader.filter(|leader| self.links.is_connected(*leader)) {
+            _ if is_stopping => PublishError::Stopping,
+            Some(leader) if self.links.takes_changes(leader) => {
                 let asked = Asked { to: leader, at: now.ticks, core: from, ticket, kind };
                 self.send_change(route, channel.clone(), what, asked);
-                return None;
+                return Taker::Leader;
             }
             Some(_) => PublishError::NotLeader,
             None => PublishError::NotWritable(Unwritable::NoLeader),
         };
-        self.tell_asker(from, ticket, kind, Err(SetOffsetError::Failed(refused)));
-        None
+        Taker::Nobody(answer_of(ticket, kind, Err(SetOffsetError::Failed(refused))))
     }
 
     fn send_change(&mut self, route: Route, channel: ChannelName, what: Changing, asked: Asked) {
-        let (core, to) = (self.core, asked.to);
-        let cluster = self.cluster_mut();
-        let asker = Asker { generation: cluster.generation, core, ticket: cluster.changes.ask(asked) };
+        let to = asked.to;
+        let asker = Asker { generation: self.generation, core: self.core, ticket: self.changes.ask(asked) };
         let head = Head { epoch: Epoch(0), session: Session(1) };
         let body = Body::Change(Change { asker, channel, what });
-        self.send_peer(to, Lane::Control, route, Message { head, body });
-    }
-
-    fn tell_asker(&mut self, core: CoreId, ticket: Ticket, kind: Kind, result: Result<ChangeDone, SetOffsetError>) {
-        let unknown = SetOffsetError::Failed(PublishError::Unknown);
-        self.pass(
-            core,
-            match kind {
-                Kind::ChannelChanged => MeshMessage::ChannelChanged { ticket, result: result.map(|done| done.is_first) },
-                Kind::OrderSet => MeshMessage::OrderSet { ticket, result: result.map(drop) },
-                Kind::OffsetSet => MeshMessage::OffsetSet { ticket, result: result.and_then(|done| done.at.ok_or(unknown)) },
-            },
-        );
+        self.links.send_on(to, Lane::Control, route, Message { head, body });
     }
 
     /// The leader has answered a change of this core.
-    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) {
-        let core = self.core;
-        let cluster = self.cluster_mut();
+    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) -> Option<Answer> {
         let Asker { generation, core: asked_by, ticket } = changed.asker;
-        if (generation, asked_by) != (cluster.generation, core) {
-            return; // of an earlier life of this node, perhaps with other cores
+        if (generation, asked_by) != (self.generation, self.core) {
+            return None; // of an earlier life of this node, perhaps with other cores
         }
-        let asked = &mut cluster.changes.asked;
+        let asked = &mut self.changes.asked;
         if asked.get(&ticket).is_none_or(|asked| asked.to != from) {
-            return;
+            return None;
         }
-        let Some(Asked { core, ticket, kind, .. }) = asked.remove(&ticket) else { return };
-        self.tell_asker(core, ticket, kind, changed.result.map_err(error_of));
+        let Asked { core, ticket, kind, .. } = asked.remove(&ticket)?;
+        Some((core, answer_of(ticket, kind, changed.result.map_err(error_of))))
     }
 
     /// The connection with a node is lost: what it was asked for may have been done, and it asks anew for what it wants.
-    pub(super) fn lose_changes(&mut self, node: NodeId) {
-        for Asked { core, ticket, kind, .. } in self.cluster_mut().changes.lose(node) {
-            self.tell_asker(core, ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown)));
-        }
+    pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<Answer> {
+        let unknown = |Asked { core, ticket, kind, .. }| {
+            (core, answer_of(ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown))))
+        };
+        self.changes.lose(node).into_iter().map(unknown).collect()
     }
 
     // ---- operators at other nodes
 
-    pub(super) fn on_change(&mut self, now: Now, node: NodeId, route: Route, change: Change) {
+    /// Takes a change of an operator at another node. Returns it as a message of [`CoreId::GUESTS`].
+    pub(super) fn on_change(&mut self, node: NodeId, route: Route, change: Change) -> Option<MeshMessage> {
         let Change { asker, channel, what } = change;
-        let cluster = self.cluster_mut();
-        let topic = cluster.topics.get(&route.topic_id).cloned();
-        let (ticket, core) = (cluster.changes.take_in(Guest { node, route, asker }), CoreId::GUESTS);
-        let Some(topic) = topic else { return self.answer_change(ticket, Err(NotChanged::Failed(Outcome::NotLeader))) };
+        let topic = self.topics.get(&route.topic_id).cloned();
+        let ticket = self.changes.take_in(Guest { node, route, asker });
+        let Some(topic) = topic else {
+            self.answer_change(ticket, Err(NotChanged::Failed(Outcome::NotLeader)));
+            return None;
+        };
         let partition = route.partition;
         let change = match what {
             Changing::Create { first, is_alone } => ChannelChange::Create { first, is_alone },
@@ -199,15 +186,20 @@ impl Engine {
             Changing::Pause => ChannelChange::Pause,
             Changing::Unpause => ChannelChange::Unpause,
             Changing::SetOrder(ordered) => {
-                return self.set_order(now, SetOrder { topic, partition, channel, ordered }, core, ticket);
+                let set = Box::new(SetOrder { topic, partition, channel, ordered });
+                return Some(MeshMessage::SetOrder { ticket, set });
             }
             Changing::SetOffset { to, from, force } => {
-                let set = SetOffset { topic, partition, channel, to, from, force };
-                return self.set_offset(now, set, Setter::Core(core, ticket));
+                let set = Box::new(SetOffset { topic, partition, channel, to, from, force });
+                return Some(MeshMessage::SetOffset { ticket, set });
             }
-            Changing::Other => return self.answer_change(ticket, Err(NotChanged::Failed(Outcome::Refused))),
+            Changing::Other => {
+                self.answer_change(ticket, Err(NotChanged::Failed(Outcome::Refused)));
+                return None;
+            }
         };
-        self.change_channel(now, ChangeChannel { topic, partition, channel, change }, core, ticket);
+        let set = Box::new(ChangeChannel { topic, partition, channel, change });
+        Some(MeshMessage::ChangeChannel { ticket, set })
     }
 
     /// Tells another node the outcome of a change. Returns a message that is no such answer.
@@ -224,10 +216,19 @@ impl Engine {
     }
 
     fn answer_change(&mut self, ticket: Ticket, result: Result<ChangeDone, NotChanged>) {
-        let Some(Guest { node, route, asker }) = self.cluster_mut().changes.guests.remove(&ticket.0) else { return };
+        let Some(Guest { node, route, asker }) = self.changes.guests.remove(&ticket.0) else { return };
         let head = Head { epoch: Epoch(0), session: Session(1) };
         let body = Body::Changed(Changed { asker, result });
-        self.send_peer(node, Lane::Control, route, Message { head, body });
+        self.links.send_on(node, Lane::Control, route, Message { head, body });
+    }
+}
+
+fn answer_of(ticket: Ticket, kind: Kind, result: Result<ChangeDone, SetOffsetError>) -> MeshMessage {
+    let unknown = SetOffsetError::Failed(PublishError::Unknown);
+    match kind {
+        Kind::ChannelChanged => MeshMessage::ChannelChanged { ticket, result: result.map(|done| done.is_first) },
+        Kind::OrderSet => MeshMessage::OrderSet { ticket, result: result.map(drop) },
+        Kind::OffsetSet => MeshMessage::OffsetSet { ticket, result: result.and_then(|done| done.at.ok_or(unknown)) },
     }
 }
 

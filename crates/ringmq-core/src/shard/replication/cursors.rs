@@ -46,7 +46,7 @@ impl Engine {
         let request_number = request.0;
         let event = match (self.image_of(idx, name), deletes) {
             (Some(image), None) => CursorEvent::Sync { request: request_number, image },
-            (Some(_), Some(collect_start)) if self.is_deleting(idx, name) => {
+            (Some(_), Some(collect_start)) if self.partitions.get(idx).is_deleting(name) => {
                 CursorEvent::Delete { request: request_number, channel: name.clone(), collect_start }
             }
             // A deletion was taken back when this replica ceased to lead, though it leads again.

@@ -85,7 +85,7 @@ impl Engine {
 
     /// Retires this core's replicas of the topic: they decide nothing more.
     pub(in crate::shard) fn retire_replicas(&mut self, now: Now, topic: &TopicRef) {
-        for idx in self.partitions_of(topic) {
+        for idx in self.partitions.of_topic(topic.id) {
             self.retire(idx);
         }
         let cluster = self.cluster_mut();

@@ -73,7 +73,7 @@ impl Engine {
             Effect::Refresh => self.outbox.push(event::Effect::Ask(Ask::Refresh { route })),
             Effect::Resign { to } => self.outbox.push(event::Effect::Ask(Ask::Resign { route, to })),
             Effect::Release => self.outbox.push(event::Effect::Ask(Ask::Release { route })),
-            Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
+            Effect::Alarm(alarm) => p.raise_alarm(alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
                 self.apply_cursors(now, idx, number, (images, deleted), (collect_start, channels_lost), &producers);

@@ -1,5 +1,4 @@
-//! Facts of the coordinator, and messages of other nodes to the replicas here: which topics and partitions there are, which of them
-//! this core has, and where a message goes.
+//! Facts of the coordinator: which topics and partitions there are, and which of them this core has.
 //!
 //! Every core hears every fact. A partition whose replica this node is comes into being on its core, once the topic's home core
 //! has the topic's record durable, so that recovery knows every topic that has a batch. What the disk has and no fact names is
@@ -8,18 +7,16 @@
 use super::{Cluster, Engine, Seat};
 use crate::base::topic::home_core;
 use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
-use crate::codec::peer::Addressed;
-use crate::codec::peer::message::{Body, Message, Route};
+use crate::codec::peer::message::Route;
 use crate::config::TopicSettings;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
-use crate::seam::cluster::{Ask, ClusterNode, Fact, TopicProperties};
-use crate::seam::event;
+use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
+use crate::seam::membership::Membership;
 use crate::seam::message::MeshMessage;
-use crate::seam::outcome::{OverLimit, PublishError};
+use crate::seam::outcome::PublishError;
 use crate::shard::partitions::Partition;
-use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::sync::Arc;
 
 impl Cluster {
@@ -78,10 +75,13 @@ impl Engine {
             Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
             Fact::TopicProperties { topic, properties } => self.set_properties(&topic, properties),
             Fact::NodeDown { node } => {
-                self.members().into_iter().for_each(|idx| self.tell_member(now, idx, Event::Down { node }))
+                self.partitions.members().into_iter().for_each(|idx| self.tell_member(now, idx, Event::Down { node }))
             }
             Fact::MayLeave { route, version } => self.on_may_leave(now, route, version),
-            Fact::TopicRefused { name, error } => self.topic_refused(&name, error),
+            Fact::TopicRefused { name, error } => {
+                let ended = self.cluster.as_mut().and_then(|c| c.wanted.refused(&mut self.topics, &name, error));
+                self.end_waits(ended);
+            }
             Fact::ProposalRefused { route, version } => {
                 if let Some(idx) = self.member_at(route) {
                     self.tell_member(now, idx, Event::ProposalRefused { version });
@@ -98,7 +98,7 @@ impl Engine {
         if until == before {
             return;
         }
-        for idx in self.members() {
+        for idx in self.partitions.members() {
             self.tell_member(now, idx, Event::Lease { until });
             if before <= now.ticks {
                 self.wake_all(idx);
@@ -114,58 +114,10 @@ impl Engine {
 
     /// The logs and channels of the topic follow these from now on.
     fn set_properties(&mut self, topic: &TopicRef, properties: TopicProperties) {
-        let TopicProperties { retention_ms, retention_bytes, ordered, channels_by_operator, max_msg_size, max_defer_ms } =
-            properties;
-        let cluster = self.cluster_mut();
-        match (max_msg_size, max_defer_ms) {
-            (None, None) => drop(cluster.limits.remove(&topic.id)),
-            limits => drop(cluster.limits.insert(topic.id, limits)),
-        }
-        match ordered {
-            true => drop(cluster.ordered.insert(topic.id)),
-            false => drop(cluster.ordered.remove(&topic.id)),
-        }
-        match channels_by_operator {
-            true => drop(cluster.registered.insert(topic.id)),
-            false => drop(cluster.registered.remove(&topic.id)),
-        }
+        let TopicProperties { retention_ms, retention_bytes, .. } = properties;
+        self.topics.properties.set(topic.id, &properties);
         self.store.set_topic_retention(&topic.name, TopicSettings { retention_ms, retention_bytes });
-        let of_topic: Vec<PartitionIdx> =
-            self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect();
-        of_topic.into_iter().for_each(|idx| self.store.look_at_retention(idx));
-    }
-
-    /// Whether a subscription may create a channel of the topic.
-    pub(in crate::shard) fn check_registered(&self, topic: TopicId) -> Result<(), PublishError> {
-        let is_closed = self.cluster.as_ref().is_some_and(|c| c.registered.contains(&topic));
-        if is_closed { Err(PublishError::NotRegistered) } else { Ok(()) }
-    }
-
-    /// Whether the topic's own limits allow a publish of these bodies.
-    pub(in crate::shard) fn check_limits<'a>(
-        &self,
-        topic: TopicId,
-        mut bodies: impl Iterator<Item = &'a [u8]>,
-        delay_ms: u64,
-    ) -> Result<(), OverLimit> {
-        let Some((size, delay)) = self.cluster.as_ref().and_then(|c| c.limits.get(&topic)) else { return Ok(()) };
-        if let Some(max_ms) = delay.filter(|max| delay_ms > *max) {
-            return Err(OverLimit::Delay { delay_ms, max_ms });
-        }
-        let Some(max) = *size else { return Ok(()) };
-        let larger = bodies.find(|body| body.len() as u64 > max);
-        larger.map_or(Ok(()), |body| Err(OverLimit::Message { bytes: body.len() as u64, max }))
-    }
-
-    /// Bytes of a message of the topic, at most.
-    pub(in crate::shard) fn max_msg_size(&self, topic: TopicId) -> u64 {
-        let of_topic = self.cluster.as_ref().and_then(|c| c.limits.get(&topic)?.0);
-        of_topic.map_or(self.settings.max_msg_size, |max| max.min(self.settings.max_msg_size))
-    }
-
-    /// Whether each subscription of the topic makes its channel ordered.
-    pub(in crate::shard) fn orders_channels(&self, topic: TopicId) -> bool {
-        self.cluster.as_ref().is_some_and(|c| c.ordered.contains(&topic))
+        self.partitions.of_topic(topic.id).into_iter().for_each(|idx| self.store.look_at_retention(idx));
     }
 
     pub(super) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
@@ -189,7 +141,8 @@ impl Engine {
         cluster.topics.insert(topic.id, topic.clone());
         known.iter().for_each(|old| self.forget_topic(old));
         let waiters = self.topics.learn_shared(topic);
-        self.topic_came(topic, waiters);
+        let ended = self.cluster_mut().wanted.came(topic, waiters);
+        self.end_waits(ended);
         let places: Vec<_> = (self.cluster_mut().places.iter())
             .filter(|(route, _)| route.topic_id == topic.id)
             .map(|(route, &idx)| (route.partition, idx))
@@ -210,7 +163,7 @@ impl Engine {
         let route = Route { topic_id: topic.id, partition };
         let led_elsewhere = cluster.note_leader(route, &membership);
         self.topics.set_leads(&topic, partition, membership.version, leads, membership.leader.is_some());
-        self.look_at_wanted(&topic);
+        self.leaders_changed(&topic);
         if is_mine {
             self.record_topic(now, &topic);
         }
@@ -222,7 +175,13 @@ impl Engine {
         }
         self.take_membership(now, &topic, route, membership, is_mine);
         self.go_on_forwarding(now, route);
-        self.look_at_relays(route);
+        self.look_at_relays(now, route);
+    }
+
+    /// Who asked for the topic goes on, if all its leaders are known.
+    pub(super) fn leaders_changed(&mut self, topic: &TopicRef) {
+        let ended = self.cluster.as_mut().and_then(|c| c.wanted.leaders_changed(&mut self.topics, topic));
+        self.end_waits(ended);
     }
 
     fn take_membership(&mut self, now: Now, topic: &TopicRef, route: Route, membership: Membership, is_mine: bool) {
@@ -342,11 +301,9 @@ impl Engine {
         }
         cluster.coming.retain(|(id, _), _| *id != topic.id);
         cluster.leaders.retain(|route, _| route.topic_id != topic.id);
-        cluster.ordered.remove(&topic.id);
         cluster.added.remove(&topic.id);
-        cluster.limits.remove(&topic.id);
-        cluster.registered.remove(&topic.id);
-        for idx in self.members() {
+        self.topics.properties.forget(topic.id);
+        for idx in self.partitions.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {
                 let version = last.version.saturating_add(1);
@@ -364,56 +321,5 @@ impl Engine {
         self.end_subscribers(topic);
         let waiters = self.topics.forget_shared(topic);
         self.tell_waiters(waiters, Err(PublishError::TopicNotExist));
-    }
-
-    // ---- other nodes
-
-    /// A message of another node for a partition of this core.
-    pub(in crate::shard) fn on_peer_message(&mut self, now: Now, from: NodeId, addressed: Addressed) {
-        let Addressed { route, message } = addressed;
-        let message = match message {
-            Message { head, body: Body::Forward(forward) } => {
-                return self.on_forward(now, from, (route, head.session), forward);
-            }
-            Message { body: Body::Forwarded(answer), .. } => return self.on_forwarded(now, route, answer),
-            Message { head, body: Body::Relay(relayed) } => {
-                let of = (route, head.session);
-                return match relayed.is_for_leader() {
-                    true => self.on_relay(now, from, of, relayed),
-                    false => self.on_relayed(from, of, relayed),
-                };
-            }
-            Message { body: Body::Change(change), .. } => return self.on_change(now, from, route, change),
-            Message { body: Body::Changed(answer), .. } => return self.on_changed(from, answer),
-            message => message,
-        };
-        match self.member_at(route) {
-            Some(idx) => self.tell_member(now, idx, Event::Message { from, message }),
-            // It may be on its way: the leader asks again.
-            None => self.refuse_unknown(from, route, message),
-        }
-    }
-
-    fn refuse_unknown(&mut self, from: NodeId, route: Route, message: Message) {
-        let lane = message.body.lane();
-        if matches!(message.body, Body::Inquire(_) | Body::Append(_)) {
-            let body = Body::Refused(PeerError::UnknownPartition);
-            self.send_peer(from, lane, route, Message { head: message.head, body });
-        }
-    }
-
-    /// The connection of this core to another node is there, or is gone: what was on its way may be lost.
-    pub(in crate::shard) fn on_peer(&mut self, now: Now, node: NodeId, is_connected: bool) {
-        for idx in self.members() {
-            let event = if is_connected { Event::Connected { node } } else { Event::Disconnected { node } };
-            self.tell_member(now, idx, event);
-        }
-        self.forward_to(now, node, is_connected);
-        if !is_connected {
-            self.outbox.push(event::Effect::Ask(Ask::PeerLost { node }));
-            self.lose_relays(node);
-            self.lose_changes(node);
-            self.guests_gone(now, node);
-        }
     }
 }

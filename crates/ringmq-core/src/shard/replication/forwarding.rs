@@ -4,8 +4,8 @@
 //! While no leader can be reached, what was surely not stored waits for one: for `lease-ttl` and `pub-waiting-timeout` at most, which
 //! outlasts a failover.
 
-use super::Engine;
 use super::lines::{Next, Pending, may_be_stored_later};
+use super::{Cluster, Engine};
 use crate::base::{ConnId, Epoch, NodeId, Now, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
@@ -27,6 +27,36 @@ pub struct Origin {
     route: Route,
     attempt: Session,
     asker: Asker,
+}
+
+impl Cluster {
+    fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
+        let head = Head { epoch: Epoch(0), session: attempt };
+        for Pending { ticket, bodies, delay_ms, .. } in self.lines.send(now.ticks, route) {
+            self.remote.forwarded.add(bodies.body_bytes());
+            let asker = Asker { generation: self.generation, core: self.core, ticket: *ticket };
+            let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
+            self.links.send(leader, route, Message { head, body });
+        }
+    }
+
+    /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
+    pub(in crate::shard) fn follows_refusal(&self, publisher: Publisher) -> bool {
+        let Publisher::Node(Origin { node, route, attempt, asker }) = publisher else { return false };
+        self.refused.get(&(node, route)) == Some(&(asker.generation, attempt))
+    }
+
+    /// Tells another node what became of a publish of its client. After a refusal that it may try again, nothing that follows in the
+    /// attempt is taken: the sender keeps the order.
+    pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
+        let Origin { node, route, attempt, asker } = origin;
+        if result.is_err_and(may_be_stored_later) {
+            self.refused.insert((node, route), (asker.generation, attempt));
+        }
+        let head = Head { epoch: Epoch(0), session: attempt };
+        let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
+        self.links.send_on(node, Lane::Data, route, Message { head, body });
+    }
 }
 
 impl Engine {
@@ -122,25 +152,13 @@ impl Engine {
             if leader == cluster.me {
                 self.append_forwarded(now, route);
             } else if cluster.links.takes_forwards(leader) {
-                self.send_forwards(now, leader, route, attempt);
+                cluster.send_forwards(now, leader, route, attempt);
             } else {
                 self.refuse_held(&[route], PublishError::NotLeader);
             }
         }
         let deadline = self.cluster_mut().lines.retry_at(route);
         self.timers.at_most(Timer::Forwards, deadline);
-    }
-
-    fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
-        let core = self.core;
-        let cluster = self.cluster_mut();
-        let (generation, head) = (cluster.generation, Head { epoch: Epoch(0), session: attempt });
-        for Pending { ticket, bodies, delay_ms, .. } in cluster.lines.send(now.ticks, route) {
-            cluster.remote.forwarded.add(bodies.body_bytes());
-            let asker = Asker { generation, core, ticket: *ticket };
-            let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
-            cluster.links.send(leader, route, Message { head, body });
-        }
     }
 
     /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
@@ -286,7 +304,7 @@ impl Engine {
         let Forward { asker, delay_ms, bodies } = forward;
         let publisher = Publisher::Node(Origin { node, route, attempt, asker });
         self.cluster_mut().remote.received.add(bodies.body_bytes());
-        let idx = self.member_at(route).filter(|_| !self.follows_refusal(publisher));
+        let idx = self.member_at(route).filter(|_| !self.cluster_mut().follows_refusal(publisher));
         let attempt = match idx {
             None => Attempt::Refused(PublishError::NotLeader),
             Some(idx) => self.append_or_park(now, idx, publisher, &bodies, delay_ms),
@@ -294,25 +312,6 @@ impl Engine {
         if let Attempt::Refused(error) = attempt {
             self.tell_publisher(publisher, Err(error));
         }
-    }
-
-    /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
-    pub(in crate::shard) fn follows_refusal(&self, publisher: Publisher) -> bool {
-        let Publisher::Node(Origin { node, route, attempt, asker }) = publisher else { return false };
-        let refused = self.cluster.as_ref().and_then(|c| c.refused.get(&(node, route)));
-        refused == Some(&(asker.generation, attempt))
-    }
-
-    /// Tells another node what became of a publish of its client. After a refusal that it may try again, nothing that follows in the
-    /// attempt is taken: the sender keeps the order.
-    pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
-        let Origin { node, route, attempt, asker } = origin;
-        if result.is_err_and(may_be_stored_later) {
-            self.cluster_mut().refused.insert((node, route), (asker.generation, attempt));
-        }
-        let head = Head { epoch: Epoch(0), session: attempt };
-        let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
-        self.send_peer(node, Lane::Data, route, Message { head, body });
     }
 }
 

@@ -14,7 +14,7 @@ impl Engine {
         tracing::info!(topic = %topic.name, partitions = topic.partitions, "the topic has more partitions");
         self.cluster_mut().topics.insert(topic.id, topic.clone());
         self.topics.grow(topic);
-        for idx in self.partitions_of(topic) {
+        for idx in self.partitions.of_topic(topic.id) {
             self.partitions.get_mut(idx).topic = topic.clone();
         }
     }

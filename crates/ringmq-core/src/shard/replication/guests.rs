@@ -4,13 +4,12 @@
 //!
 //! **Memory.** What is delivered waits in the link's queue. A guest whose link has no room counts as full, until the link has sent enough.
 
-use super::{Cluster, Engine};
+use super::Cluster;
 use crate::base::client::ClientInfo;
-use crate::base::{ConnId, CoreId, Epoch, IdMap, NodeId, Now, PartitionId, SubId};
+use crate::base::{ConnId, CoreId, Epoch, IdMap, NodeId, PartitionId, SubId};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::seam::message::{MeshMessage, SubOptions, SubRequest};
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, outcome_of};
-use crate::shard::partitions::ChannelKey;
 use std::collections::BTreeSet;
 
 /// A subscription of a client of another node, at a partition of this core.
@@ -64,22 +63,23 @@ impl Cluster {
         let guest = self.guests.guests.get(&sub.conn);
         guest.is_none_or(|Guest { node, route, .. }| self.links.has_room_for_relayed(*node, *route))
     }
-}
 
-impl Engine {
-    /// Handles a message from the core of a client at another node to the partition.
-    pub(super) fn on_relay(&mut self, now: Now, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
-        let known = self.cluster_mut().guests.find(from, session);
+    /// Handles a message from the core of a client at another node to the partition. Returns it as a message of [`CoreId::GUESTS`].
+    pub(super) fn on_relay(
+        &mut self,
+        from: NodeId,
+        (route, session): (Route, Session),
+        relayed: Relayed,
+    ) -> [Option<MeshMessage>; 2] {
+        let known = self.guests.find(from, session);
         if let Relayed::Subscribe(subscriber) = relayed {
-            if let Some((sub, guest)) = known {
-                self.guest_leaves(now, sub, guest.route.partition);
-            }
-            return self.guest_comes(now, Guest { node: from, route, session }, *subscriber);
+            let left = known.map(|(sub, guest)| self.guest_leaves(sub, guest.route.partition));
+            return [left, self.guest_comes(Guest { node: from, route, session }, *subscriber)];
         }
-        let Some((sub, _)) = known.filter(|(_, guest)| guest.route == route) else { return };
+        let Some((sub, _)) = known.filter(|(_, guest)| guest.route == route) else { return [None, None] };
         let partition = route.partition;
         let message = match relayed {
-            Relayed::Unsubscribe => return self.guest_leaves(now, sub, partition),
+            Relayed::Unsubscribe => self.guest_leaves(sub, partition),
             Relayed::Lend(credit) => MeshMessage::Lend { sub, partition, credit },
             Relayed::Recall(credit) => MeshMessage::Recall { sub, partition, credit },
             Relayed::Block(blocked) => MeshMessage::Block { sub, partition, blocked },
@@ -87,22 +87,24 @@ impl Engine {
             Relayed::Requeue { id, delay_ms } => MeshMessage::Requeue { sub, partition, id, delay_ms },
             Relayed::Touch(id) => MeshMessage::Touch { sub, partition, id },
             // what a client's node hears, and what is of a later version
-            _ => return,
+            _ => return [None, None],
         };
-        self.on_mesh(now, CoreId::GUESTS, message);
+        [Some(message), None]
     }
 
-    fn guest_comes(&mut self, now: Now, guest: Guest, subscriber: Subscriber) {
-        let cluster = self.cluster_mut();
-        let (sub, partition) = (cluster.guests.add(guest), guest.route.partition);
-        let topic = cluster.topics.get(&guest.route.topic_id).filter(|topic| partition.0 < topic.partitions).cloned();
-        let Some(topic) = topic else { return self.tell_subscriber(sub, partition, Err(PublishError::NotLeader)) };
+    fn guest_comes(&mut self, guest: Guest, subscriber: Subscriber) -> Option<MeshMessage> {
+        let (sub, partition) = (self.guests.add(guest), guest.route.partition);
+        let topic = self.topics.get(&guest.route.topic_id).filter(|topic| partition.0 < topic.partitions).cloned();
+        let Some(topic) = topic else {
+            self.tell_guest(MeshMessage::Subscribed { sub, partition, result: Err(PublishError::NotLeader) });
+            return None;
+        };
         let client = ClientInfo {
             version: "V2",
             client_id: subscriber.client_id,
             hostname: subscriber.hostname,
             user_agent: subscriber.user_agent,
-            remote_address: format!("{} through {}", subscriber.remote_address, cluster.name_of(guest.node)),
+            remote_address: format!("{} through {}", subscriber.remote_address, self.name_of(guest.node)),
             connected_unix_s: subscriber.connected_unix_s,
             ..ClientInfo::default()
         };
@@ -115,47 +117,40 @@ impl Engine {
             client,
         };
         let channel = subscriber.channel;
-        self.on_subscribe(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
+        let request = SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true };
+        Some(MeshMessage::Subscribe { request: Box::new(request) })
     }
 
-    fn guest_leaves(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        self.cluster_mut().guests.remove(sub);
-        self.detach(now, sub, partition);
+    fn guest_leaves(&mut self, sub: SubId, partition: PartitionId) -> MeshMessage {
+        self.guests.remove(sub);
+        MeshMessage::Unsubscribe { sub, partition }
     }
 
-    /// The connection with the node is lost: what its clients had in flight is delivered again.
-    pub(super) fn guests_gone(&mut self, now: Now, node: NodeId) {
-        let guests = self.cluster_mut().guests.guests.iter();
+    /// Lets the clients of a node go whose connection is lost. Returns messages of [`CoreId::GUESTS`].
+    pub(super) fn guests_gone(&mut self, node: NodeId) -> Vec<MeshMessage> {
+        let guests = self.guests.guests.iter();
         let mut gone: Vec<_> = guests.filter(|(_, g)| g.node == node).map(|(conn, g)| (*conn, g.route.partition)).collect();
         gone.sort_unstable();
-        for (conn, partition) in gone {
-            self.guest_leaves(now, SubId { core: CoreId::GUESTS, conn }, partition);
-        }
+        let leaves = |(conn, partition)| self.guest_leaves(SubId { core: CoreId::GUESTS, conn }, partition);
+        gone.into_iter().map(leaves).collect()
     }
 
-    /// The guest is full: it gets more when its link has room.
-    pub(in crate::shard) fn hold_guest(&mut self, sub: SubId, key: ChannelKey) {
-        let Some(cluster) = &mut self.cluster else { return };
-        if cluster.has_room_for(sub) {
-            self.unblock_remote(sub, key);
-        } else if cluster.guests.guests.contains_key(&sub.conn) {
-            cluster.guests.waiting.insert(sub.conn);
+    /// The guest is full: it gets more when its link has room. True: the link has room by now.
+    pub(in crate::shard) fn hold_guest(&mut self, sub: SubId) -> bool {
+        let has_room = self.has_room_for(sub);
+        if !has_room && self.guests.guests.contains_key(&sub.conn) {
+            self.guests.waiting.insert(sub.conn);
         }
+        has_room
     }
 
-    /// Links may have sent what waited: their guests get more.
-    pub(in crate::shard) fn resume_guests(&mut self) {
-        let Some(cluster) = self.cluster.as_ref().filter(|c| !c.guests.waiting.is_empty()) else { return };
-        let subs = cluster.guests.waiting.iter().map(|conn| SubId { core: CoreId::GUESTS, conn: *conn });
-        let resumed: Vec<SubId> = subs.filter(|sub| cluster.has_room_for(*sub)).collect();
-        for sub in resumed {
-            let guests = &mut self.cluster_mut().guests;
-            guests.waiting.remove(&sub.conn);
-            let Some(Guest { route, .. }) = guests.guests.get(&sub.conn).copied() else { continue };
-            if let Some(key) = self.partitions.of_client(sub, route.partition) {
-                self.unblock_remote(sub, key);
-            }
-        }
+    /// Links may have sent what waited: the guests that get more.
+    pub(in crate::shard) fn resume_guests(&mut self) -> Vec<(SubId, PartitionId)> {
+        let subs = self.guests.waiting.iter().map(|conn| SubId { core: CoreId::GUESTS, conn: *conn });
+        let resumed: Vec<SubId> = subs.filter(|sub| self.has_room_for(*sub)).collect();
+        let Guests { guests, waiting, .. } = &mut self.guests;
+        waiting.retain(|conn| !resumed.iter().any(|sub| sub.conn == *conn));
+        resumed.into_iter().filter_map(|sub| Some((sub, guests.get(&sub.conn)?.route.partition))).collect()
     }
 
     /// Tells another node what its partition here says to a client's core, or to an operator.
@@ -184,14 +179,13 @@ impl Engine {
             }
             _ => return,
         };
-        let cluster = self.cluster_mut();
-        let Some(Guest { node, route, session }) = cluster.guests.guests.get(&sub.conn).copied() else { return };
+        let Some(Guest { node, route, session }) = self.guests.guests.get(&sub.conn).copied() else { return };
         match &relayed {
-            Relayed::Lost | Relayed::ChannelDeleted => cluster.guests.remove(sub),
-            Relayed::Deliver(frames) => cluster.remote.delivered.add(frames.len()),
+            Relayed::Lost | Relayed::ChannelDeleted => self.guests.remove(sub),
+            Relayed::Deliver(frames) => self.remote.delivered.add(frames.len()),
             _ => {}
         }
         let head = Head { epoch: Epoch(0), session };
-        cluster.links.send(node, route, Message { head, body: Body::Relay(relayed) });
+        self.links.send(node, route, Message { head, body: Body::Relay(relayed) });
     }
 }

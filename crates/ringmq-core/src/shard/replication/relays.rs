@@ -8,18 +8,18 @@
 //! ends. It ends when the link is lost or another node leads; the client's core hears that the part is lost, forgets what it had lent,
 //! and joins again. So nothing of a leader that was replaced comes behind what the next one delivers.
 
+use super::Cluster;
 use super::lines::may_be_stored_later;
-use super::{Cluster, Engine};
 use crate::base::{Epoch, IdMap, LogId, MessagePlace, NodeId, PartitionId, SubId};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::codec::peer::relay::FINISHED_MAX;
 use crate::metrics::remote::Told;
 use crate::seam::message::{MeshMessage, SubRequest};
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, result_of};
-use crate::shard::outbox::Heard;
+use bytes::Bytes;
 
 /// A client at a partition.
-type Key = (SubId, PartitionId);
+pub(super) type Key = (SubId, PartitionId);
 
 /// A client's subscription at the leader of a partition.
 #[derive(Debug)]
@@ -82,7 +82,14 @@ impl Relays {
     }
 }
 
-impl Engine {
+/// What the core of a relayed client hears.
+pub(super) enum ForClient {
+    /// Messages, ready for the socket.
+    Frames(Bytes),
+    Message(MeshMessage),
+}
+
+impl Cluster {
     /// Asks the leader of the partition, where that is another node which can be asked. Ok(false): it is not.
     pub(in crate::shard) fn relay_subscribe(&mut self, request: &SubRequest) -> Result<bool, PublishError> {
         let route = Route { topic_id: request.topic.id, partition: request.partition };
@@ -92,7 +99,7 @@ impl Engine {
         let Some(to) = self.relays_to(route)? else { return Ok(false) };
         let key = (request.sub, request.partition);
         self.relay_detach(request.sub, request.partition);
-        self.cluster_mut().relays.add(key, route, to);
+        self.relays.add(key, route, to);
         let (options, client) = (&request.options, &request.options.client);
         let subscriber = Subscriber {
             channel: request.channel.clone(),
@@ -113,9 +120,8 @@ impl Engine {
     /// The other node that leads the partition and is connected. With other numbers of cores than this node has, or with an earlier
     /// version, it takes no relay: all that is said takes one link, and both ends hear when that is lost.
     pub(in crate::shard) fn relays_to(&self, route: Route) -> Result<Option<NodeId>, PublishError> {
-        let Some(cluster) = &self.cluster else { return Ok(None) };
-        let leader = cluster.leaders.get(&route).and_then(|known| known.1).filter(|leader| *leader != cluster.me);
-        let links = &cluster.links;
+        let leader = self.leaders.get(&route).and_then(|known| known.1).filter(|leader| *leader != self.me);
+        let links = &self.links;
         let Some(leader) = leader.filter(|leader| links.is_connected(*leader)) else { return Ok(None) };
         match links.takes_relays(leader) && links.cores_of(leader) == Some(self.cores) {
             true => Ok(Some(leader)),
@@ -126,7 +132,7 @@ impl Engine {
     /// Tells the leader what the client's core says. False: the client is not relayed.
     pub(in crate::shard) fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
         let key = (sub, partition);
-        let Some(relaying) = self.cluster.as_mut().and_then(|c| c.relays.clients.get_mut(&key)) else { return false };
+        let Some(relaying) = self.relays.clients.get_mut(&key) else { return false };
         if let Relayed::Lend(credit) = relayed {
             relaying.lent = relaying.lent.saturating_add(credit);
         }
@@ -136,18 +142,16 @@ impl Engine {
     }
 
     fn send_relay(&mut self, key: Key, relayed: Relayed) {
-        let cluster = self.cluster_mut();
-        let Some(relaying) = cluster.relays.clients.get(&key) else { return };
+        let Some(relaying) = self.relays.clients.get(&key) else { return };
         let head = Head { epoch: Epoch(0), session: relaying.session };
-        cluster.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
+        self.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
     }
 
     /// A FIN goes with the others of the turn. False: the client is not relayed.
     pub(in crate::shard) fn relay_finish(&mut self, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(relays) = self.cluster.as_mut().map(|c| &mut c.relays) else { return false };
-        let Some(relaying) = relays.clients.get_mut(&(sub, partition)) else { return false };
+        let Some(relaying) = self.relays.clients.get_mut(&(sub, partition)) else { return false };
         if relaying.finished.is_empty() {
-            relays.finishing.push((sub, partition));
+            self.relays.finishing.push((sub, partition));
         }
         relaying.finished.push(id);
         true
@@ -155,14 +159,13 @@ impl Engine {
 
     /// The turn's FINs go.
     pub(in crate::shard) fn flush_relays(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for key in std::mem::take(&mut cluster.relays.finishing) {
+        for key in std::mem::take(&mut self.relays.finishing) {
             self.flush_relay(key);
         }
     }
 
     fn flush_relay(&mut self, key: Key) {
-        let Some(relaying) = self.cluster_mut().relays.clients.get_mut(&key) else { return };
+        let Some(relaying) = self.relays.clients.get_mut(&key) else { return };
         for ids in std::mem::take(&mut relaying.finished).chunks(FINISHED_MAX) {
             self.send_relay(key, Relayed::Finish(ids.to_vec()));
         }
@@ -172,101 +175,87 @@ impl Engine {
     pub(in crate::shard) fn relay_detach(&mut self, sub: SubId, partition: PartitionId) -> bool {
         let is_relayed = self.relay(sub, partition, Relayed::Unsubscribe);
         if is_relayed {
-            self.cluster_mut().relays.remove((sub, partition));
+            self.relays.remove((sub, partition));
         }
         is_relayed
     }
 
-    /// The metadata names a leader: who reads from another one joins again.
-    pub(super) fn look_at_relays(&mut self, route: Route) {
-        if self.cluster_mut().relays.clients.is_empty() {
-            return;
+    /// Relays to another node than the one that the metadata names as the leader.
+    pub(super) fn relays_elsewhere(&self, route: Route) -> Vec<Key> {
+        if self.relays.clients.is_empty() {
+            return vec![];
         }
         let to = self.relays_to(route).ok().flatten();
-        for (sub, partition) in self.cluster_mut().relays.of(|r| r.route == route && Some(r.to) != to) {
-            self.relay_detach(sub, partition);
-            self.relay_lost(sub, partition);
+        self.relays.of(|r| r.route == route && Some(r.to) != to)
+    }
+
+    pub(super) fn relays_with(&self, node: NodeId) -> Vec<Key> {
+        self.relays.of(|r| r.to == node)
+    }
+
+    /// The relay ends, and the leader hears of it if it can. Returns what the client's core hears.
+    pub(super) fn end_relay(&mut self, (sub, partition): Key, is_connected: bool) -> MeshMessage {
+        match is_connected {
+            true => drop(self.relay_detach(sub, partition)),
+            false => self.relays.remove((sub, partition)),
         }
+        self.remote.relays.count(Told::Lost);
+        MeshMessage::PartLost { sub, partition }
     }
 
-    fn relay_lost(&mut self, sub: SubId, partition: PartitionId) {
-        self.cluster_mut().remote.relays.count(Told::Lost);
-        self.tell_part_lost(sub, partition);
-    }
-
-    /// The connection with the node is lost, and with it what was on its way.
-    pub(super) fn lose_relays(&mut self, node: NodeId) {
-        for (sub, partition) in self.cluster_mut().relays.of(|r| r.to == node) {
-            self.cluster_mut().relays.remove((sub, partition));
-            self.relay_lost(sub, partition);
-        }
-    }
-
-    /// Handles a message of a leader to one of this core's subscriptions.
-    pub(super) fn on_relayed(&mut self, from: NodeId, (route, session): (Route, Session), relayed: Relayed) {
-        let own = self.core;
-        let Cluster { relays, remote, .. } = self.cluster_mut();
-        let Some(key) = relays.find(from, route, session) else { return };
+    /// Handles a message of a leader to one of this core's subscriptions. Returns what the client's core hears.
+    pub(super) fn on_relayed(
+        &mut self,
+        from: NodeId,
+        (route, session): (Route, Session),
+        relayed: Relayed,
+    ) -> Option<(SubId, ForClient)> {
+        let key = self.relays.find(from, route, session)?;
         let (sub, partition) = key;
-        let SubId { core, conn } = sub;
-        if matches!(relayed, Relayed::Lost | Relayed::ChannelDeleted) {
-            relays.remove(key);
-        }
-        match relayed {
+        let message = match relayed {
             Relayed::Subscribed => {
-                remote.relays.count(Told::Done);
-                self.tell_subscriber(sub, partition, Ok(false));
+                self.remote.relays.count(Told::Done);
+                MeshMessage::Subscribed { sub, partition, result: Ok(false) }
             }
             Relayed::Refused(outcome) => {
                 let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
-                remote.relays.count(if may_be_stored_later(error) { Told::Retried } else { Told::Refused });
+                self.remote.relays.count(if may_be_stored_later(error) { Told::Retried } else { Told::Refused });
                 // the leader may have taken the client in before its channel failed
                 self.relay_detach(sub, partition);
-                self.tell_subscriber(sub, partition, Err(error));
+                MeshMessage::Subscribed { sub, partition, result: Err(error) }
             }
-            Relayed::Returned(credit) if !relays.take_back(key, credit) => {
+            Relayed::Returned(credit) if !self.relays.take_back(key, credit) => {
                 tracing::error!(peer = %from, %partition, credit, "a leader returned more credit than it had: the client subscribes again");
-                self.relay_detach(sub, partition);
-                self.relay_lost(sub, partition);
+                self.end_relay(key, true)
             }
-            Relayed::Returned(credit) if core == own => self.on_returned(sub, partition, credit),
-            Relayed::Returned(credit) => self.pass(core, MeshMessage::Returned { sub, partition, credit }),
-            Relayed::Hungry => self.tell_hungry(sub, partition),
+            Relayed::Returned(credit) => MeshMessage::Returned { sub, partition, credit },
+            Relayed::Hungry => MeshMessage::Hungry { sub, partition },
             Relayed::Deliver(frames) => {
-                remote.relayed.add(frames.len());
-                match core == own {
-                    true => self.outbox.tell(conn, Heard::Frames(frames)),
-                    false => self.pass(core, MeshMessage::Deliver { sub, frames: frames.into() }),
-                }
+                self.remote.relayed.add(frames.len());
+                return Some((sub, ForClient::Frames(frames)));
             }
-            Relayed::Lost => self.relay_lost(sub, partition),
-            Relayed::ChannelDeleted if core == own => self.subscription_deleted(sub),
-            Relayed::ChannelDeleted => self.pass(core, MeshMessage::ChannelDeleted { sub }),
-            Relayed::NotFinished(id, why) => self.not_carried_out(key, (id, InFlightCommand::Finish), why),
-            Relayed::NotRequeued(id, why) => self.not_carried_out(key, (id, InFlightCommand::Requeue), why),
-            Relayed::NotTouched(id, why) => self.not_carried_out(key, (id, InFlightCommand::Touch), why),
+            Relayed::Lost => self.end_relay(key, false),
+            Relayed::ChannelDeleted => {
+                self.relays.remove(key);
+                MeshMessage::ChannelDeleted { sub }
+            }
+            Relayed::NotFinished(id, why) => not_carried_out(key, (id, InFlightCommand::Finish), why),
+            Relayed::NotRequeued(id, why) => not_carried_out(key, (id, InFlightCommand::Requeue), why),
+            Relayed::NotTouched(id, why) => not_carried_out(key, (id, InFlightCommand::Touch), why),
             // what a leader hears, and what is of a later version
-            _ => {}
-        }
-    }
-
-    fn not_carried_out(&mut self, (sub, partition): Key, (id, command): (LogId, InFlightCommand), why: NotCarriedOut) {
-        let why = match why {
-            NotCarriedOut::NotInFlight => InFlightError::NotInFlight,
-            NotCarriedOut::NotOwned => InFlightError::NotOwned,
-            NotCarriedOut::Refused(outcome) => InFlightError::Refused(result_of(outcome).err().unwrap_or(PublishError::Unknown)),
+            _ => return None,
         };
-        self.tell_in_flight_failed(sub, MessagePlace::new(partition, id), command, why);
+        Some((sub, ForClient::Message(message)))
     }
+}
 
-    /// The client's core hears that the partition has forgotten the client.
-    pub(super) fn tell_part_lost(&mut self, sub: SubId, partition: PartitionId) {
-        if sub.core == self.core {
-            self.part_lost(sub, partition);
-        } else {
-            self.pass(sub.core, MeshMessage::PartLost { sub, partition });
-        }
-    }
+fn not_carried_out((sub, partition): Key, (id, command): (LogId, InFlightCommand), why: NotCarriedOut) -> MeshMessage {
+    let why = match why {
+        NotCarriedOut::NotInFlight => InFlightError::NotInFlight,
+        NotCarriedOut::NotOwned => InFlightError::NotOwned,
+        NotCarriedOut::Refused(outcome) => InFlightError::Refused(result_of(outcome).err().unwrap_or(PublishError::Unknown)),
+    };
+    MeshMessage::InFlightFailed { sub, place: MessagePlace::new(partition, id), command, why }
 }
 
 #[cfg(test)]

@@ -92,15 +92,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn raise_alarm(&mut self, idx: PartitionIdx, alarm: Alarm) {
-        let p = self.partitions.get_mut(idx);
-        if let Some(seat) = p.seat_mut()
-            && seat.alarm.replace(alarm) != Some(alarm)
-        {
-            tracing::error!(topic = %p.topic.name, partition = %p.dir.partition, %alarm, "the partition needs an operator");
-        }
-    }
-
     /// Damage was written again as another replica has it, or was not.
     pub(in crate::shard) fn member_mended(&mut self, now: Now, idx: PartitionIdx, is_whole: bool) {
         self.tell_member(now, idx, crate::replica::Event::Mended { is_whole });
@@ -123,7 +114,7 @@ impl Engine {
     /// Takes in a share that a partition's core told. A subscription adds the partitions that this node leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
         let serves_now = self.topics.set_share(topic, partition, share);
-        self.look_at_wanted(topic);
+        self.leaders_changed(topic);
         if !serves_now {
             return;
         }
