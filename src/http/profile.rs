@@ -28,7 +28,7 @@ const LEFT_OUT: [&str; 3] = ["libgcc", "ld-linux", "vdso"];
 /// Profile of the next `seconds` in pprof's format. One at a time.
 pub async fn take(query: &Query) -> Result<Reply, Failure> {
     let time = duration(query.get("seconds"))?;
-    if !has_safe_unwinder(glibc()) {
+    if !has_safe_unwinder(&glibc()) {
         return Err(Failure::new(
             StatusCode::NOT_IMPLEMENTED,
             "NOT_SUPPORTED: a profile needs glibc 2.35; perf record -g -p <pid> takes one of all threads",
@@ -80,7 +80,7 @@ fn glibc() -> String {
 }
 
 /// Whether `glibc`, as in "2.36", unwinds without a lock.
-fn has_safe_unwinder(glibc: String) -> bool {
+fn has_safe_unwinder(glibc: &str) -> bool {
     let mut parts = glibc.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= GLIBC_NEEDED
 }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn an_older_glibc_gets_no_profile() {
         for (version, is_good) in [("2.36", true), ("2.35", true), ("3.0", true), ("2.34", false), ("2.9", false), ("", false)] {
-            assert_eq!(has_safe_unwinder(version.into()), is_good, "{version}");
+            assert_eq!(has_safe_unwinder(version), is_good, "{version}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 pub fn settings_md() -> String {
     let mut out = String::from(
         "# Settings\n\n\
-         Generated from the table in crates/ringmq-core/src/config/mod.rs by `UPDATE_DOCS=1 cargo test --test tidy`; do not edit.\n\n\
+         Generated from the table in crates/ringmq-core/src/config/table.rs by `UPDATE_DOCS=1 cargo test --test tidy`; do not edit.\n\n\
          A setting is a flag (`--name=value`, `--name value`, `-name value`) or a key of the TOML file that `--config` names\n\
          (`-` or `_` in the name); flags win. Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry their unit as in Go\n\
          (`250ms`, `1m30s`), or in days and weeks (`1d`, `2w`); a plain integer in the file is milliseconds. A node\n\

@@ -218,11 +218,11 @@ pub fn load(
         let words = words.map(String::as_str).collect::<Vec<_>>().join(" ");
         notes.without_effect.push(format!("`{words}`: the first word that is no flag ends the flags, as in nsqd"));
     }
-    if settings.max_bytes_per_file < super::SEGMENT_MIN {
+    if settings.max_bytes_per_file < super::table::SEGMENT_MIN {
         notes
             .without_effect
             .push(format!("max-bytes-per-file={}: it is 1MiB, the least that a segment has", settings.max_bytes_per_file));
-        settings.max_bytes_per_file = super::SEGMENT_MIN;
+        settings.max_bytes_per_file = super::table::SEGMENT_MIN;
     }
     if settings.data_path.is_empty() {
         settings.data_path = surroundings.working_directory.clone();
