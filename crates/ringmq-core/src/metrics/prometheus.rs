@@ -6,7 +6,7 @@
 
 use super::buckets::Buckets;
 use super::counters::{Counts, DiskWork};
-use super::remote::{Outcomes, RemoteStats, Told};
+use super::remote::{Outcomes, RemoteOutcome, RemoteStats};
 use super::stats::{ChannelStats, ShardStats};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -306,7 +306,7 @@ impl Page {
         for (name, kind, help, get) in outcomes {
             self.family(name, kind, help);
             for (core, remote) in cores() {
-                for (told, outcome) in Told::ALL {
+                for (told, outcome) in RemoteOutcome::ALL {
                     let labels = format_args!("core=\"{core}\",outcome=\"{outcome}\"");
                     self.labelled(name, labels, get(remote).get(told));
                 }
@@ -371,7 +371,7 @@ mod tests {
             let partitions = (0..topics).map(|t| partition(t, core)).collect();
             let turns = TurnStats { count: 9, busy_us: 1_500_000, ..TurnStats::default() };
             let mut remote = RemoteStats { relays: 3, ..RemoteStats::default() };
-            remote.counts.forwards.count(Told::Unknown);
+            remote.counts.forwards.count(RemoteOutcome::Unknown);
             remote.counts.forwarded.add(70);
             let remote = Some(remote);
             ShardStats { core, healthy: true, partitions, counts, remote, turns, ..ShardStats::default() }

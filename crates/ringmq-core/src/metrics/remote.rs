@@ -2,7 +2,7 @@
 
 /// Outcome of a publish or subscription that another node leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum RemoteOutcome {
     /// Stored, or subscribed.
     Done,
     Refused,
@@ -13,27 +13,27 @@ pub enum Told {
     Lost,
 }
 
-impl Told {
+impl RemoteOutcome {
     /// All outcomes, with their words in /metrics.
-    pub const ALL: [(Told, &'static str); 5] = [
-        (Told::Done, "done"),
-        (Told::Refused, "refused"),
-        (Told::Unknown, "unknown"),
-        (Told::Retried, "retried"),
-        (Told::Lost, "lost"),
+    pub const ALL: [(RemoteOutcome, &'static str); 5] = [
+        (RemoteOutcome::Done, "done"),
+        (RemoteOutcome::Refused, "refused"),
+        (RemoteOutcome::Unknown, "unknown"),
+        (RemoteOutcome::Retried, "retried"),
+        (RemoteOutcome::Lost, "lost"),
     ];
 }
 
 /// Counts by outcome, since the startup of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcomes([u64; Told::ALL.len()]);
+pub struct Outcomes([u64; RemoteOutcome::ALL.len()]);
 
 impl Outcomes {
-    pub fn count(&mut self, told: Told) {
+    pub fn count(&mut self, told: RemoteOutcome) {
         self.0[told as usize] += 1;
     }
 
-    pub fn get(&self, told: Told) -> u64 {
+    pub fn get(&self, told: RemoteOutcome) -> u64 {
         self.0[told as usize]
     }
 }

@@ -21,7 +21,7 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Message that answers a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum AnswerKind {
     ChannelChanged,
     OrderSet,
     OffsetSet,
@@ -29,17 +29,17 @@ enum Kind {
 
 /// A change that the leader has not answered.
 #[derive(Debug)]
-struct Asked {
+struct PendingChange {
     to: NodeId,
     at: Ticks,
     core: CoreId,
     ticket: Ticket,
-    kind: Kind,
+    kind: AnswerKind,
 }
 
 /// A change that came from another node.
 #[derive(Clone, Copy, Debug)]
-struct Guest {
+struct GuestChange {
     node: NodeId,
     route: Route,
     asker: Asker,
@@ -49,12 +49,12 @@ struct Guest {
 pub struct Changes {
     /// The last number that was given, to either.
     last: u64,
-    asked: IdMap<u64, Asked>,
-    guests: IdMap<u64, Guest>,
+    asked: IdMap<u64, PendingChange>,
+    guests: IdMap<u64, GuestChange>,
 }
 
 impl Changes {
-    fn ask(&mut self, asked: Asked) -> u64 {
+    fn ask(&mut self, asked: PendingChange) -> u64 {
         let now = asked.at;
         self.asked.retain(|_, other| now.since(other.at) < FORGET_AFTER);
         self.last += 1;
@@ -62,23 +62,23 @@ impl Changes {
         self.last
     }
 
-    fn take_in(&mut self, guest: Guest) -> Ticket {
+    fn take_in(&mut self, guest: GuestChange) -> Ticket {
         self.last += 1;
         self.guests.insert(self.last, guest);
         Ticket(self.last)
     }
 
     /// The questions to the node, in their order.
-    fn lose(&mut self, node: NodeId) -> Vec<Asked> {
+    fn lose(&mut self, node: NodeId) -> Vec<PendingChange> {
         self.guests.retain(|_, guest| guest.node != node);
-        let mut lost: Vec<(u64, Asked)> = self.asked.extract_if(|_, asked| asked.to == node).collect();
+        let mut lost: Vec<(u64, PendingChange)> = self.asked.extract_if(|_, asked| asked.to == node).collect();
         lost.sort_unstable_by_key(|(number, _)| *number);
         lost.into_iter().map(|(_, asked)| asked).collect()
     }
 }
 
 /// The partition that the message is about, the ticket of its answer, and what the leader is to do.
-fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Kind, Changing)> {
+fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, AnswerKind, Changing)> {
     let route = |topic: &TopicRef, partition: PartitionId| Route { topic_id: topic.id, partition };
     Some(match message {
         MeshMessage::ChangeChannel { ticket, set } => {
@@ -89,16 +89,16 @@ fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Kind,
                 ChannelChange::Pause => Changing::Pause,
                 ChannelChange::Unpause => Changing::Unpause,
             };
-            (route(topic, *partition), channel, *ticket, Kind::ChannelChanged, what)
+            (route(topic, *partition), channel, *ticket, AnswerKind::ChannelChanged, what)
         }
         MeshMessage::SetOrder { ticket, set } => {
             let SetOrder { topic, partition, channel, ordered } = &**set;
-            (route(topic, *partition), channel, *ticket, Kind::OrderSet, Changing::SetOrder(*ordered))
+            (route(topic, *partition), channel, *ticket, AnswerKind::OrderSet, Changing::SetOrder(*ordered))
         }
         MeshMessage::SetOffset { ticket, set } => {
             let SetOffset { topic, partition, channel, to, from, force } = &**set;
             let what = Changing::SetOffset { to: *to, from: *from, force: *force };
-            (route(topic, *partition), channel, *ticket, Kind::OffsetSet, what)
+            (route(topic, *partition), channel, *ticket, AnswerKind::OffsetSet, what)
         }
         _ => return None,
     })
@@ -128,7 +128,7 @@ impl Cluster {
         let refused = match leader.filter(|leader| self.links.is_connected(*leader)) {
             _ if is_stopping => PublishError::Stopping,
             Some(leader) if self.links.takes_changes(leader) => {
-                let asked = Asked { to: leader, at: now.ticks, core: from, ticket, kind };
+                let asked = PendingChange { to: leader, at: now.ticks, core: from, ticket, kind };
                 self.send_change(route, channel.clone(), what, asked);
                 return Taker::Leader;
             }
@@ -138,7 +138,7 @@ impl Cluster {
         Taker::Nobody(answer_of(ticket, kind, Err(SetOffsetError::Failed(refused))))
     }
 
-    fn send_change(&mut self, route: Route, channel: ChannelName, what: Changing, asked: Asked) {
+    fn send_change(&mut self, route: Route, channel: ChannelName, what: Changing, asked: PendingChange) {
         let to = asked.to;
         let asker = Asker { generation: self.generation, core: self.core, ticket: self.changes.ask(asked) };
         let head = Head { epoch: Epoch(0), session: Session(1) };
@@ -156,13 +156,13 @@ impl Cluster {
         if asked.get(&ticket).is_none_or(|asked| asked.to != from) {
             return None;
         }
-        let Asked { core, ticket, kind, .. } = asked.remove(&ticket)?;
+        let PendingChange { core, ticket, kind, .. } = asked.remove(&ticket)?;
         Some((core, answer_of(ticket, kind, changed.result.map_err(error_of))))
     }
 
     /// The connection with a node is lost: what it was asked for may have been done, and it asks anew for what it wants.
     pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<Answer> {
-        let unknown = |Asked { core, ticket, kind, .. }| {
+        let unknown = |PendingChange { core, ticket, kind, .. }| {
             (core, answer_of(ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown))))
         };
         self.changes.lose(node).into_iter().map(unknown).collect()
@@ -174,7 +174,7 @@ impl Cluster {
     pub(super) fn on_change(&mut self, node: NodeId, route: Route, change: Change) -> Option<MeshMessage> {
         let Change { asker, channel, what } = change;
         let topic = self.topics.get(&route.topic_id).cloned();
-        let ticket = self.changes.take_in(Guest { node, route, asker });
+        let ticket = self.changes.take_in(GuestChange { node, route, asker });
         let Some(topic) = topic else {
             self.answer_change(ticket, Err(NotChanged::Failed(Outcome::NotLeader)));
             return None;
@@ -216,19 +216,19 @@ impl Cluster {
     }
 
     fn answer_change(&mut self, ticket: Ticket, result: Result<ChangeDone, NotChanged>) {
-        let Some(Guest { node, route, asker }) = self.changes.guests.remove(&ticket.0) else { return };
+        let Some(GuestChange { node, route, asker }) = self.changes.guests.remove(&ticket.0) else { return };
         let head = Head { epoch: Epoch(0), session: Session(1) };
         let body = Body::Changed(Changed { asker, result });
         self.links.send_on(node, Lane::Control, route, Message { head, body });
     }
 }
 
-fn answer_of(ticket: Ticket, kind: Kind, result: Result<ChangeDone, SetOffsetError>) -> MeshMessage {
+fn answer_of(ticket: Ticket, kind: AnswerKind, result: Result<ChangeDone, SetOffsetError>) -> MeshMessage {
     let unknown = SetOffsetError::Failed(PublishError::Unknown);
     match kind {
-        Kind::ChannelChanged => MeshMessage::ChannelChanged { ticket, result: result.map(|done| done.is_first) },
-        Kind::OrderSet => MeshMessage::OrderSet { ticket, result: result.map(drop) },
-        Kind::OffsetSet => MeshMessage::OffsetSet { ticket, result: result.and_then(|done| done.at.ok_or(unknown)) },
+        AnswerKind::ChannelChanged => MeshMessage::ChannelChanged { ticket, result: result.map(|done| done.is_first) },
+        AnswerKind::OrderSet => MeshMessage::OrderSet { ticket, result: result.map(drop) },
+        AnswerKind::OffsetSet => MeshMessage::OffsetSet { ticket, result: result.and_then(|done| done.at.ok_or(unknown)) },
     }
 }
 

@@ -10,7 +10,7 @@ use crate::base::{ConnId, Epoch, NodeId, Now, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
 use crate::log::PartitionIdx;
-use crate::metrics::remote::Told;
+use crate::metrics::remote::RemoteOutcome;
 use crate::seam::message::OwnedBodies;
 use crate::seam::outcome::{PublishError, Unwritable, outcome_of, result_of};
 use crate::session::ReplySlot;
@@ -225,11 +225,11 @@ impl Engine {
                 if !cluster.lines.hold(now.ticks, route, ticket, error) {
                     return;
                 }
-                cluster.remote.forwards.count(Told::Retried);
+                cluster.remote.forwards.count(RemoteOutcome::Retried);
             }
             result => {
                 let Some(publisher) = cluster.lines.finish(route, ticket) else { return };
-                cluster.remote.forwards.count(result.err().map_or(Told::Done, told_of));
+                cluster.remote.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
                 self.tell_publisher(publisher, result);
             }
         }
@@ -315,6 +315,6 @@ impl Engine {
     }
 }
 
-fn told_of(error: PublishError) -> Told {
-    if error == PublishError::Unknown { Told::Unknown } else { Told::Refused }
+fn told_of(error: PublishError) -> RemoteOutcome {
+    if error == PublishError::Unknown { RemoteOutcome::Unknown } else { RemoteOutcome::Refused }
 }

@@ -13,7 +13,7 @@ use super::lines::may_be_stored_later;
 use crate::base::{Epoch, IdMap, LogId, MessagePlace, NodeId, PartitionId, SubId};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::codec::peer::relay::FINISHED_MAX;
-use crate::metrics::remote::Told;
+use crate::metrics::remote::RemoteOutcome;
 use crate::seam::message::{MeshMessage, SubRequest};
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, result_of};
 use bytes::Bytes;
@@ -199,7 +199,7 @@ impl Cluster {
             true => drop(self.relay_detach(sub, partition)),
             false => self.relays.remove((sub, partition)),
         }
-        self.remote.relays.count(Told::Lost);
+        self.remote.relays.count(RemoteOutcome::Lost);
         MeshMessage::PartLost { sub, partition }
     }
 
@@ -214,12 +214,16 @@ impl Cluster {
         let (sub, partition) = key;
         let message = match relayed {
             Relayed::Subscribed => {
-                self.remote.relays.count(Told::Done);
+                self.remote.relays.count(RemoteOutcome::Done);
                 MeshMessage::Subscribed { sub, partition, result: Ok(false) }
             }
             Relayed::Refused(outcome) => {
                 let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
-                self.remote.relays.count(if may_be_stored_later(error) { Told::Retried } else { Told::Refused });
+                self.remote.relays.count(if may_be_stored_later(error) {
+                    RemoteOutcome::Retried
+                } else {
+                    RemoteOutcome::Refused
+                });
                 // the leader may have taken the client in before its channel failed
                 self.relay_detach(sub, partition);
                 MeshMessage::Subscribed { sub, partition, result: Err(error) }
