@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 /// Settings that nsqd has too, and that mean something else here.
 const OTHERWISE: &[(&str, &str)] = &[
-    ("data-path", "a folder of RingMQ's own: nsqd's files are not read there; `ringmq import` takes them"),
+    ("data-path", "a folder in RingMQ's own formats; the backlog that an nsqd left there is imported at startup"),
     ("mem-queue-size", "bounds ephemeral channels, in each partition; every other message is in the log"),
     ("max-bytes-per-file", "size of a segment of a partition's log, not of a queue's file; the default is 128 MiB"),
     ("max-req-timeout", "delays are durable here, so the default is 30 days instead of an hour"),
