@@ -54,7 +54,7 @@ pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
     let name = code.variant_name().unwrap_or("Other");
     let why = match code {
         RejectCode::Stopping => "it is stopping".to_owned(),
-        _ => format!("it refuses this node ({name}): {message}"),
+        _ => format!("the peer ended the connection ({name}) and says: {message}"),
     };
     let is_hopeless = matches!(
         code,

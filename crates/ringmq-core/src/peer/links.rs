@@ -379,7 +379,7 @@ impl Links {
                 self.reject(conn, RejectCode::Other, why);
             }
             Phase::Hello { place, until, .. } if until <= now.ticks => {
-                let why = "it does not answer the handshake";
+                let why = "the other side did not answer the handshake in time";
                 self.reject(conn, RejectCode::Other, why);
                 self.down(now, place, &Loss::of(why));
             }
