@@ -36,8 +36,10 @@ pub enum Told {
     Stop,
 }
 
-/// A question about what the agent knows, answered on the coordinator's thread.
-pub struct Look(Box<dyn FnOnce(&Agent, Ticks) + Send>);
+type LookAt = dyn FnOnce(&Agent, Ticks) + Send;
+
+/// Question about the agent's state, answered on the coordinator's thread.
+pub struct Look(Box<LookAt>);
 
 impl Look {
     pub fn at(self, agent: &Agent, now: Ticks) {
