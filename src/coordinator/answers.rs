@@ -141,6 +141,7 @@ impl Answers {
             peer_address: n.peer_address.clone(),
             native_address: n.native_address.clone(),
             tcp_address: n.tcp_address.clone(),
+            incarnation: 0,
         };
         self.file.nodes.iter().map(node).collect()
     }

@@ -244,6 +244,7 @@ fn member(settings: &Settings, cores: u16) -> MemberRecord {
         cores: cores.into(),
         version: env!("CARGO_PKG_VERSION").into(),
         process: 0,
+        incarnation: 0,
     }
 }
 

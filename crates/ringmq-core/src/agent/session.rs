@@ -4,7 +4,7 @@ use super::{Agent, AgentError, AgentOptions, Effect, Note, Purpose, RETRY};
 use crate::base::{Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::metadata::keys::Key;
-use crate::metadata::record::{NodeRecord, Suspects, encode};
+use crate::metadata::record::{MemberRecord, NodeRecord, Suspects, encode};
 use crate::metadata::request::{Answer, Change, Compare, LeaseId, Op, Request, Txn};
 use crate::seam::cluster::Fact;
 use std::collections::BTreeSet;
@@ -215,7 +215,15 @@ impl Agent {
         last != 0 && last != member.process && !processes.is_empty() && !processes.contains(&last)
     }
 
+    /// Incarnation of this process, which it keeps once it was registered. The record of an earlier process is not newer than the view,
+    /// and the transaction that registers this one compares that record.
+    fn incarnation(&self) -> u64 {
+        let last = self.view.member(self.options.me).map(|there| &there.value);
+        last.filter(|last| last.process == self.options.member.process).map_or(self.view.newest(), |last| last.incarnation)
+    }
+
     fn register(&mut self, now: Ticks, lease: LeaseId, out: &mut Vec<Effect>) {
+        let record = MemberRecord { incarnation: self.incarnation(), ..self.options.member.clone() };
         let (me, layout) = (self.options.me, self.view.layout());
         let (node, member) = (layout.key(&Key::Node(me)), layout.key(&Key::Member(me)));
         let compares = vec![
@@ -226,7 +234,7 @@ impl Agent {
         ];
         let then = vec![
             Op::Put { key: node.clone(), value: encode(&self.options.record), lease: Some(lease) },
-            Op::Put { key: member, value: encode(&self.options.member), lease: None },
+            Op::Put { key: member, value: encode(&record), lease: None },
         ];
         let txn = Txn { compares, then, otherwise: vec![Op::Get { key: node }] };
         self.send(now, Purpose::Register { lease }, Request::Txn(txn), out);

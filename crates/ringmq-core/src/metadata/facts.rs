@@ -32,11 +32,12 @@ impl Told {
     /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
     pub fn facts(&mut self, view: &View, changed: &Changed, out: &mut Vec<Fact>) {
         let keys = &changed.keys;
-        if self.is_this_node && keys.iter().any(|key| matches!(key, Key::Member(_))) {
-            // The own record comes right behind the session, or with it.
-            let last = view.member(self.me).filter(|_| keys.contains(&Key::Member(self.me))).map(|e| e.value.process);
-            self.is_this_node = last.is_none_or(|last| last == self.process);
-            out.push(Fact::Nodes(if self.is_this_node { nodes(view) } else { [].into() }));
+        if keys.iter().any(|key| matches!(key, Key::Member(_))) {
+            let was_this_node = self.is_this_node;
+            self.is_this_node = view.member(self.me).map_or(was_this_node, |last| last.value.process == self.process);
+            if was_this_node || self.is_this_node {
+                out.push(Fact::Nodes(if self.is_this_node { nodes(view) } else { [].into() }));
+            }
         }
         for key in keys {
             if let Key::Gone(id) = key {
@@ -85,9 +86,6 @@ impl Told {
         }
         self.ended = self.ended.max(self.session.unwrap_or(0)).max(session.map_or(0, |s| s.saturating_sub(1)));
         self.session = session;
-        if session.is_some() && !std::mem::replace(&mut self.is_this_node, true) {
-            out.push(Fact::Nodes(nodes(view)));
-        }
         let mine = view.replicas_of(self.me).filter(|(topic, number)| {
             let leader = view.partition(*topic, *number).and_then(|e| e.value.leader);
             leader.is_some_and(|l| l.node == self.me)
@@ -124,6 +122,7 @@ fn nodes(view: &View) -> Arc<[ClusterNode]> {
         peer_address: e.value.peer_address.as_str().into(),
         native_address: text(&e.value.native_address),
         tcp_address: text(&e.value.tcp_address),
+        incarnation: e.value.incarnation,
     };
     view.members().map(node).collect()
 }
@@ -316,10 +315,12 @@ mod tests {
     #[test]
     fn a_node_is_known_while_its_lease_is_over() {
         let mut rig = Rig::new();
-        rig.told.enter(&rig.view, Some(1), &mut vec![]);
-        let member = MemberRecord { name: "a".into(), peer_address: "a:1".into(), ..Default::default() };
+        let own = MemberRecord { name: "own".into(), process: 7, ..Default::default() };
+        rig.put(Key::Member(n(1)), encode(&own));
+        let member = MemberRecord { name: "a".into(), peer_address: "a:1".into(), incarnation: 5, ..Default::default() };
         let facts = rig.put(Key::Member(n(3)), encode(&member));
-        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 1 && *nodes[0].name == *"a"));
+        let is_told = |nodes: &[ClusterNode]| nodes.len() == 2 && *nodes[1].name == *"a" && nodes[1].incarnation == 5;
+        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if is_told(nodes)), "{facts:?}");
         let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         assert!(rig.put(Key::Node(n(3)), encode(&node)).is_empty());
         assert!(rig.delete(Key::Node(n(3))).is_empty());
@@ -335,13 +336,14 @@ mod tests {
             rig.told.enter(&rig.view, session, &mut out);
             out
         };
-        let facts = enter(&mut rig, Some(2));
-        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 1 && *nodes[0].name == *"c"), "{facts:?}");
-        assert!(enter(&mut rig, None).is_empty());
-        assert!(matches!(&rig.put(Key::Member(n(4)), member("d"))[..], [Fact::Nodes(nodes)] if nodes.len() == 2));
-        assert!(enter(&mut rig, Some(9)).is_empty(), "they are known");
         let own = |process| encode(&MemberRecord { name: "a".into(), process, ..Default::default() });
-        assert!(matches!(&rig.put(Key::Member(n(1)), own(7))[..], [Fact::Nodes(nodes)] if nodes.len() == 3));
+        assert!(rig.put(Key::Member(n(1)), own(6)).is_empty(), "an earlier process");
+        assert!(enter(&mut rig, Some(2)).is_empty(), "the record comes right behind the session");
+        let facts = rig.put(Key::Member(n(1)), own(7));
+        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 2 && *nodes[1].name == *"c"), "{facts:?}");
+        assert!(enter(&mut rig, None).is_empty());
+        assert!(matches!(&rig.put(Key::Member(n(4)), member("d"))[..], [Fact::Nodes(nodes)] if nodes.len() == 3));
+        assert!(enter(&mut rig, Some(9)).is_empty(), "they are known");
         // Another process is this node from now on.
         assert!(matches!(&rig.put(Key::Member(n(1)), own(8))[..], [Fact::Nodes(nodes)] if nodes.is_empty()));
         assert!(rig.put(Key::Member(n(3)), member("c2")).is_empty());

@@ -158,6 +158,10 @@ pub struct MemberRecord {
     /// confirmed as this node. 0: an older version wrote the record.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub process: u64,
+    /// Revision of the store that the process had seen when it was first registered: later processes have larger ones. 0: an older
+    /// version wrote the record.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub incarnation: u64,
 }
 
 fn capacity_default() -> u32 {

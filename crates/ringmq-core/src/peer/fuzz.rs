@@ -34,6 +34,7 @@ fn hello(lanes: u8) -> Vec<u8> {
         lanes: Lanes(lanes),
         heartbeat_ms: 1000,
         link: 0,
+        incarnation: 0,
     };
     Encoder::default().hello(&mut pieces, &hello);
     pieces.concat()

@@ -2,9 +2,9 @@
 
 use super::conn::{Conn, Fault, Phase};
 use super::links::{Links, Loss};
-use super::nodes::{Dial, Link, LinkId};
+use super::nodes::{Dial, Life, Link, LinkId};
 use super::{HANDSHAKE_MAX, LinkOptions};
-use crate::base::{ConnId, CoreId, Now, Peer, Ticks};
+use crate::base::{ConnId, CoreId, NodeId, Now, Peer, Ticks};
 use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
 use crate::codec::peer::{Agreed, Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
 use bytes::Bytes;
@@ -21,7 +21,7 @@ pub struct Carried {
 struct Them {
     place: LinkId,
     lanes: Lanes,
-    generation: u64,
+    life: Life,
     cores: u16,
     features: u64,
     heartbeat_ms: u32,
@@ -31,6 +31,10 @@ struct Them {
 struct Refusal {
     code: RejectCode,
     why: String,
+}
+
+fn life_of(greeting: &Hello<'_>) -> Life {
+    Life { incarnation: greeting.incarnation, generation: greeting.generation }
 }
 
 fn refusal(code: RejectCode, why: impl Into<String>) -> Refusal {
@@ -43,6 +47,9 @@ fn looks_like_tls(bytes: &[u8]) -> bool {
 }
 
 const SPEAKS_TLS: &str = "it speaks TLS, and this node does not with its peers: --peer-tls-cert, --peer-tls-key, --peer-tls-ca";
+
+/// Said of a process whose data path has a copy that was registered later, and of one that ended before its successor was registered.
+pub(super) const OVERTAKEN: &str = "a later process was registered as this node";
 
 /// Why a connection that is over before its handshake may be so.
 pub(super) fn ended_early(held: &[u8]) -> &'static str {
@@ -75,6 +82,7 @@ fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {
         lanes,
         heartbeat_ms: u32::try_from(o.heartbeat.as_millis()).unwrap_or(u32::MAX).max(1),
         link,
+        incarnation: o.incarnation,
     }
 }
 
@@ -193,17 +201,26 @@ impl Links {
         if number >= own.max(other) {
             return Err(refusal(RejectCode::Malformed, format!("there is no link {number} with {own} and {other} cores")));
         }
-        if node.generation().is_some_and(|newest| newest > theirs.generation) {
-            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
-        }
+        let life = self.check_life(id, theirs)?;
         let to = CoreId(number % own);
         if to != self.options.core && self.conns.get(&conn).is_some_and(|c| c.has_moved) {
             return Err(refusal(RejectCode::Malformed, "the connection has moved already"));
         }
         let place = LinkId { node: id, number };
-        let (generation, heartbeat_ms) = (theirs.generation, theirs.heartbeat_ms);
-        let them = Them { place, lanes, generation, cores: other, features, heartbeat_ms };
+        let them = Them { place, lanes, life, cores: other, features, heartbeat_ms: theirs.heartbeat_ms };
         Ok((them, to))
+    }
+
+    /// Refuses a process of the node that a later one replaced. What it confirmed would count as the later one's.
+    fn check_life(&self, id: NodeId, theirs: &Hello<'_>) -> Result<Life, Refusal> {
+        let (life, node) = (life_of(theirs), self.nodes.get(&id));
+        if node.is_some_and(|node| node.incarnation > life.incarnation) {
+            return Err(refusal(RejectCode::Other, OVERTAKEN));
+        }
+        if node.and_then(|node| node.life()).is_some_and(|newest| newest > life) {
+            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
+        }
+        Ok(life)
     }
 
     /// Answers Hello with Welcome. An older connection for the same is dead, whatever its state is here.
@@ -229,18 +246,14 @@ impl Links {
                 format!("node {} answers there, and {} was expected: look at its peer_address", welcome.node_id, place.node);
             return Err(refusal(RejectCode::Other, why));
         }
-        let newest = self.nodes.get(&place.node).and_then(|node| node.generation());
-        if newest.is_some_and(|newest| newest > welcome.generation) {
-            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
-        }
-        let (generation, cores) = (welcome.generation, welcome.layout.cores);
-        Ok(Them { place, lanes, generation, cores, features, heartbeat_ms: welcome.heartbeat_ms })
+        let life = self.check_life(place.node, welcome)?;
+        Ok(Them { place, lanes, life, cores: welcome.layout.cores, features, heartbeat_ms: welcome.heartbeat_ms })
     }
 
     /// Links of an older life of the node are dead.
     fn outlive(&mut self, now: Now, them: Them) {
         let node = self.nodes.get(&them.place.node);
-        let is_old = |link: &Link| link.lanes().0 != 0 && link.generation < them.generation;
+        let is_old = |link: &Link| link.lanes().0 != 0 && link.life < them.life;
         let old = node.into_iter().flat_map(|node| node.links.iter()).filter(|(_, link)| is_old(link));
         for number in old.map(|(number, _)| *number).collect::<Vec<_>>() {
             let place = LinkId { node: them.place.node, number };
@@ -253,11 +266,12 @@ impl Links {
         self.outlive(now, them);
         let Some(node) = self.nodes.get_mut(&them.place.node) else { return };
         node.features = them.features;
+        node.incarnation = node.incarnation.max(them.life.incarnation);
         if node.cores.replace(them.cores) != Some(them.cores) {
             self.arrange(now, them.place.node);
         }
         let Some(link) = self.link_mut(them.place) else { return self.end(conn) };
-        link.generation = them.generation;
+        link.life = them.life;
         link.carry(them.lanes, conn);
         let silence_max = Links::silence_max(them.heartbeat_ms);
         let heartbeat = self.options.heartbeat;

@@ -1,6 +1,7 @@
 //! [`Links`]: what happens on the connections with other nodes, and what is to be done.
 
 use super::conn::{Conn, Fault, Got, Phase, weight};
+use super::greet::OVERTAKEN;
 use super::nodes::{Dial, Link, LinkId, Node, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, RELAYED_MAX, SILENT_MAX, STRANGERS_MAX};
@@ -82,7 +83,11 @@ impl Links {
             self.nodes.remove(&id);
         }
         let own = self.options.node;
+        if let Some(node) = nodes.iter().find(|n| n.id == own) {
+            self.options.incarnation = node.incarnation;
+        }
         for node in nodes.iter().filter(|n| n.id != own) {
+            self.outlive_incarnation(now, node);
             let (name, address) = (node.name.clone(), node.peer_address.clone());
             match self.nodes.get_mut(&node.id) {
                 Some(known) if known.address == address => known.name = name,
@@ -99,11 +104,27 @@ impl Links {
                 None => {
                     let is_dialled = self.options.node < node.id;
                     let (links, cores, features, said) = (BTreeMap::new(), None, 0, None);
-                    let node_ = Node { name, address, is_dialled, cores, features, links, is_connected: false, said };
+                    let incarnation = node.incarnation;
+                    let node_ =
+                        Node { name, address, is_dialled, cores, incarnation, features, links, is_connected: false, said };
                     self.nodes.insert(node.id, node_);
                     self.arrange(now, node.id);
                 }
             }
+        }
+    }
+
+    /// The metadata names the process that was registered last as the node: links with an earlier one end.
+    fn outlive_incarnation(&mut self, now: Now, newest: &ClusterNode) {
+        let Some(node) = self.nodes.get_mut(&newest.id) else { return };
+        node.incarnation = node.incarnation.max(newest.incarnation);
+        let last = node.incarnation;
+        let is_old = |link: &Link| link.lanes().0 != 0 && link.life.incarnation < last;
+        let old: Vec<u16> = node.links.iter().filter(|(_, link)| is_old(link)).map(|(number, _)| *number).collect();
+        for number in old {
+            let place = LinkId { node: newest.id, number };
+            self.part(place, RejectCode::Other, OVERTAKEN);
+            self.down(now, place, &Loss::of(OVERTAKEN));
         }
     }
 

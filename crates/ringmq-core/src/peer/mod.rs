@@ -69,6 +69,8 @@ pub struct LinkOptions {
     pub cluster: ClusterId,
     /// Generation of the node: rises durably with each startup.
     pub generation: u64,
+    /// Incarnation of this process, once the metadata says it. 0 without a store.
+    pub incarnation: u64,
     pub core: CoreId,
     pub cores: u16,
     pub heartbeat: Duration,
@@ -92,6 +94,7 @@ impl LinkOptions {
             node,
             cluster,
             generation,
+            incarnation: 0,
             core,
             cores,
             heartbeat: HEARTBEAT,

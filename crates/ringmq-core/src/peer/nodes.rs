@@ -17,6 +17,13 @@ pub(super) struct LinkId {
     pub number: u16,
 }
 
+/// A process of a node, by its age: those that a metadata store registered by the order in which it did so, others by their startups.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub(super) struct Life {
+    pub incarnation: u64,
+    pub generation: u64,
+}
+
 /// Dial state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dial {
@@ -34,8 +41,8 @@ pub(super) enum Dial {
 pub(super) struct Link {
     /// Connection of each lane, in the order of their numbers on the wire.
     conns: [Option<ConnId>; 3],
-    /// Life of the other node that the connections belong to.
-    pub generation: u64,
+    /// Process of the other node that the connections belong to.
+    pub life: Life,
     pub dial: Dial,
     /// Attempts since it was last up for a while.
     attempts: u32,
@@ -46,7 +53,7 @@ const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
 
 impl Link {
     pub fn new(dial: Dial) -> Link {
-        Link { conns: [None; 3], generation: 0, dial, attempts: 0, up_since: None }
+        Link { conns: [None; 3], life: Life::default(), dial, attempts: 0, up_since: None }
     }
 
     pub fn is_whole(&self) -> bool {
@@ -122,6 +129,8 @@ pub(super) struct Node {
     pub is_dialled: bool,
     /// Cores of the node, once a handshake told them.
     pub cores: Option<u16>,
+    /// Highest incarnation of the node that the metadata or a handshake told. Earlier ones are refused.
+    pub incarnation: u64,
     /// Features of both nodes, by the last handshake.
     pub features: u64,
     pub links: BTreeMap<u16, Link>,
@@ -136,8 +145,8 @@ impl Node {
     }
 
     /// The newest of its lives that has a connection.
-    pub fn generation(&self) -> Option<u64> {
-        self.links.values().filter(|link| link.lanes().0 != 0).map(|link| link.generation).max()
+    pub fn life(&self) -> Option<Life> {
+        self.links.values().filter(|link| link.lanes().0 != 0).map(|link| link.life).max()
     }
 
     /// The link that takes what is sent to this replica: always the same one.

@@ -32,12 +32,15 @@ pub struct ClusterNode {
     /// Addresses that other nodes tell clients: of the native protocol, and of NSQ's. `None`: none is told.
     pub native_address: Option<Arc<str>>,
     pub tcp_address: Option<Arc<str>>,
+    /// Incarnation of the process that was registered last as this node. 0: there is no store.
+    pub incarnation: u64,
 }
 
 impl ClusterNode {
     /// A node whose clients find it by themselves.
     pub fn new(id: NodeId, name: impl Into<Arc<str>>, peer_address: impl Into<Arc<str>>) -> ClusterNode {
-        ClusterNode { id, name: name.into(), peer_address: peer_address.into(), native_address: None, tcp_address: None }
+        let (name, peer_address) = (name.into(), peer_address.into());
+        ClusterNode { id, name, peer_address, native_address: None, tcp_address: None, incarnation: 0 }
     }
 }
 

@@ -201,6 +201,7 @@ mod tests {
                 lanes: Lanes(lanes),
                 heartbeat_ms: 1000,
                 link: 0,
+                incarnation: 0,
             };
             let mut pieces = vec![];
             let encoder = if conn == 1 { &mut first } else { &mut Encoder::default() };

@@ -37,6 +37,25 @@ fn revisions_of_no_topic_are_remembered_now_and_then() {
     assert!(after > before && world.nodes[0].remembered == after);
 }
 
+/// Peers tell by it whether a process of a node is the last one.
+#[test]
+fn a_process_keeps_its_incarnation_and_the_next_one_has_a_larger_one() {
+    let mut world = cluster(3);
+    world.run(2_000);
+    let told =
+        |world: &World| (world.nodes[0].agent.view().member(id(1)).unwrap().value.incarnation, world.nodes[1].agent.session());
+    let first = told(&world);
+    assert!(first.0 > 0 && first.1.is_some_and(|session| session > first.0), "{first:?}");
+    world.store.end_all_leases();
+    world.run(2 * TTL.as_millis() as u64);
+    let again = told(&world);
+    assert!(again.0 == first.0 && again.1 > first.1, "{again:?}");
+    world.restart(1, 0);
+    world.run(2 * TTL.as_millis() as u64);
+    let next = told(&world);
+    assert!(next.0 > first.1.unwrap() && next.1 > again.1, "{next:?}");
+}
+
 /// The copy is registered once the lease of its origin is over, and confirms what the origin never hears of.
 #[test]
 fn who_was_overtaken_by_a_copy_of_its_data_path_is_never_registered_again() {

@@ -321,6 +321,45 @@ fn three_nodes_meet_and_one_that_leaves_the_cluster_is_parted_with() {
     assert!(world.all_connected());
 }
 
+/// What an overtaken process confirms would count as its successor's, which may not have it.
+#[test]
+fn a_process_that_was_overtaken_is_parted_with_and_let_in_no_more() {
+    for overtaken in 0..2 {
+        let other = 1 - overtaken;
+        let nodes = |incarnation| {
+            let mut nodes = all(2);
+            nodes[overtaken].incarnation = incarnation;
+            nodes
+        };
+        let mut world = World::new(&[1, 1]);
+        let now = world.now;
+        (0..2).for_each(|n| world.links(n, 0).set_nodes(now, &nodes(5)));
+        world.pass(SECOND);
+        assert!(world.all_connected());
+        world.heard(other, 0);
+        world.heard(overtaken, 0);
+        // It has registered again: the same process.
+        let now = world.now;
+        world.links(other, 0).set_nodes(now, &nodes(5));
+        world.pass(SECOND);
+        assert!(world.all_connected() && world.heard(other, 0).is_empty());
+        // A copy of its data path is registered. The process itself has no way to the metadata.
+        let now = world.now;
+        world.links(other, 0).set_nodes(now, &nodes(9));
+        world.pass(20 * SECOND);
+        assert_eq!(world.heard(other, 0), [LinkEvent::Disconnected(id(overtaken))]);
+        assert!(!world.links(other, 0).is_connected(id(overtaken)));
+        // The copy has as many startups behind it.
+        world.kill(overtaken, true);
+        world.settle();
+        world.start(overtaken, 1, 1, CLUSTER);
+        let now = world.now;
+        world.links(overtaken, 0).set_nodes(now, &nodes(9));
+        world.pass(20 * SECOND);
+        assert!(world.all_connected(), "{overtaken}");
+    }
+}
+
 #[test]
 fn a_node_that_stops_says_so() {
     for stopped in 0..2 {

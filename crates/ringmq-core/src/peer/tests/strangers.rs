@@ -27,7 +27,29 @@ fn hello() -> Hello<'static> {
         lanes: Lanes(0b011),
         heartbeat_ms: 1000,
         link: 0,
+        incarnation: 0,
     }
+}
+
+/// A greeting tells the newest process of its node, whatever the metadata here says of it yet.
+#[test]
+fn a_process_whose_successor_has_greeted_is_refused() {
+    let (mut links, now) = acceptor();
+    let mut greet = |conn, incarnation, generation| {
+        let mut pieces = vec![];
+        Encoder::default().hello(&mut pieces, &Hello { incarnation, generation, ..hello() });
+        links.opened(now, ConnId(conn), Peer("x".into()));
+        links.bytes(now, ConnId(conn), &pieces.concat());
+        let (sent, _) = outcome(&mut links, now, ConnId(conn));
+        let code = reject_code(&sent);
+        links.closed(now, ConnId(conn));
+        code
+    };
+    assert_eq!(greet(1, 5, 9), None);
+    assert_eq!(greet(2, 7, 3), None, "a copy of the data path may have been started less often");
+    assert_eq!(greet(3, 5, 10), Some(RejectCode::Other), "also while the later one is not connected");
+    assert_eq!(greet(4, 0, 10), Some(RejectCode::Other));
+    assert_eq!(greet(5, 7, 3), None);
 }
 
 fn hello_of(encoder: &mut Encoder, pieces: &mut Vec<Bytes>) -> Vec<u8> {

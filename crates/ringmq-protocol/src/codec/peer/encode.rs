@@ -62,6 +62,7 @@ impl Encoder {
             lanes: h.lanes.0,
             heartbeat_ms: h.heartbeat_ms,
             link: h.link,
+            incarnation: h.incarnation,
         };
         let root = fb::Hello::create(b, &args);
         b.finish_minimal(root);

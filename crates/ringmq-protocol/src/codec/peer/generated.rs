@@ -1757,6 +1757,7 @@ impl<'a> Hello<'a> {
   pub const VT_LANES: ::flatbuffers::VOffsetT = 24;
   pub const VT_HEARTBEAT_MS: ::flatbuffers::VOffsetT = 26;
   pub const VT_LINK: ::flatbuffers::VOffsetT = 28;
+  pub const VT_INCARNATION: ::flatbuffers::VOffsetT = 30;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1768,6 +1769,7 @@ impl<'a> Hello<'a> {
     args: &'args HelloArgs<'args>
   ) -> ::flatbuffers::WIPOffset<Hello<'bldr>> {
     let mut builder = HelloBuilder::new(_fbb);
+    builder.add_incarnation(args.incarnation);
     builder.add_generation(args.generation);
     builder.add_features(args.features);
     builder.add_heartbeat_ms(args.heartbeat_ms);
@@ -1876,6 +1878,13 @@ impl<'a> Hello<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<u16>(Hello::VT_LINK, Some(0)).unwrap()}
   }
+  #[inline]
+  pub fn incarnation(&self) -> u64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u64>(Hello::VT_INCARNATION, Some(0)).unwrap()}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Hello<'_> {
@@ -1897,6 +1906,7 @@ impl ::flatbuffers::Verifiable for Hello<'_> {
      .visit_field::<u8>("lanes", Self::VT_LANES, false)?
      .visit_field::<u32>("heartbeat_ms", Self::VT_HEARTBEAT_MS, false)?
      .visit_field::<u16>("link", Self::VT_LINK, false)?
+     .visit_field::<u64>("incarnation", Self::VT_INCARNATION, false)?
      .finish();
     Ok(())
   }
@@ -1915,6 +1925,7 @@ pub struct HelloArgs<'a> {
     pub lanes: u8,
     pub heartbeat_ms: u32,
     pub link: u16,
+    pub incarnation: u64,
 }
 impl<'a> Default for HelloArgs<'a> {
   #[inline]
@@ -1933,6 +1944,7 @@ impl<'a> Default for HelloArgs<'a> {
       lanes: 0,
       heartbeat_ms: 0,
       link: 0,
+      incarnation: 0,
     }
   }
 }
@@ -1995,6 +2007,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> HelloBuilder<'a, 'b, A> {
     self.fbb_.push_slot::<u16>(Hello::VT_LINK, link, 0);
   }
   #[inline]
+  pub fn add_incarnation(&mut self, incarnation: u64) {
+    self.fbb_.push_slot::<u64>(Hello::VT_INCARNATION, incarnation, 0);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> HelloBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     HelloBuilder {
@@ -2028,6 +2044,7 @@ impl ::core::fmt::Debug for Hello<'_> {
       ds.field("lanes", &self.lanes());
       ds.field("heartbeat_ms", &self.heartbeat_ms());
       ds.field("link", &self.link());
+      ds.field("incarnation", &self.incarnation());
       ds.finish()
   }
 }

@@ -48,6 +48,9 @@ pub struct Hello<'a> {
     pub heartbeat_ms: u32,
     /// Number of the link. A Hello's connection lives on this core of the receiver, modulo its cores. A Welcome repeats it.
     pub link: u16,
+    /// Rises with each process that the metadata store registers as this node, a copy of its data path too: what an earlier one says is
+    /// refused. 0: no store.
+    pub incarnation: u64,
 }
 
 /// Agreed parameters of a connection after the handshake.
@@ -80,6 +83,7 @@ impl<'a> Hello<'a> {
             lanes: Lanes(t.lanes()),
             heartbeat_ms: t.heartbeat_ms(),
             link: t.link(),
+            incarnation: t.incarnation(),
         })
     }
 

@@ -284,6 +284,7 @@ fn hello(text: &str) -> Hello<'_> {
         lanes: Lanes::ALL,
         heartbeat_ms: 1000,
         link: 3,
+        incarnation: 4,
     }
 }
 
@@ -306,13 +307,13 @@ proptest! {
 
     #[test]
     fn what_belongs_to_the_connection_comes_back(
-        text in "[a-z0-9 ]{0,40}", ids in any::<[[u8; 16]; 2]>(), n in any::<[u16; 5]>(), big in any::<[u64; 2]>(), lanes: u8, ms: u32,
+        text in "[a-z0-9 ]{0,40}", ids in any::<[[u8; 16]; 2]>(), n in any::<[u16; 5]>(), big in any::<[u64; 3]>(), lanes: u8, ms: u32,
         link: u16,
     ) {
         let hello = Hello {
             version: Version { major: n[0], minor: n[1] }, features: big[0], node_id: NodeId(ids[0]), cluster_id: ClusterId(ids[1]),
             generation: big[1], node_version: &text, layout: Layout { cores: n[2], core: n[3], placement: n[4] },
-            lanes: Lanes(lanes), heartbeat_ms: ms, link,
+            lanes: Lanes(lanes), heartbeat_ms: ms, link, incarnation: big[2],
         };
         let reject = Reject { code: RejectCode::OtherCluster, message: &text };
         let (mut pieces, mut encoder) = (vec![], Encoder::default());
