@@ -161,7 +161,7 @@ impl Answers {
         let file = self.file.clone();
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
-            Ask::Refresh { route } | Ask::Resign { route, .. } | Ask::Release { route } => *route,
+            Ask::GiveUp { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } | Ask::Release { route } => *route,
             Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return (None, None),
             Ask::CreateTopic { name, .. } => {
                 return (Some(Fact::TopicRefused { name: name.clone(), error: PublishError::TopicNotExist }), None);
@@ -192,7 +192,7 @@ impl Answers {
                 true => (self.partition(&topic.info, route.partition.0, p), None),
                 false => (None, Some(Note::NoEpoch { partition, above, epoch: p.epoch })),
             },
-            Ask::CreateTopic { .. } | Ask::Release { .. } => (None, None),
+            Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::GiveUp { .. } => (None, None),
             Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => (None, None),
             Ask::Resign { .. } => {
                 let others: Vec<NodeId> = p.isr.iter().copied().filter(|n| *n != self.me).collect();

@@ -151,6 +151,7 @@ impl FilePartition {
             wanted: None,
             former: None,
             removals: 0,
+            given_up: None,
         }
     }
 }

@@ -29,6 +29,7 @@ pub async fn accept_loss(node: &Node, query: Result<Query, Failure>) -> Result<S
         Some(CoreAnswer::LossAccepted(Err(error))) => Err(match error {
             AcceptLossError::NoReplica => Failure::new(StatusCode::NOT_FOUND, format!("NO_REPLICA: {error}")),
             AcceptLossError::Nothing { .. } => Failure::new(StatusCode::CONFLICT, format!("NOTHING_TO_ACCEPT: {error}")),
+            AcceptLossError::ByFile { .. } => Failure::new(StatusCode::CONFLICT, format!("NOT_BY_FILE: {error}")),
             AcceptLossError::ReadOnly => Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("READ_ONLY: {error}")),
             AcceptLossError::NotNamed { .. } => Failure::new(StatusCode::CONFLICT, format!("LOSS_NOT_NAMED: {error}")),
         }),

@@ -226,6 +226,7 @@ mod tests {
             former: None,
             leaving: None,
             removals: 0,
+            given_up: None,
             tag: Tag::default(),
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record));

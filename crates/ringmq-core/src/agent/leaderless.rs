@@ -135,7 +135,19 @@ mod tests {
             let isr: Vec<NodeId> = isr.iter().map(|b| n(*b)).collect();
             let replicas = vec![n(1), n(2)];
             let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
-            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr: 1, wanted, former, leaving, removals, tag };
+            let record = PartitionRecord {
+                epoch: 1,
+                leader,
+                replicas,
+                isr,
+                min_isr: 1,
+                wanted,
+                former,
+                leaving,
+                removals,
+                given_up: None,
+                tag,
+            };
             self.put(Key::Partition(TOPIC, number), encode(&record));
         }
 

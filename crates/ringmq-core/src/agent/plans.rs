@@ -153,7 +153,19 @@ impl Planner<'_> {
             let (replicas, isr) = (replicas.clone(), replicas.clone());
             let tag = Tag { session: self.session, number: 0 };
             let (wanted, former, leaving, removals) = (None, None, None, 0);
-            let record = PartitionRecord { epoch: 1, leader, replicas, isr, min_isr, wanted, former, leaving, removals, tag };
+            let record = PartitionRecord {
+                epoch: 1,
+                leader,
+                replicas,
+                isr,
+                min_isr,
+                wanted,
+                former,
+                leaving,
+                removals,
+                given_up: None,
+                tag,
+            };
             let key = layout.key(&Key::Partition(topic, number));
             then.push(Op::Put { key, value: encode(&record), lease: None });
         }

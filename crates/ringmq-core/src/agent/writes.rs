@@ -4,10 +4,10 @@ use super::{Agent, Effect, Purpose};
 use crate::base::{Epoch, NodeId, Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::metadata::keys::Key;
-use crate::metadata::record::{Leader, PartitionRecord, Tag, decode, encode};
+use crate::metadata::record::{GivenUpRecord, Leader, PartitionRecord, Tag, decode, encode};
 use crate::metadata::request::{Compare, KeyValue, Op, Request, Txn};
 use crate::seam::cluster::{Ask, Fact};
-use crate::seam::membership::EPOCH_BASE;
+use crate::seam::membership::{EPOCH_BASE, GivenUp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Writes on their way, at most; the others wait.
@@ -17,6 +17,8 @@ const FLIGHTS_MAX: usize = 64;
 pub(super) enum Intent {
     /// The ISR, while the record is of this version.
     Isr { version: u64, isr: Vec<NodeId> },
+    /// A loss that an operator accepted.
+    GiveUp { loss: GivenUp },
     /// An epoch above this one.
     Epoch { above: Epoch },
     /// The session leads no more, and another node does at once if that one is in sync and alive. This one served nothing when it asked.
@@ -59,6 +61,7 @@ impl Agent {
     pub(super) fn ask(&mut self, ask: Ask, out: &mut Vec<Effect>) {
         let (at, intent) = match ask {
             Ask::Propose { route, version, isr } => (at(route), Intent::Isr { version, isr }),
+            Ask::GiveUp { route, loss } => (at(route), Intent::GiveUp { loss }),
             Ask::AskEpoch { route, above } => (at(route), Intent::Epoch { above }),
             Ask::Refresh { route } => (at(route), Intent::Read),
             Ask::Resign { route, to } => (at(route), Intent::Resign { to }),
@@ -143,6 +146,11 @@ impl Agent {
                 }
                 next.isr = isr.clone();
             }
+            Intent::GiveUp { loss } => {
+                let known = record.given_up.map_or(0, |known| known.epoch);
+                next.given_up = Some(GivenUpRecord::of(loss)?).filter(|next| next.epoch > known);
+                next.given_up?;
+            }
             Intent::Epoch { above } => {
                 // An epoch of a static file, or of a stand-alone node, is below all epochs of the store.
                 let above = above.0.saturating_sub(EPOCH_BASE);
@@ -195,7 +203,7 @@ impl Agent {
         let has_changed = before != self.view.mod_revision(&Key::Partition(at.0, at.1));
         match intent {
             // Still to be done, on top of what is known now; not when that is what it was.
-            Intent::Epoch { .. } | Intent::Resign { .. } | Intent::Release if has_changed => {
+            Intent::GiveUp { .. } | Intent::Epoch { .. } | Intent::Resign { .. } | Intent::Release if has_changed => {
                 self.writes.waiting.entry(at).or_insert(intent);
             }
             _ => self.refuse(at, &intent, out),

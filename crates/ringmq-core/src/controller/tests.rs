@@ -120,6 +120,7 @@ impl Rig {
                 former: None,
                 leaving: None,
                 removals: 0,
+                given_up: None,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(topic, number), encode(&record));

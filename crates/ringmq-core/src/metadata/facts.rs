@@ -193,6 +193,7 @@ mod tests {
                 former: None,
                 leaving: None,
                 removals: 0,
+                given_up: None,
                 tag: Tag::default(),
             };
             self.put(Key::Partition(TOPIC, 0), encode(&record))
@@ -253,7 +254,19 @@ mod tests {
             let (leader, replicas) = (Some(Leader { node: n(2), session: 5 }), vec![n(1), n(2)]);
             let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
             let isr = replicas.clone();
-            encode(&PartitionRecord { epoch, leader, isr, replicas, min_isr: 2, wanted, former, leaving, removals, tag })
+            encode(&PartitionRecord {
+                epoch,
+                leader,
+                isr,
+                replicas,
+                min_isr: 2,
+                wanted,
+                former,
+                leaving,
+                removals,
+                given_up: None,
+                tag,
+            })
         };
         assert!(rig.put(Key::Partition(TOPIC, 1), added(1)).is_empty());
         let mut topic = TopicRecord::new(TOPIC, 2, 2, 1, Default::default());

@@ -240,6 +240,7 @@ mod tests {
             former: None,
             leaving: None,
             removals: 0,
+            given_up: None,
             tag: Tag::default(),
         };
         put(view, revision, Key::Partition(TOPIC, number), encode(&record));

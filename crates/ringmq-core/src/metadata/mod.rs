@@ -14,7 +14,7 @@
 //! | `load/<node id>` | yes | KiB/s published to the partitions that the node leads, and the busiest of them |
 //! | `ctl` | yes | the controller; its create_revision is the *term* |
 //! | `topic/<name>` | no | topic id, partitions, replicas, min_isr, retention, ordered |
-//! | `part/<topic id>/<0000>` | no | epoch, leader (node, session), replicas, ISR, `wanted`, `former`, `leaving`, `removals`, tag |
+//! | `part/<topic id>/<0000>` | no | epoch, leader, replicas, ISR, `wanted`, `former`, `leaving`, `removals`, `given_up`, tag |
 //! | `gone/<topic id>` | no | tombstone: only this deletes a topic |
 //!
 //! # What holds it together

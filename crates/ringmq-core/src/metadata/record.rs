@@ -5,7 +5,7 @@
 use super::keys::parse_id;
 use crate::base::{Epoch, NodeId, TopicId, TopicName};
 use crate::seam::cluster::TopicProperties;
-use crate::seam::membership::{EPOCH_BASE, Membership, REPLICAS_MAX};
+use crate::seam::membership::{EPOCH_BASE, GivenUp, Membership, REPLICAS_MAX};
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -261,7 +261,33 @@ pub struct PartitionRecord {
     /// Number of replicas that were ever removed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub removals: u64,
+    /// Loss that an operator accepted last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_up: Option<GivenUpRecord>,
     pub tag: Tag,
+}
+
+/// [`GivenUp`] in a record.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct GivenUpRecord {
+    /// As in [`PartitionRecord::epoch`].
+    pub epoch: u64,
+    /// Of a log that a node alone or a static file began it may be no epoch of the store, so it has all bits, as text.
+    #[serde(with = "epoch_text")]
+    pub last_epoch: Epoch,
+    pub end: i64,
+}
+
+impl GivenUpRecord {
+    /// `None`: the epoch is not of the store.
+    pub fn of(loss: &GivenUp) -> Option<GivenUpRecord> {
+        let epoch = loss.epoch.0.checked_sub(EPOCH_BASE)?;
+        Some(GivenUpRecord { epoch, last_epoch: loss.last_epoch, end: loss.end })
+    }
+
+    fn given_up(self) -> GivenUp {
+        GivenUp { epoch: store_epoch(self.epoch), last_epoch: self.last_epoch, end: self.end }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -295,6 +321,7 @@ impl PartitionRecord {
             wanted: self.wanted,
             former: self.former.map(|l| l.node),
             removals: self.removals,
+            given_up: self.given_up.map(GivenUpRecord::given_up),
         }
     }
 }
@@ -390,6 +417,18 @@ mod maybe_id {
     }
 }
 
+mod epoch_text {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(epoch: &Epoch, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&epoch.0.to_string())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Epoch, D::Error> {
+        String::deserialize(from)?.parse().map(Epoch).map_err(D::Error::custom)
+    }
+}
+
 mod topic_name {
     use super::*;
 
@@ -418,6 +457,7 @@ mod tests {
             former: None,
             leaving: None,
             removals: 0,
+            given_up: None,
             tag: Tag { session: 90, number: 3 },
         }
     }
@@ -432,7 +472,13 @@ mod tests {
         assert_eq!(encode(&partition()), text);
         assert_eq!(decode::<PartitionRecord>(text.as_bytes()), Ok(partition()));
         let former = Some(Leader { node: NodeId([2; 16]), session: 8 });
-        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, former, removals: 3, ..partition() };
+        let loss = GivenUp { epoch: store_epoch(6), last_epoch: store_epoch(4), end: 310 };
+        let given_up = GivenUpRecord::of(&loss);
+        let wanted =
+            PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, former, removals: 3, given_up, ..partition() };
+        let text = String::from_utf8(encode(&wanted).to_vec()).unwrap();
+        assert!(text.contains(r#""given_up":{"epoch":6,"last_epoch":"9223372036854775812","end":310}"#), "{text}");
+        assert_eq!(wanted.membership(5, false).given_up, Some(loss));
         assert_eq!(decode::<PartitionRecord>(&encode(&wanted)), Ok(wanted));
     }
 

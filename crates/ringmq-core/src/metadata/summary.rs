@@ -110,6 +110,7 @@ mod tests {
             former: None,
             leaving: None,
             removals: 0,
+            given_up: None,
             tag: Tag::default(),
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));

@@ -532,6 +532,7 @@ mod tests {
             former: None,
             leaving: None,
             removals: 0,
+            given_up: None,
             tag: Tag::default(),
         };
         kv(&Key::Partition(TOPIC, number), encode(&record), 2, changed)

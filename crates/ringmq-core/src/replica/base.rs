@@ -101,6 +101,23 @@ impl Base {
         if vouched <= start { 0 } else { self.committed.offset.min(vouched) }
     }
 
+    /// True for a replica outside the ISR that holds committed data which an operator gave up: its log is of lower epochs than the one
+    /// that opened after the loss, and what it knows to be committed is not all in the log with which that one opened. Where it lost some
+    /// of its log nobody knows of which epochs that was.
+    pub fn has_given_up(&self, log: &dyn LogView) -> bool {
+        let Some(membership) = &self.membership else { return false };
+        let Some(loss) = membership.given_up.filter(|_| !membership.is_in_sync(self.me)) else { return false };
+        let end = log.end();
+        if end.epoch >= loss.epoch || self.committed.offset > end.at.offset {
+            return false;
+        }
+        // Logs that share an epoch share all before it.
+        let mut last = Vec::with_capacity(1);
+        log.all_epochs(Some(Epoch(loss.last_epoch.0.saturating_add(1))), 1, &mut last);
+        let has_that_log = last.first().is_some_and(|l| l.epoch == loss.last_epoch && l.end.offset >= loss.end);
+        !has_that_log || self.committed.offset > loss.end
+    }
+
     pub fn cut(&mut self, to: Position, out: &mut Vec<Effect>) {
         self.cuts += 1;
         out.push(Effect::Truncate { to });

@@ -8,6 +8,7 @@
 //! kept twice and nothing can disagree.
 
 use super::error::ReplicaError;
+use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, Position, Ticks};
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
@@ -16,7 +17,7 @@ use crate::format::cursor::CursorImage;
 use crate::format::producer::Producer;
 use crate::format::snapshot::Doubt;
 pub use crate::format::tail::{BatchId, Tail};
-use crate::{base::NodeId, seam::membership::Membership};
+use crate::seam::membership::{GivenUp, Membership};
 use crate::{
     codec::peer::message::{Head, Message, Session},
     format::tail::EpochEnd,
@@ -159,7 +160,7 @@ pub enum Event {
     /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
     LogFailed,
     /// An operator's answer to an [`Alarm`] with the [`Loss`] that was named: the opening under way goes on with the best there is, if
-    /// that ends there or later.
+    /// that ends there or later. Of an open leader: replicas that stay out begin anew.
     AcceptLoss {
         from: Position,
     },
@@ -250,6 +251,10 @@ pub enum Effect {
     /// Committed data goes with the truncation that follows, and the channels' records behind it: the replica is suspect until
     /// [`Effect::Cleared`].
     Doubted,
+    /// An operator gave up what the replica has: the committed end goes back, before the restart that follows.
+    GaveUp {
+        committed: Position,
+    },
     /// The replica was compared with another member and holds what it should: it is suspect no longer.
     Cleared,
     /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.
@@ -269,6 +274,10 @@ pub enum Effect {
         version: u64,
         isr: Vec<NodeId>,
     },
+    /// Durable word in the metadata store that an operator accepted this loss. Asked again until the metadata has it.
+    GiveUp {
+        loss: GivenUp,
+    },
     /// The leader needs an epoch higher than this that nobody had, by [`Event::Metadata`].
     AskEpoch {
         above: Epoch,
@@ -283,6 +292,8 @@ pub enum Effect {
     /// Word to the store that nothing more is served here, after this node led.
     Release,
     Alarm(Alarm),
+    /// End of [`Alarm::StaysOut`].
+    AlarmOver,
     /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
     CollectCursors {
         to: NodeId,
@@ -335,6 +346,8 @@ pub enum LossKind {
     Unknown,
     /// Damage that no other replica mends; the log behind it stays.
     Damage,
+    /// A replica outside the ISR has it, which stays out as long as it keeps that.
+    StaysOut,
 }
 
 impl Loss {
@@ -358,6 +371,11 @@ impl std::fmt::Display for Loss {
                 "the log would end at offset {from}, and every replica that answered lost something at its recovery: whatever was \
                  acknowledged behind that is lost (known up to offset {to})"
             ),
+            LossKind::StaysOut => write!(
+                f,
+                "the log went on at offset {from} without data that a replica outside the ISR knows to be committed, up to offset {to}: \
+                 the replica removes its copy and begins anew"
+            ),
             LossKind::Damage => {
                 write!(f, "channels would pass what stands from offset {from} to {to} ({messages} messages), which is damaged")
             }
@@ -375,6 +393,9 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before the committed end of this replica (offset {}): this replica does not truncate", committed.offset)]
     BelowCommitted { committed: Position },
+    #[error("replica {node} knows data to be committed (up to offset {}) that this leader lacks, and stays out of the ISR: rescue that \
+        data, or accept the loss, and the replica begins anew", committed.offset)]
+    StaysOut { node: NodeId, committed: Position },
     #[error("the bytes from offset {} to {} are damaged, and no other replica has supplied them: start the others, or accept the loss",
         from.offset, to.offset)]
     Damaged { from: Position, to: Position },

@@ -11,7 +11,7 @@ use super::states::{State, Trigger};
 use crate::base::NodeId;
 use crate::base::{Epoch, Position};
 use crate::codec::peer::error::PeerError;
-use crate::codec::peer::message::{Ack, Align, Aligned, Append, Body, Head, Message, Pull, Pulled, Session};
+use crate::codec::peer::message::{Ack, Align, Aligned, Append, Body, Head, Message, Pull, Pulled, Session, Standing};
 use bytes::Bytes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,8 @@ pub(super) struct Follower {
     /// Committed end that this session's leader told.
     told: Option<Position>,
     acked: Position,
+    /// This replica stays out with what an operator gave up: once the leader orders its log, it begins anew.
+    is_given_up: bool,
     pub cursors: FollowerCursors,
 }
 
@@ -48,6 +50,7 @@ impl Follower {
             phase: Phase::Apart { stood: false },
             told: None,
             acked: Position::START,
+            is_given_up: false,
             cursors: FollowerCursors::default(),
         }
     }
@@ -83,7 +86,7 @@ impl Follower {
         }
         match message.body {
             Body::EpochsAsk(ask) if self.has_stood() => {
-                cx.send(from, head, Body::Standing(base.standing(cx.log, Some(ask.below))));
+                cx.send(from, head, Body::Standing(self.standing(base, cx, Some(ask.below))));
             }
             Body::Pull(pull) if self.has_stood() || self.phase == Phase::Aligned => self.on_pull(cx, from, pull),
             Body::Align(align) if self.has_stood() => self.on_align(base, cx, align),
@@ -130,8 +133,9 @@ impl Follower {
                 base.taken = cx.log.end();
                 self.phase = Phase::Apart { stood: true };
                 base.go(Trigger::Stood);
+                self.is_given_up = base.has_given_up(cx.log);
                 if let Some(leader) = self.leader {
-                    cx.send(leader, self.head, Body::Standing(base.standing(cx.log, None)));
+                    cx.send(leader, self.head, Body::Standing(self.standing(base, cx, None)));
                 }
             }
             Phase::Aligned => {
@@ -143,6 +147,15 @@ impl Follower {
             }
             _ => {}
         }
+    }
+
+    /// What was given up counts as committed no longer.
+    fn standing(&self, base: &Base, cx: &Cx<'_>, below: Option<Epoch>) -> Standing {
+        let mut standing = base.standing(cx.log, below);
+        if self.is_given_up {
+            standing.committed = standing.start;
+        }
+        standing
     }
 
     fn ack(&mut self, cx: &mut Cx<'_>, durable: Position) {
@@ -171,6 +184,10 @@ impl Follower {
 
     fn on_align(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
         let end = cx.log.end();
+        let goes_on = matches!(align, Align::Cut { at, .. } if at.offset >= end.at.offset);
+        if self.is_given_up && !goes_on {
+            return self.begin_anew(base, cx, align);
+        }
         let (to, floor) = match align {
             Align::Cut { at, .. } => (at, base.cut_floor(cx.log)),
             Align::Restart { start, .. } => (start, base.cut_floor(cx.log)),
@@ -197,6 +214,24 @@ impl Follower {
                 base.restart(start, chain_crc, cx.out);
             }
         }
+    }
+
+    /// Drops the whole copy. What the producers' table counted of the log that was given up goes with it.
+    fn begin_anew(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
+        let (start, chain_crc) = match align {
+            // The logs are the same up to there, so also where this one begins.
+            Align::Cut { .. } => cx.log.start(),
+            Align::Restart { start, chain_crc } => (start, chain_crc),
+        };
+        let (topic, partition) = (&base.topic.name, base.route.partition);
+        let (committed, end) = (base.committed.offset, cx.log.end().at.offset);
+        tracing::warn!(%topic, %partition, committed, end, "an operator gave up what this replica has: it begins anew");
+        self.is_given_up = false;
+        base.committed = start;
+        cx.out.extend([Effect::GaveUp { committed: start }, Effect::Doubted]);
+        self.phase = Phase::Cutting { chain_crc: Some(chain_crc) };
+        base.go(Trigger::OrderedToCut);
+        base.restart(start, chain_crc, cx.out);
     }
 
     pub fn on_truncated(&mut self, base: &mut Base, cx: &mut Cx<'_>) {

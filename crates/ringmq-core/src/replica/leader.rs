@@ -11,10 +11,11 @@ use super::hand_over::Round;
 use super::peer::{Peer, PeerPhase};
 use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
-use crate::base::{Epoch, Position, Ticks};
+use crate::base::{Epoch, NodeId, Position, Ticks};
 use crate::codec::peer::error::{PeerError, Retry};
 use crate::codec::peer::message::{Align, Body, Head, Inquire, Message, Session, Standing};
-use crate::{base::NodeId, seam::membership::Membership};
+use crate::format::tail::Tail;
+use crate::seam::membership::Membership;
 use bytes::Bytes;
 
 /// Phase of an opening, or of an open leader.
@@ -90,6 +91,12 @@ pub(super) struct Leader {
     pub missing: Option<(NodeId, Position)>,
     /// An operator accepted that the log ends there, or later.
     pub accepts_loss: Option<Position>,
+    /// Replica outside the ISR that knows this to be committed while this log lacks it.
+    pub stays_out: Option<(NodeId, Position)>,
+    /// Log with which the epoch opened.
+    pub settled_on: Tail,
+    /// Time of the next word to the store that an operator accepted a loss, until the metadata has it.
+    pub give_up_at: Option<Ticks>,
     /// Members that must have a batch durable, this node aside.
     required: Vec<NodeId>,
     /// Number of removed replicas, by the metadata of before.
@@ -116,6 +123,9 @@ impl Leader {
             loss: None,
             missing: None,
             accepts_loss: None,
+            stays_out: None,
+            settled_on: Tail::START,
+            give_up_at: None,
             required: vec![],
             removals: None,
             cursors: CursorSync::default(),
@@ -172,6 +182,10 @@ impl Leader {
             self.proposal = None;
         }
         self.missing.take_if(|(witness, _)| !membership.is_in_sync(*witness));
+        self.give_up_at.take_if(|_| membership.given_up.is_some_and(|loss| loss.epoch >= self.epoch));
+        if self.stays_out.take_if(|(node, _)| !membership.is_replica(*node)).is_some() {
+            cx.out.push(Effect::AlarmOver);
+        }
         self.count_required(membership, me);
         self.with_cursors(base, |sync, leading| sync.settle(cx, leading));
         self.cursors.agree(cx, &self.peers, &self.required, base.options.cursor_interval);
@@ -209,6 +223,9 @@ impl Leader {
             Body::Aligned(aligned) if peer.link == PeerPhase::Aligning => {
                 peer.aligned(cx, aligned.at);
                 self.missing.take_if(|(witness, _)| *witness == from);
+                if self.stays_out.take_if(|(node, _)| *node == from).is_some() {
+                    cx.out.push(Effect::AlarmOver);
+                }
                 self.commit(base, cx);
                 self.pump(base, cx);
             }
@@ -239,7 +256,7 @@ impl Leader {
     }
 
     /// The log is decided, and goes to the others.
-    fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         matches!(self.phase, Phase::Settling { .. } | Phase::Open | Phase::Quiescing { .. })
     }
 
@@ -254,10 +271,11 @@ impl Leader {
 
     fn on_refused(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, error: PeerError) {
         let options = base.options;
-        if let PeerError::BelowCommitted { committed } = error
-            && self.contradicts(base, cx, from, Alarm::BelowCommitted { committed })
-        {
-            return;
+        if let PeerError::BelowCommitted { committed } = error {
+            if self.contradicts(base, cx, from, Alarm::BelowCommitted { committed }) {
+                return;
+            }
+            self.leaves_out(cx, from, committed);
         }
         let Some(peer) = self.peer(from) else { return };
         if error.leaves_isr() {
@@ -304,8 +322,9 @@ impl Leader {
         if standing.committed.offset > cx.log.end().at.offset {
             // It knows more to be committed than this log has: nothing there is truncated.
             let alarm = Alarm::CommittedMissing { committed: standing.committed };
+            let committed = standing.committed;
             if !self.contradicts(base, cx, node, alarm) {
-                cx.out.push(Effect::Alarm(alarm));
+                self.leaves_out(cx, node, committed);
                 if let Some(peer) = self.peer(node) {
                     peer.part(cx.now, base.options.follower_limit);
                 }
@@ -325,34 +344,6 @@ impl Leader {
         (peer.link, peer.standing) = (PeerPhase::Aligning, None);
         peer.retry_at = cx.now + base.options.retry;
         cx.send(node, head, Body::Align(align));
-    }
-
-    /// A replica says that this log lacks what is committed. Of a member of the ISR that is believed: it has what this node lost, so it
-    /// must not go, nothing more is taken, and another epoch decides again, in which this node is suspect, also after a restart.
-    /// Whether it was believed; it is not where an operator accepted the loss.
-    fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
-        let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
-        let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));
-        if !in_sync || self.accepts_loss.is_some() || !self.is_settled() {
-            return false;
-        }
-        let limit = base.options.follower_limit;
-        if let Some(peer) = self.peer(node) {
-            peer.part(cx.now, limit);
-        }
-        self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
-        tracing::error!(
-            epoch = self.epoch.number(), witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
-            "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
-        );
-        cx.out.extend([Effect::Alarm(alarm), Effect::Doubted]);
-        if matches!(self.phase, Phase::Settling { .. }) {
-            cx.out.extend([Effect::Resign { to: Some(node) }, Effect::AskEpoch { above: base.fence() }]);
-        } else {
-            self.close(base, cx, ReplicaError::OutcomeUnknown);
-            self.resign(base, cx, Some(node), base.options.retry);
-        }
-        true
     }
 
     /// Ends writing in this epoch and asks for another one.
@@ -449,6 +440,9 @@ impl Leader {
             self.commit_mark = None;
             tracing::info!(epoch = self.epoch.number(), at = base.committed.offset, "the epoch is open");
             cx.out.push(Effect::Opened { epoch: self.epoch });
+            if self.accepts_loss.is_some() {
+                self.give_up(base, cx);
+            }
         }
         self.note_uncommitted(base, cx);
         self.quiesce(base, cx);
@@ -607,6 +601,9 @@ impl Leader {
             proposal.retry_at = cx.now + base.options.retry;
             cx.out.push(Effect::Propose { version: proposal.version, isr: proposal.isr.clone() });
         }
+        if self.give_up_at.is_some_and(|at| cx.now >= at) {
+            self.give_up(base, cx);
+        }
         let mut peers = std::mem::take(&mut self.peers);
         self.with_cursors(base, |sync, leading| sync.tick(cx, &mut peers, leading));
         self.peers = peers;
@@ -691,7 +688,7 @@ impl Leader {
         let shrinks = limits.filter(|_| self.proposal.is_none() && self.missing.is_none()).min();
         let proposal = self.proposal.as_ref().filter(|_| self.missing.is_none()).map(|p| p.retry_at);
         let damaged = self.damaged_since.filter(|_| !is_open).map(|since| since + options.write_limit);
-        let others = [late, shrinks, proposal, damaged, self.cursors.deadline(), hands_over];
+        let others = [late, shrinks, proposal, damaged, self.cursors.deadline(), hands_over, self.give_up_at];
         peers.chain(others.into_iter().flatten()).min()
     }
 }

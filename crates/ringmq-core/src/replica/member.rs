@@ -116,10 +116,11 @@ impl Member {
         if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
     }
 
-    /// Loss that an operator may accept, of a leader that cannot open its epoch without it.
+    /// Loss that an operator may accept: of a leader that cannot open its epoch without it, or beside which a replica stays out.
     pub fn loss(&self) -> Option<Loss> {
         match &self.role {
             Role::Leader(leader) if matches!(leader.phase, Phase::Asking) => leader.loss,
+            Role::Leader(leader) => leader.open_loss(&self.base),
             _ => None,
         }
     }

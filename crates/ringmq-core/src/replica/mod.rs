@@ -42,6 +42,7 @@ mod follower;
 mod hand_over;
 mod leader;
 pub mod lease;
+mod loss;
 mod member;
 mod mend;
 #[cfg(test)]

@@ -325,6 +325,7 @@ impl Leader {
             cx.out.push(Effect::Cleared);
         }
         base.taken = cx.log.end();
+        self.settled_on = cx.log.end();
         (self.alarmed, self.loss) = (None, None);
         self.missing.take_if(|_| self.accepts_loss.is_some());
         self.phase = Phase::Settling { tail };
@@ -339,6 +340,9 @@ impl Leader {
     }
 
     pub fn accept_loss(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: Position) {
+        if matches!(self.phase, Phase::Open) {
+            return self.give_up(base, cx);
+        }
         self.accepts_loss = Some(from);
         if matches!(self.phase, Phase::Asking) {
             self.decide(base, cx);

@@ -3,10 +3,11 @@
 //!
 //! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
 
+use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, PartitionId, Ticks, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
+use crate::seam::membership::{GivenUp, Membership};
 use crate::seam::outcome::PublishError;
-use crate::{base::NodeId, seam::membership::Membership};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -103,6 +104,8 @@ pub enum Fact {
 pub enum Ask {
     /// Proposal of this ISR, if the metadata still has that version.
     Propose { route: Route, version: u64, isr: Vec<NodeId> },
+    /// Durable word that an operator accepted this loss, for the leader. A static file takes none.
+    GiveUp { route: Route, loss: GivenUp },
     /// An epoch above this that nobody had, for the leader: answered by [`Fact::Partition`].
     AskEpoch { route: Route, above: Epoch },
     /// The partition's metadata anew: answered by [`Fact::Partition`].

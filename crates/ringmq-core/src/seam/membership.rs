@@ -6,6 +6,17 @@ use crate::base::NodeId;
 /// Largest believable number of replicas of one partition.
 pub const REPLICAS_MAX: usize = 16;
 
+/// Loss that an operator accepted. The log with which the epoch opened is the partition's from then on: all else of lower epochs is given
+/// up, whoever has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GivenUp {
+    /// Epoch that opened with the log.
+    pub epoch: Epoch,
+    /// Last epoch in that log, and the offset of its end.
+    pub last_epoch: Epoch,
+    pub end: i64,
+}
+
 /// Version of a partition's metadata. Versions rise with every change; an older or equal one is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
@@ -29,6 +40,7 @@ pub struct Membership {
     pub former: Option<NodeId>,
     /// Number of replicas that were ever removed. One that was, and is a replica again, has nothing of what it had.
     pub removals: u64,
+    pub given_up: Option<GivenUp>,
 }
 
 impl Membership {
@@ -120,6 +132,7 @@ mod tests {
             wanted: None,
             former: None,
             removals: 0,
+            given_up: None,
         };
         assert!(good.is_sane());
         assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");
@@ -142,6 +155,7 @@ mod tests {
             wanted: None,
             former: None,
             removals: 1,
+            given_up: None,
         };
         assert!(moved.has_moved_from(n(3)) && !moved.has_moved_from(n(1)));
         for needed in [

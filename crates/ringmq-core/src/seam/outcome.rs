@@ -215,6 +215,8 @@ pub enum AcceptLossError {
     Nothing { role: &'static str },
     #[error("{what}. To accept this loss, repeat its name: loss={name}")]
     NotNamed { name: String, what: String },
+    #[error("{what}. A cluster file takes no such decision: stop the replica's node, and begin there with an empty data path")]
+    ByFile { what: String },
     #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
     ReadOnly,
 }

@@ -98,6 +98,8 @@ struct Net {
     resigned: Vec<usize>,
     /// Doubts that nodes reported of their replicas.
     doubts: Vec<(usize, bool)>,
+    /// Number of [`Ask::Leave`].
+    leaves_asked: usize,
     /// Topics that a core asked for.
     wanted: Vec<TopicName>,
     /// Nodes that came to the ISR, with what their disks had of channels then.
@@ -129,6 +131,7 @@ impl Net {
             wanted: None,
             former: None,
             removals: 0,
+            given_up: None,
         };
         let mut net = Net {
             nodes: vec![],
@@ -149,6 +152,7 @@ impl Net {
             next_conn: 0,
             resigned: vec![],
             doubts: vec![],
+            leaves_asked: 0,
             wanted: vec![],
             joined: vec![],
         };
@@ -253,10 +257,12 @@ impl Net {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
                 route
             }
+            Ask::GiveUp { route, .. } => route,
             Ask::CreateTopic { name, .. } => return self.wanted.push(name.clone()),
             Ask::Release { .. } | Ask::PeerLost { .. } => return,
             Ask::Doubt { is_suspect, .. } => return self.doubts.push((node, *is_suspect)),
             Ask::Leave { route, version } => {
+                self.leaves_asked += 1;
                 let is_newest = self.metadata[route.partition.0 as usize].version == *version;
                 if self.is_store_there && is_newest && route.topic_id == self.topic.id {
                     self.tell(node, Fact::MayLeave { route: *route, version: *version });
@@ -279,6 +285,7 @@ impl Net {
                 self.change_soon(partition, |m| m.epoch = epoch);
             }
             Ask::AskEpoch { .. } => {}
+            Ask::GiveUp { loss, .. } => self.change_soon(partition, |m| m.given_up = Some(loss)),
             Ask::Refresh { .. } => self.tell_partition(node, partition),
             Ask::Resign { to, .. } => {
                 self.resigned.push(node);

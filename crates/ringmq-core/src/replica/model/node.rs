@@ -126,6 +126,7 @@ impl Node {
                 let epoch = Epoch(0);
                 self.log.restart(Tail { at: start, chain_crc, epoch });
             }
+            Effect::GaveUp { committed } => self.log.queue.push_back(DiskOp::Committed(committed)),
             Effect::Doubted => self.log.lose(),
             Effect::Cleared => self.log.clear(),
             Effect::Committed { end } => {

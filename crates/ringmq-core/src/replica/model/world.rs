@@ -68,8 +68,19 @@ impl World {
         let min_isr = if rng.chance(0.2) { 1 } else { n / 2 + 1 };
         let isr = ids.clone();
         let (leader, replicas, joining, wanted, former) = (Some(ids[0]), ids.clone(), vec![], None, None);
-        let store =
-            Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr, wanted, former, removals: 0 };
+        let store = Membership {
+            version: 1,
+            epoch: Epoch(1),
+            leader,
+            replicas,
+            isr,
+            joining,
+            min_isr,
+            wanted,
+            former,
+            removals: 0,
+            given_up: None,
+        };
         let mut world = World {
             is_orderly: rng.chance(0.5),
             has_controller: !seed.is_multiple_of(3),

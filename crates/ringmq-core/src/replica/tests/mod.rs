@@ -3,6 +3,7 @@
 mod cursors;
 mod follower;
 mod former;
+mod given_up;
 mod hand_over;
 mod leader;
 mod mend;

@@ -65,6 +65,7 @@ impl Rig {
             wanted: None,
             former: None,
             removals: 0,
+            given_up: None,
         }
     }
 

@@ -89,6 +89,7 @@ fn nothing_goes_before_the_metadata_says_again_that_the_replica_is_none() {
     net.move_away(0);
     net.pass_time(Duration::from_secs(20));
     assert_eq!((net.files(2), net.stored(2, 0)), (files, 8), "the store is not there");
+    assert_eq!(net.leaves_asked, 4, "after pauses of 2, 4 and 8 seconds");
     // It is a replica again before the store was heard of.
     net.move_back(0);
     net.is_store_there = true;

@@ -5,7 +5,7 @@ use crate::base::Now;
 use crate::codec::peer::message::{Append, Batches, Body, Head, Lane, Message, Route};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
-use crate::replica::{Effect, Event, ReplicaError};
+use crate::replica::{Alarm, Effect, Event, ReplicaError};
 use crate::seam::cluster::Ask;
 use crate::seam::event;
 use crate::seam::outcome::PublishError;
@@ -54,6 +54,7 @@ impl Engine {
             }
             Effect::Mend { batches } => self.store.mend(idx, batches, self.outbox.io()),
             Effect::Doubted => self.store.mark_suspect(idx),
+            Effect::GaveUp { committed } => self.store.log_committed(idx, committed),
             Effect::Cleared => self.store.clear_suspect(idx),
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);
@@ -69,11 +70,13 @@ impl Engine {
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
             Effect::Propose { version, isr } => self.outbox.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
+            Effect::GiveUp { loss } => self.outbox.push(event::Effect::Ask(Ask::GiveUp { route, loss })),
             Effect::AskEpoch { above } => self.outbox.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
             Effect::Refresh => self.outbox.push(event::Effect::Ask(Ask::Refresh { route })),
             Effect::Resign { to } => self.outbox.push(event::Effect::Ask(Ask::Resign { route, to })),
             Effect::Release => self.outbox.push(event::Effect::Ask(Ask::Release { route })),
             Effect::Alarm(alarm) => p.raise_alarm(alarm),
+            Effect::AlarmOver => self.end_alarm(idx, |alarm| matches!(alarm, Alarm::StaysOut { .. })),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
                 self.apply_cursors(now, idx, number, (images, deleted), (collect_start, channels_lost), &producers);

@@ -20,8 +20,19 @@ use crate::shard::timers::Timer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A pause before the coordinator is asked again.
+/// Pause before the coordinator is asked again. Each pause is twice as long as the one before: a static file has no answer.
 const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(120);
+
+/// Question whether a replica may leave.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Version of the metadata that it is about.
+    version: u64,
+    /// Time of the next question, and the pause before it.
+    again_at: Ticks,
+    pause: Duration,
+}
 
 /// A replica whose files go.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +46,7 @@ struct Going {
 
 #[derive(Debug, Default)]
 pub struct Leaving {
-    /// The version that the coordinator was asked about, and when it is asked again.
-    asked: BTreeMap<Route, (u64, Ticks)>,
+    asked: BTreeMap<Route, Asked>,
     going: BTreeMap<Route, Going>,
 }
 
@@ -75,11 +85,13 @@ impl Engine {
             asked.remove(&route);
             return;
         };
-        if asked.get(&route).is_some_and(|(of, at)| *of == version && now.ticks < *at) {
+        let before = asked.get(&route).filter(|asked| asked.version == version);
+        if before.is_some_and(|asked| now.ticks < asked.again_at) {
             return;
         }
-        let at = now.ticks + PAUSE;
-        asked.insert(route, (version, at));
+        let pause = before.map_or(PAUSE, |asked| (asked.pause * 2).min(PAUSE_MAX));
+        let at = now.ticks + pause;
+        asked.insert(route, Asked { version, again_at: at, pause });
         self.timers.at_most(Timer::Leaving, Some(at));
         self.outbox.push(event::Effect::Ask(Ask::Leave { route, version }));
     }
@@ -87,14 +99,14 @@ impl Engine {
     pub(in crate::shard) fn tick_leaving(&mut self, now: Now) {
         let Some(cluster) = &self.cluster else { return };
         let asked = cluster.leaving.asked.iter();
-        let due: Vec<Route> = asked.filter(|(_, (_, at))| *at <= now.ticks).map(|(route, _)| *route).collect();
+        let due: Vec<Route> = asked.filter(|(_, asked)| asked.again_at <= now.ticks).map(|(route, _)| *route).collect();
         for route in due {
             match self.member_at(route) {
                 Some(idx) => self.look_whether_moved(now, route, idx),
                 None => self.cluster_mut().leaving.asked.retain(|of, _| *of != route),
             }
         }
-        let next = self.cluster_mut().leaving.asked.values().map(|(_, at)| *at).min();
+        let next = self.cluster_mut().leaving.asked.values().map(|asked| asked.again_at).min();
         self.timers.at_most(Timer::Leaving, next);
     }
 

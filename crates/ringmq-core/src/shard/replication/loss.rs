@@ -6,6 +6,7 @@ use crate::base::{CoreId, Now, PartitionDir, PartitionId, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::states::State;
 use crate::replica::{CursorEvent, Event, Loss, LossKind};
+use crate::seam::membership::EPOCH_BASE;
 use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::AcceptLossError,
@@ -76,7 +77,12 @@ impl Engine {
         let leads = matches!(state, State::Settling | State::Open | State::Closed);
         let awaited = self.store.log_view(idx).awaited().filter(|_| leads);
         let damage = awaited.map(|(from, to)| Loss { kind: LossKind::Damage, from, to });
-        let found = seat.member.loss().or(damage).ok_or(AcceptLossError::Nothing { role: role_of(state) })?;
+        let all = || seat.member.loss().into_iter().chain(damage);
+        let named = all().find(|known| loss == Some(known.name().as_str()));
+        let found = named.or(all().next()).ok_or(AcceptLossError::Nothing { role: role_of(state) })?;
+        if found.kind == LossKind::StaysOut && seat.member.epoch().is_none_or(|epoch| epoch.0 < EPOCH_BASE) {
+            return Err(AcceptLossError::ByFile { what: found.to_string() });
+        }
         if loss != Some(found.name().as_str()) {
             return Err(AcceptLossError::NotNamed { name: found.name(), what: found.to_string() });
         }

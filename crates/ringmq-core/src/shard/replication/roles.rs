@@ -101,9 +101,13 @@ impl Engine {
     /// Notes damage, or its end, with which the alarm of damage ends.
     pub(super) fn note_damage(&mut self, idx: PartitionIdx) {
         let is_damaged = self.store.log_view(idx).awaited().is_some();
+        self.end_alarm(idx, |alarm| matches!(alarm, Alarm::Damaged { .. }) && !is_damaged);
+    }
+
+    pub(super) fn end_alarm(&mut self, idx: PartitionIdx, is_over: impl FnOnce(&Alarm) -> bool) {
         let p = self.partitions.get_mut(idx);
         if let Some(seat) = p.seat_mut()
-            && seat.alarm.take_if(|a| matches!(a, Alarm::Damaged { .. }) && !is_damaged).is_some()
+            && seat.alarm.take_if(|alarm| is_over(alarm)).is_some()
         {
             tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, "the partition's alarm is over");
         }

@@ -92,6 +92,7 @@ impl Meta {
                     wanted: None,
                     former: None,
                     removals: 0,
+                    given_up: None,
                 };
                 entries.insert((t, p), Entry::new(now));
             }
@@ -195,6 +196,7 @@ impl Meta {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
                 *route
             }
+            Ask::GiveUp { route, .. } => *route,
             Ask::Release { .. } | Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return Answer::default(),
             Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
@@ -218,6 +220,10 @@ impl Meta {
             Ask::AskEpoch { above, .. } if m.leader == Some(id) => {
                 let epoch = Epoch(m.epoch.0.max(above.0) + 1);
                 let m = Membership { epoch, ..m.clone() };
+                self.swap(key, m)
+            }
+            Ask::GiveUp { loss, .. } if !is_file && m.leader == Some(id) => {
+                let m = Membership { given_up: Some(loss), ..m.clone() };
                 self.swap(key, m)
             }
             Ask::Resign { to: Some(to), .. }

@@ -1,0 +1,63 @@
+//! What a leader's log lacks of what another replica knows to be committed: whether that replica is believed, and which of the two an
+//! operator gives up.
+
+use super::base::{Base, Cx};
+use super::error::ReplicaError;
+use super::event::{Alarm, Effect, Loss, LossKind};
+use super::leader::{Leader, Phase};
+use crate::base::{NodeId, Position};
+use crate::format::tail::Tail;
+use crate::seam::membership::GivenUp;
+
+impl Leader {
+    /// A replica outside the ISR has what this log lacks: an operator decides which of the two counts.
+    pub fn leaves_out(&mut self, cx: &mut Cx<'_>, node: NodeId, committed: Position) {
+        self.stays_out = Some((node, committed));
+        cx.out.push(Effect::Alarm(Alarm::StaysOut { node, committed }));
+    }
+
+    /// Loss that an operator may accept while the leader is open, unless one was accepted in its epoch.
+    pub fn open_loss(&self, base: &Base) -> Option<Loss> {
+        let is_told = base.membership.as_ref().and_then(|m| m.given_up).is_some_and(|loss| loss.epoch >= self.epoch);
+        let (_, committed) =
+            self.stays_out.filter(|_| matches!(self.phase, Phase::Open) && self.give_up_at.is_none() && !is_told)?;
+        let from = self.settled_on.at;
+        let to = if committed.offset > from.offset { committed } else { from };
+        Some(Loss { kind: LossKind::StaysOut, from, to })
+    }
+
+    /// An operator accepted a loss: the store is told with which log this epoch opened, since those of all in-sync replicas are the same.
+    pub fn give_up(&mut self, base: &Base, cx: &mut Cx<'_>) {
+        self.give_up_at = Some(cx.now + base.options.retry);
+        let Tail { at, epoch: last_epoch, .. } = self.settled_on;
+        cx.out.push(Effect::GiveUp { loss: GivenUp { epoch: self.epoch, last_epoch, end: at.offset } });
+    }
+
+    /// A replica says that this log lacks what is committed. Of a member of the ISR that is believed: it has what this node lost, so it
+    /// must not go, nothing more is taken, and another epoch decides again, in which this node is suspect, also after a restart.
+    /// Whether it was believed; it is not where an operator accepted the loss.
+    pub fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
+        let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
+        let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));
+        if !in_sync || self.accepts_loss.is_some() || !self.is_settled() {
+            return false;
+        }
+        let limit = base.options.follower_limit;
+        if let Some(peer) = self.peer(node) {
+            peer.part(cx.now, limit);
+        }
+        self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
+        tracing::error!(
+            epoch = self.epoch.number(), witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
+            "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
+        );
+        cx.out.extend([Effect::Alarm(alarm), Effect::Doubted]);
+        if matches!(self.phase, Phase::Settling { .. }) {
+            cx.out.extend([Effect::Resign { to: Some(node) }, Effect::AskEpoch { above: base.fence() }]);
+        } else {
+            self.close(base, cx, ReplicaError::OutcomeUnknown);
+            self.resign(base, cx, Some(node), base.options.retry);
+        }
+        true
+    }
+}

@@ -1,0 +1,172 @@
+//! What an operator gave up: the leader tells the store, and a replica that returns with it begins anew.
+
+use super::rig::{Rig, log_of, n, run_of};
+use crate::base::{Epoch, Position, Ticks};
+use crate::codec::peer::message::{Align, Aligned, Body, Standing};
+use crate::format::snapshot::Doubt;
+use crate::replica::model::log::ModelLog;
+use crate::replica::states::State;
+use crate::replica::{Alarm, Effect, Event, LogView, LossKind, ReplicaOptions};
+use crate::seam::membership::GivenUp;
+
+/// Epoch 5 opened with a log of epoch 1 that ends there.
+fn loss(last_epoch: u64, end: i64) -> GivenUp {
+    GivenUp { epoch: Epoch(5), last_epoch: Epoch(last_epoch), end }
+}
+
+/// Node 1 returns with a log of these epochs, all of it committed; node 2 leads in epoch 5.
+fn returned(epochs: &[u64], isr: &[u8], given_up: Option<GivenUp>) -> (Rig, Standing) {
+    let mut rig = Rig::new();
+    let log = log_of(epochs);
+    let mut disk = log.disk.clone();
+    (disk.committed, disk.promised) = (log.end().at, Epoch(epochs[epochs.len() - 1]));
+    rig.node.log = ModelLog::recover(disk);
+    rig.node.restart(ReplicaOptions::default());
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    let mut m = rig.membership(5, 2, isr);
+    m.given_up = given_up;
+    rig.give(Event::Metadata(m));
+    rig.inquired(5, 1);
+    let Body::Standing(standing) = rig.last(2) else { panic!("no standing") };
+    (rig, standing)
+}
+
+#[test]
+fn a_replica_that_returns_behind_an_accepted_loss_begins_anew() {
+    let leader = log_of(&[1, 1, 5]);
+    let opened_at = leader.batches[1].header.end();
+    let (mut rig, standing) = returned(&[1, 1, 1, 1], &[2, 3], Some(loss(1, opened_at.offset)));
+    assert_eq!((standing.committed, standing.durable), (Position::START, log_of(&[1, 1, 1, 1]).end().at));
+    rig.hear(2, 5, 1, Body::Align(Align::Cut { at: opened_at, chain_crc: None }));
+    rig.settle();
+    assert_eq!((rig.state(), rig.last(2)), (State::Aligned, Body::Aligned(Aligned { at: Position::START })));
+    let effects = rig.effects();
+    assert!(!effects.iter().any(|e| matches!(e, Effect::Alarm(_))), "{effects:?}");
+    assert_eq!((rig.end(), rig.node.log.disk.committed), (Position::START, Position::START));
+    rig.hear(2, 5, 1, run_of(&leader, 0, leader.end().at));
+    rig.settle();
+    assert_eq!((rig.end(), rig.node.member.committed()), (leader.end().at, leader.end().at));
+}
+
+#[test]
+fn nothing_goes_that_no_operator_gave_up() {
+    let own = log_of(&[1, 1, 1]);
+    let (second, third) = (own.batches[1].header.end(), own.end().at);
+    let kept = [
+        // Nothing was given up.
+        (&[1, 1, 1][..], &[2, 3][..], None),
+        // All that it knows to be committed stands in the log that went on.
+        (&[1, 1, 1], &[2, 3], Some(loss(1, third.offset))),
+        // It has the loss behind it: what it has was committed afterwards.
+        (&[1, 1, 5], &[2, 3], Some(loss(1, second.offset))),
+        // It is in sync.
+        (&[1, 1, 1], &[1, 2, 3], Some(loss(1, second.offset))),
+    ];
+    for (epochs, isr, given_up) in kept {
+        let (mut rig, standing) = returned(epochs, isr, given_up);
+        let end = log_of(epochs).end().at;
+        assert_eq!(standing.committed, end, "{epochs:?} {given_up:?}");
+        rig.hear(2, 5, 1, Body::Align(Align::Cut { at: log_of(epochs).batches[0].header.end(), chain_crc: None }));
+        rig.settle();
+        assert_eq!(rig.end(), end, "{epochs:?} {given_up:?}");
+        assert!(rig.effects().iter().any(|e| matches!(e, Effect::Alarm(Alarm::BelowCommitted { .. }))));
+    }
+}
+
+/// Of another log, even one that is shorter than the one that went on.
+#[test]
+fn a_log_that_parted_before_the_loss_is_given_up_as_well() {
+    let (rig, standing) = returned(&[1, 2, 2], &[2, 3], Some(loss(3, 10_000)));
+    assert_eq!((standing.committed, rig.state()), (Position::START, State::Apart));
+}
+
+/// Where it lost some of its log nobody knows in which epochs that was committed.
+#[test]
+fn a_replica_that_lost_committed_data_itself_is_kept() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 1]).disk;
+    disk.committed = log_of(&[1, 1, 1]).end().at;
+    rig.node.log = ModelLog::recover(disk);
+    rig.node.restart(ReplicaOptions::default());
+    let mut m = rig.membership(5, 2, &[2, 3]);
+    m.given_up = Some(loss(1, 10));
+    rig.give(Event::Metadata(m));
+    rig.inquired(5, 1);
+    let Body::Standing(standing) = rig.last(2) else { panic!("no standing") };
+    assert_eq!(standing.committed, log_of(&[1, 1, 1]).end().at);
+}
+
+/// The log of node 1 went on without what node 3, which is not in sync, has.
+fn with_one_that_stays_out() -> (Rig, u32) {
+    let mut rig = Rig::with_batches(2);
+    rig.lead(5);
+    rig.said(3);
+    rig.give(Event::Connected { node: n(3) });
+    rig.wait(ReplicaOptions::default().retry);
+    let session = rig.session(3);
+    let full = log_of(&[1, 1, 1, 1]);
+    rig.hear(3, 5, session, Body::Standing(Rig::standing(&full, full.end().at, false)));
+    (rig, session)
+}
+
+fn told(rig: &mut Rig) -> Vec<GivenUp> {
+    let loss = |e| if let Effect::GiveUp { loss } = e { Some(loss) } else { None };
+    rig.effects().into_iter().filter_map(loss).collect()
+}
+
+#[test]
+fn an_open_leader_asks_an_operator_about_a_replica_that_stays_out() {
+    let (mut rig, _) = with_one_that_stays_out();
+    let opened_at = rig.end();
+    let committed = log_of(&[1, 1, 1, 1]).end().at;
+    let effects = rig.effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::Alarm(Alarm::StaysOut { node, .. }) if *node == n(3))), "{effects:?}");
+    assert!(!effects.iter().any(|e| matches!(e, Effect::GiveUp { .. })), "nothing goes by itself");
+    let found = rig.node.member.loss().expect("it is named");
+    assert_eq!((found.kind, found.from.offset, found.to), (LossKind::StaysOut, opened_at.offset, committed));
+    rig.give(Event::AcceptLoss { from: found.from });
+    let accepted = loss(1, opened_at.offset);
+    assert_eq!((told(&mut rig), rig.node.member.loss()), (vec![accepted], None));
+    // The store did not hear of it.
+    let retry = ReplicaOptions::default().retry;
+    rig.wait(retry);
+    assert_eq!(told(&mut rig), [accepted]);
+    let mut m = rig.membership(5, 1, &[1, 2]);
+    m.given_up = Some(accepted);
+    rig.give(Event::Metadata(m));
+    rig.wait(retry);
+    assert_eq!((told(&mut rig), rig.state()), (vec![], State::Open));
+}
+
+#[test]
+fn the_alarm_ends_when_the_replica_is_in_step() {
+    let (mut rig, _) = with_one_that_stays_out();
+    rig.effects();
+    rig.wait(ReplicaOptions::default().follower_limit);
+    let session = rig.session(3);
+    rig.hear(3, 5, session, Body::Standing(Rig::standing(&log_of(&[1]), Position::START, true)));
+    let at = log_of(&[1]).end().at;
+    rig.hear(3, 5, session, Body::Aligned(Aligned { at }));
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::AlarmOver)));
+    assert_eq!(rig.node.member.loss(), None);
+}
+
+#[test]
+fn a_loss_that_was_accepted_at_an_opening_is_told_once_the_epoch_is_open() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 1]).disk;
+    disk.doubt = Doubt::Lost;
+    rig.node.log = ModelLog::recover(disk);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&log_of(&[1, 1]), Position::START, true)));
+    let from = rig.node.member.loss().expect("it is named").from;
+    rig.give(Event::AcceptLoss { from });
+    assert_eq!((rig.state(), told(&mut rig)), (State::Settling, vec![]));
+    let at = rig.end();
+    rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
+    rig.listed(2, 5, session);
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!((rig.state(), told(&mut rig)), (State::Open, vec![loss(1, at.offset)]));
+}
