@@ -487,7 +487,7 @@ impl Comparison<'_, '_, '_> {
                     Some(c) => {
                         let paused = if c.paused { ", paused" } else { "" };
                         let (at, beyond) = (c.confirmed, c.intervals.len());
-                        let (epoch, generation) = (c.epoch.0, c.generation);
+                        let (epoch, generation) = (c.epoch.number(), c.generation);
                         format!(
                             "confirmed {} messages up to offset {} and {beyond} intervals, epoch {epoch}, generation {generation}{paused}",
                             at.count, at.offset

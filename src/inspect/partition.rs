@@ -129,12 +129,12 @@ impl View<'_, '_> {
         );
         let values = json!({
             "sequence": s.sequence, "applied": s.applied, "start": position(s.start), "end": position(s.end),
-            "committed": position(s.committed), "promised_epoch": s.promised.0, "channels": channels,
+            "committed": position(s.committed), "promised_epoch": s.promised.number(), "channels": channels,
             "producers": producers, "is_suspect": is_suspect, "channels_lost": s.channels_lost
         });
         self.tell(file, what, values)?;
         if s.promised > Epoch(0) {
-            let (promised, committed) = (s.promised.0, place(s.committed));
+            let (promised, committed) = (s.promised.number(), place(s.committed));
             self.say(file, format!("one replica of several: epoch {promised} is promised, committed up to {committed}"))?;
         }
         if s.channels_lost > 0 {
@@ -150,8 +150,8 @@ impl View<'_, '_> {
             self.tell(file, format!("  {}", show_cursor(c)), cursor_values(c))?;
         }
         for e in &s.epochs {
-            let values = json!({ "epoch": e.epoch.0, "end": position(e.end), "crc": e.chain_crc });
-            self.tell(file, format!("  epoch {} ends at {}, crc {:08x}", e.epoch.0, place(e.end), e.chain_crc), values)?;
+            let values = json!({ "epoch": e.epoch.number(), "end": position(e.end), "crc": e.chain_crc });
+            self.tell(file, format!("  epoch {} ends at {}, crc {:08x}", e.epoch.number(), place(e.end), e.chain_crc), values)?;
         }
         for p in &s.producers {
             let (id, places) = (p.id.to_string(), p.places().len());
@@ -347,7 +347,7 @@ struct Walk {
 
 pub(super) fn show(h: &BatchHeader) -> String {
     let lost = if h.is_lost() { " LOST" } else { "" };
-    let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
+    let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).number());
     let producer = ProducerId::new(h.producer_id.get())
         .map_or(String::new(), |id| format!(", producer {id} from sequence {}", h.first_sequence));
     format!("offset {}, ids {ids}, epoch {epoch}, {} bytes, crc {:08x}{producer}{lost}", h.offset, h.len(), h.header_crc.get())
@@ -371,7 +371,7 @@ fn delivered(c: &CursorImage) -> u64 {
 
 fn cursor_values(c: &CursorImage) -> Value {
     json!({
-        "channel": c.name.to_string(), "epoch": c.epoch.0, "generation": c.generation, "confirmed": position(c.confirmed),
+        "channel": c.name.to_string(), "epoch": c.epoch.number(), "generation": c.generation, "confirmed": position(c.confirmed),
         "intervals": c.intervals.len(), "is_paused": c.paused, "is_ordered": c.ordered, "delivered": delivered(c)
     })
 }
@@ -379,7 +379,7 @@ fn cursor_values(c: &CursorImage) -> Value {
 fn batch_values(byte: u64, h: &BatchHeader) -> Value {
     json!({
         "byte": byte, "offset": h.offset.get(), "log_id": h.log_id.get(), "last_log_id": h.last_log_id.get(),
-        "epoch": h.epoch.get(), "bytes": h.len(), "messages": h.num.get(), "crc": h.header_crc.get(), "is_lost": h.is_lost()
+        "epoch": Epoch(h.epoch.get()).number(), "bytes": h.len(), "messages": h.num.get(), "crc": h.header_crc.get(), "is_lost": h.is_lost()
     })
 }
 
@@ -395,7 +395,8 @@ pub fn place_line(payload: &[u8]) -> String {
 }
 
 pub fn epoch_line(payload: &[u8]) -> String {
-    U64::read_from_prefix(payload).map_or(Bad::Short.to_string(), |(epoch, _)| format!("epoch {epoch} is promised"))
+    U64::read_from_prefix(payload)
+        .map_or(Bad::Short.to_string(), |(epoch, _)| format!("epoch {} is promised", Epoch(epoch.get()).number()))
 }
 
 pub fn cursor_line(payload: &[u8]) -> String {

@@ -7,7 +7,7 @@
 use super::buckets::Buckets;
 use super::counters::{Counts, DiskWork};
 use super::remote::{Outcomes, RemoteOutcome, RemoteStats};
-use super::stats::{ChannelStats, ShardStats};
+use super::stats::{ChannelStats, LEASE_OVER, ShardStats};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -254,10 +254,10 @@ impl Page {
             return;
         }
         let name = "ringmq_replica_leads";
-        self.family(name, "gauge", "1 where this node leads the partition, else 0.");
+        self.family(name, "gauge", "1 where this node leads the partition and its lease holds, else 0.");
         for (p, r) in replicas() {
             let labels = format_args!("topic=\"{}\",partition=\"{}\"", p.topic, p.partition);
-            self.labelled(name, labels, u8::from(r.role.starts_with("leader")));
+            self.labelled(name, labels, u8::from(r.role.starts_with("leader") && r.role != LEASE_OVER));
         }
         let name = "ringmq_partition_in_sync_replicas";
         self.family(name, "gauge", "Members of the partition's ISR, as this node knows it.");

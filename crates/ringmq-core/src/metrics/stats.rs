@@ -80,6 +80,9 @@ pub struct PartitionStats {
     pub channels: Vec<ChannelStats>,
 }
 
+/// Role of a leader that serves nothing, because its node's lease is over.
+pub const LEASE_OVER: &str = "leader, lease over";
+
 /// A partition's replica on this node. Offsets are bytes of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplicationStats {

@@ -417,7 +417,7 @@ impl Shard {
             }
             MeshMessage::StatsRequest { ticket, topic, channel, clients } => {
                 self.engine.move_windows(now);
-                let stats = Box::new(self.stats(topic.as_ref(), channel.as_ref(), clients));
+                let stats = Box::new(self.stats(now.ticks, topic.as_ref(), channel.as_ref(), clients));
                 self.engine.pass(from, MeshMessage::Stats { ticket, stats });
             }
             message => self.engine.on_mesh(now, from, message),

@@ -2,7 +2,7 @@
 
 use super::Shard;
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, TopicName, TopicRef};
+use crate::base::{ChannelName, Ticks, TopicName, TopicRef};
 use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
 
 impl Shard {
@@ -16,7 +16,13 @@ impl Shard {
         sick
     }
 
-    pub(super) fn stats(&self, topic: Option<&TopicName>, channel: Option<&ChannelName>, clients: bool) -> ShardStats {
+    pub(super) fn stats(
+        &self,
+        now: Ticks,
+        topic: Option<&TopicName>,
+        channel: Option<&ChannelName>,
+        clients: bool,
+    ) -> ShardStats {
         let e = &self.engine;
         let sick = self.health();
         let mut stats = ShardStats {
@@ -59,7 +65,7 @@ impl Shard {
                 stored_bytes: u64::try_from(end.offset - e.store.start(idx).offset).unwrap_or(0),
                 unreadable: e.store.held(idx),
                 channels_lost: e.channels_lost(idx),
-                replication: e.cluster.as_ref().and_then(|c| c.replication_stats(&e.store, idx, p)),
+                replication: e.cluster.as_ref().and_then(|c| c.replication_stats(now, &e.store, idx, p)),
                 channels,
             });
         }

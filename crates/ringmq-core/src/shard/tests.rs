@@ -575,7 +575,7 @@ fn health_tells_of_a_full_disk_and_the_other_cores_hear_of_it() {
     n.is_full = true;
     n.publish(p, "t", "x");
     n.run();
-    let health = |n: &Node, core: usize| n.shards[core].stats(None, None, false).health;
+    let health = |n: &Node, core: usize| n.shards[core].stats(Ticks(0), None, None, false).health;
     assert!(health(&n, home).starts_with(&format!("core {home}: the disk is full: 1 partitions take no publish")));
     assert_eq!(health(&n, 1 - home), "", "each core speaks for itself");
     assert!(n.shards[1 - home].engine.store.is_short_of_space() && !n.shards[1 - home].engine.store.is_disk_full());

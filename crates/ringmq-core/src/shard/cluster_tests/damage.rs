@@ -28,7 +28,7 @@ fn stored() -> (Net, ConnId, Vec<String>) {
 
 impl Net {
     fn replication_stats(&self, node: usize) -> Option<crate::metrics::stats::ReplicationStats> {
-        let stats = self.nodes[node].shards[0].stats(None, None, false);
+        let stats = self.nodes[node].shards[0].stats(Ticks(0), None, None, false);
         stats.partitions.into_iter().find_map(|p| p.replication)
     }
 

@@ -139,7 +139,7 @@ fn the_leader_shows_whose_client_it_is() {
     let mut net = Net::new();
     net.subscribe(1, "ch", 1);
     let shard = &mut net.nodes[0].shards[0];
-    let stats = shard.stats(None, None, true);
+    let stats = shard.stats(Ticks(0), None, None, true);
     let shown = format!("{stats:?}");
     assert!(shown.contains("test:1 through b"), "{shown}");
 }
@@ -234,7 +234,7 @@ fn a_slow_link_holds_messages_back() {
     net.stuck.insert(0, vec![]);
     net.send(c, b"RDY 100\n");
     let waits = |net: &Net| {
-        let links = net.nodes[0].shards[0].stats(None, None, false).links;
+        let links = net.nodes[0].shards[0].stats(Ticks(0), None, None, false).links;
         links.iter().map(|l| l.queued_bytes).max().expect("it has links") as usize
     };
     let most = crate::peer::RELAYED_MAX;

@@ -110,7 +110,13 @@ fn after_a_lapse_nothing_is_served_before_the_metadata_was_read_anew() {
     net.publish(p, "x");
     let more = net.take(c);
     assert_eq!((net.take(p), bodies(&more)), (vec!["OK".to_owned(); 2], vec!["x"]));
+    let role = |net: &Net| {
+        let stats = net.nodes[0].shards[0].stats(net.now.ticks, None, None, false);
+        stats.partitions[0].replication.as_ref().expect("it is replicated").role
+    };
+    assert_eq!(role(&net), "leader");
     net.pass_time(end.since(net.now.ticks));
+    assert_eq!(role(&net), "leader, lease over");
     net.finish(c, &got);
     assert!(net.take(c)[0].starts_with("E_FIN_FAILED"));
     net.publish(p, "y");
@@ -127,6 +133,7 @@ fn after_a_lapse_nothing_is_served_before_the_metadata_was_read_anew() {
     net.publish(p, "z");
     net.pass_time(Duration::from_millis(200));
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned(); 2], vec!["y", "z"]));
+    assert_eq!(role(&net), "leader");
     net.finish(c, &more);
     assert_eq!(net.take(c), Vec::<String>::new());
 }
@@ -219,13 +226,14 @@ fn stats_tell_what_an_operator_needs() {
     let mut net = Net::new();
     let p = net.connect(0);
     net.publish(p, "x");
-    let shown = |net: &Net, node: usize| net.nodes[node].shards[0].stats(None, None, false).partitions[0].replication.clone();
+    let shown =
+        |net: &Net, node: usize| net.nodes[node].shards[0].stats(Ticks(0), None, None, false).partitions[0].replication.clone();
     let leader = shown(&net, 0).expect("it is replicated");
     assert_eq!((leader.role, leader.leader.as_deref(), leader.isr.len(), leader.epoch), ("leader", Some("a"), 3, 1));
     assert!(leader.committed > 0 && leader.committed == leader.end);
     assert!(leader.followers.iter().all(|f| f.in_sync && f.acked == leader.end && f.state == "live"), "{leader:?}");
     assert!(leader.followers.iter().all(|f| f.lag == 0));
-    let links = net.nodes[0].shards[0].stats(None, None, false).links;
+    let links = net.nodes[0].shards[0].stats(Ticks(0), None, None, false).links;
     assert_eq!(
         links.iter().map(|l| (&*l.node, l.connected, l.queued_bytes)).collect::<Vec<_>>(),
         [("b", true, 0), ("c", true, 0)]
@@ -234,7 +242,7 @@ fn stats_tell_what_an_operator_needs() {
     net.publish(p, "y");
     let lags: Vec<i64> = shown(&net, 0).expect("it is replicated").followers.iter().map(|f| f.lag).collect();
     assert!(lags.contains(&0) && lags.iter().any(|lag| *lag > 0), "{lags:?}");
-    assert!(net.nodes[0].shards[0].stats(None, None, false).links.iter().any(|l| !l.connected));
+    assert!(net.nodes[0].shards[0].stats(Ticks(0), None, None, false).links.iter().any(|l| !l.connected));
     let follower = shown(&net, 1).expect("it is replicated");
     assert_eq!(follower.leader_native_address.as_deref(), Some("a:1"));
     assert_eq!((follower.role, follower.followers.len()), ("follower", 0));

@@ -443,7 +443,7 @@ impl World {
     pub fn check_empty(&self, book: &Book) {
         let known = book.channels();
         for shard in &self.shards {
-            for p in shard.stats(None, None, false).partitions {
+            for p in shard.stats(Ticks(0), None, None, false).partitions {
                 let is_known = |channel: &str| known.iter().any(|(t, c)| p.topic == topic_name(*t) && c == channel);
                 for c in p.channels.into_iter().filter(|c| is_known(&c.channel)) {
                     let left = (c.depth, c.in_flight_count, c.deferred_count);

@@ -2,9 +2,10 @@
 
 use super::Cluster;
 use super::roles::role_of;
+use crate::base::Ticks;
 use crate::log::{PartitionIdx, Store};
 use crate::metrics::remote::RemoteStats;
-use crate::metrics::stats::{FollowerStats, LinkStats, ReplicationStats};
+use crate::metrics::stats::{FollowerStats, LEASE_OVER, LinkStats, ReplicationStats};
 use crate::shard::partitions::Partition;
 
 impl Cluster {
@@ -28,6 +29,7 @@ impl Cluster {
     /// State of the partition's replica here. `None`: it has none.
     pub(in crate::shard) fn replication_stats(
         &self,
+        now: Ticks,
         store: &Store,
         idx: PartitionIdx,
         p: &Partition,
@@ -50,7 +52,7 @@ impl Cluster {
         let at = self.nodes.iter().find(|n| Some(n.id) == leader);
         Some(ReplicationStats {
             partition: p.dir.partition.0,
-            role: role_of(seat.member.state()),
+            role: if seat.is_leader() && self.lease.until() <= now { LEASE_OVER } else { role_of(seat.member.state()) },
             epoch: seat.member.epoch().or(membership.map(|m| m.epoch)).unwrap_or_default().number(),
             leader: leader.map(|l| self.name_of(l)),
             leader_tcp_address: at.and_then(|n| n.tcp_address.as_ref()).map(|a| a.to_string()),

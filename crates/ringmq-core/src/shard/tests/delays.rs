@@ -60,7 +60,7 @@ fn a_short_retry_and_one_of_an_ephemeral_channel_stay_in_memory() {
     let id = n.id("t", 0, 2);
     n.send(d, format!("REQ {id} {LONG_MS}\n").as_bytes());
     n.pass_time(Duration::from_millis(1));
-    let stats = n.shards[0].stats(None, None, false);
+    let stats = n.shards[0].stats(Ticks(0), None, None, false);
     assert_eq!((confirmed(&n, "ch"), stats.partitions[0].message_count), (1, 2));
 }
 
@@ -80,7 +80,7 @@ fn a_copy_that_the_disk_does_not_take_is_tried_again_and_the_message_waits_meanw
     }
     n.send(c, format!("REQ {id} {LONG_MS}\n").as_bytes());
     n.pass_time(Duration::from_secs(3));
-    let deferred = |n: &Node| n.shards[0].stats(None, None, false).partitions[0].channels[0].deferred_count;
+    let deferred = |n: &Node| n.shards[0].stats(Ticks(0), None, None, false).partitions[0].channels[0].deferred_count;
     assert_eq!((confirmed(&n, "ch"), deferred(&n)), (1, 1), "it waits in memory");
     n.is_full = false;
     n.pass_time(Duration::from_secs(1));

@@ -10,7 +10,7 @@ impl Node {
     }
 
     fn only_partition(&self) -> PartitionStats {
-        self.shards[0].stats(None, None, false).partitions.remove(0)
+        self.shards[0].stats(Ticks(0), None, None, false).partitions.remove(0)
     }
 
     fn only_channel(&self) -> ChannelStats {

@@ -46,7 +46,7 @@ fn due(n: &mut Node) -> ConnId {
 }
 
 fn stats(n: &Node, channel: &str) -> crate::metrics::stats::ChannelStats {
-    let mut parts = n.shards.iter().flat_map(|s| s.stats(None, None, false).partitions).flat_map(|p| p.channels);
+    let mut parts = n.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).partitions).flat_map(|p| p.channels);
     parts.find(|c| c.channel == channel).expect("the channel is there")
 }
 

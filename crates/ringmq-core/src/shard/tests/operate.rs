@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn is_paused(&self, channel: &str) -> Vec<bool> {
-        let stats = self.shards.iter().flat_map(|s| s.stats(None, None, false).partitions);
+        let stats = self.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).partitions);
         stats.flat_map(|p| p.channels).filter(|c| c.channel == channel).map(|c| c.paused).collect()
     }
 
@@ -105,7 +105,7 @@ fn a_paused_topic_hands_nothing_on_until_the_pause_ends() {
         assert!(got.is_empty(), "{got:?}");
         n.send(c, format!("REQ {} 0\n", id_of(&first)).as_bytes());
         assert_eq!(bodies(&n.take(c)), ["one"], "the channel goes on with what it has");
-        let stats = n.shards.iter().flat_map(|s| s.stats(None, None, false).partitions);
+        let stats = n.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).partitions);
         let shown: Vec<_> = stats.filter(|p| p.partition == 1).map(|p| (p.paused, p.depth, p.channels.len())).collect();
         assert_eq!(shown, [(true, 2, 2)], "the mark is no channel");
         assert_eq!(n.operate(1, "#paused", ChannelChange::Delete), Ok(false));
@@ -176,7 +176,7 @@ fn an_emptied_channel_has_nothing_left_and_late_fins_fail() {
     assert!(n.take(c).iter().all(|m| m.starts_with("E_FIN_FAILED")));
     n.publish_all(1, &["four"]);
     assert_eq!(bodies(&n.take(c)), ["four"], "and its ready count is whole again");
-    let stats = n.shards.iter().flat_map(|s| s.stats(None, None, false).partitions).flat_map(|p| p.channels);
+    let stats = n.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).partitions).flat_map(|p| p.channels);
     let left: Vec<_> = stats.map(|c| (c.depth, c.in_flight_count, c.deferred_count)).collect();
     assert_eq!(left, [(0, 1, 0)]);
 }

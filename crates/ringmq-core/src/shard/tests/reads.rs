@@ -145,7 +145,7 @@ impl Reads {
     }
 
     fn unreadable(&self) -> Vec<u16> {
-        let stats = self.node.shards.iter().flat_map(|s| s.stats(None, None, false).partitions);
+        let stats = self.node.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).partitions);
         stats.filter(|p| p.unreadable.is_some()).map(|p| p.partition).collect()
     }
 

@@ -29,7 +29,7 @@ impl Node {
     }
 
     fn topic_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.shards.iter().flat_map(|s| s.stats(None, None, false).topics).collect();
+        let mut names: Vec<String> = self.shards.iter().flat_map(|s| s.stats(Ticks(0), None, None, false).topics).collect();
         names.sort();
         names
     }
@@ -196,8 +196,8 @@ fn a_topic_without_channels_is_emptied_and_the_answer_follows_the_record() {
         empty(&mut n);
         n.run();
         assert_eq!(n.deleted(), Ok(()));
-        let depth = n.shards[core].stats(None, None, false).partitions[0].channels[0].depth;
-        let in_flight = n.shards[core].stats(None, None, false).partitions[0].channels[0].in_flight_count;
+        let depth = n.shards[core].stats(Ticks(0), None, None, false).partitions[0].channels[0].depth;
+        let in_flight = n.shards[core].stats(Ticks(0), None, None, false).partitions[0].channels[0].in_flight_count;
         assert_eq!((depth, in_flight), (0, 1), "a channel keeps what it has");
         n.shards[core].engine.life.fail("its journal failed".into());
         empty(&mut n);
