@@ -62,9 +62,8 @@ settings! {
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Address for HTTP clients; empty: none";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
-            "Address for clients of the native protocol (docs/native.md). Unless it is given, the node starts without it when the default \
-             is taken (and the cluster file does not list it), when it would bypass the TLS or AUTH that NSQ clients need, and when called \
-             by the name `nsqd`";
+            "Address for clients of the native protocol. Unless given, the node starts without it if port 4153 is taken or would bypass \
+             the TLS or AUTH of NSQ clients, or under the name `nsqd`";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
             "PEM file of the certificate chain of the native port, which then speaks only TLS. SIGHUP reloads all TLS files";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
@@ -160,8 +159,7 @@ settings! {
     }
     "Who NSQ clients are" {
         auth_http_address: Vec<String> = vec![], Unit::List, 0, 0, "auth-http-address", ["none: nobody is asked"],
-            "Address of a server that tells a client's permissions (AUTH): host:port, for /auth there, or a URL. May be given several \
-             times: one is chosen at random, the next when it fails";
+            "Address of a server that tells a client's permissions (AUTH): host:port, or a URL. May be given several times";
     }
     "HTTP" {
         https_address: String = "0.0.0.0:4152".into(), Unit::Text, 0, 0, "https-address", ["0.0.0.0:4152; empty: none"],
@@ -222,8 +220,8 @@ settings! {
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
             "Longest time until a FIN is durable. Messages finished in this time before a crash may be redelivered";
         forward_deferred_after_ms: u64 = MINUTE, Unit::Millis, SECOND, 30 * DAY, "forward-deferred-after",
-            "Remaining delay above which a deferred message is copied to the end of the log, if more than max-bytes-per-file after it \
-             is finished; the copy frees its segment";
+            "Remaining delay above which a deferred message is copied to the end of the log, if more than max-bytes-per-file of finished \
+             messages follow it";
         retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
             "Time for which confirmed messages are kept. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
@@ -270,8 +268,7 @@ settings! {
         replicas: u16 = 3, Unit::Count, 1, 5, "replicas",
             "Replicas of each partition of a topic that its first PUB or SUB creates; only with --etcd-endpoints";
         replace_after_ms: u64 = 10 * MINUTE, Unit::Millis, SECOND, 30 * DAY, "replace-after",
-            "Time that a node is away after which its replicas are made on other nodes; the controller's value holds, so it should be \
-             the same on all nodes";
+            "Time that a node is away after which its replicas are made on other nodes; the controller's value holds";
         rebuilds_max: u64 = 32, Unit::Count, 1, 100_000, "rebuilds-max",
             "Partitions of the cluster that catch up at a time before another replica is made; each at --catch-up-rate. The \
              controller's value holds";
@@ -314,8 +311,7 @@ settings! {
         spin_before_park_us: u64 = 0, Unit::Micros, 0, 1_000_000, "spin-before-park",
             "Time for which an idle core looks for work before it sleeps: lower latency for more CPU";
         time_slice_us: u64 = 100, Unit::Micros, 0, 100_000, "time-slice",
-            "Scheduler time slice of the node's threads (Linux 6.12 or later; 100us or more). It bounds how long kernel workers of a \
-             durable write wait for a busy core. 0: the kernel's";
+            "Scheduler time slice of the node's threads (Linux 6.12 or later; 100us or more). 0: the kernel's";
     }
 }
 
