@@ -23,7 +23,3 @@ pub mod sim;
 pub mod transport;
 
 pub use ringmq_protocol::{base, codec, format};
-
-/// docs/on-disk.md, for the tests of the decision tables.
-#[cfg(test)]
-const ON_DISK: &str = include_str!("../../../docs/on-disk.md");

@@ -673,7 +673,7 @@ mod tests {
 
     #[test]
     fn the_tables_answer_everything_once() {
-        decision::check(RING_TABLE, include_str!("replay.rs"), crate::ON_DISK);
-        decision::check(WRITE_TABLE, include_str!("replay.rs"), crate::ON_DISK);
+        decision::check(RING_TABLE, include_str!("replay.rs"));
+        decision::check(WRITE_TABLE, include_str!("replay.rs"));
     }
 }

@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_tables_answer_everything_once() {
-        decision::check(HEADER_TABLE, include_str!("headers.rs"), crate::ON_DISK);
-        decision::check(scan::SEGMENT_TABLE, include_str!("scan.rs"), crate::ON_DISK);
+        decision::check(HEADER_TABLE, include_str!("headers.rs"));
+        decision::check(scan::SEGMENT_TABLE, include_str!("scan.rs"));
     }
 }

@@ -205,6 +205,6 @@ mod tests {
 
     #[test]
     fn the_table_answers_everything_once() {
-        decision::check(JOURNAL_TABLE, include_str!("journals.rs"), crate::ON_DISK);
+        decision::check(JOURNAL_TABLE, include_str!("journals.rs"));
     }
 }

@@ -241,6 +241,6 @@ mod tests {
 
     #[test]
     fn the_table_answers_everything_once() {
-        decision::check(NODE_TABLE, include_str!("node.rs"), crate::ON_DISK);
+        decision::check(NODE_TABLE, include_str!("node.rs"));
     }
 }

@@ -515,6 +515,6 @@ mod tests {
 
     #[test]
     fn the_table_answers_everything_once() {
-        decision::check(COMMIT_TABLE, include_str!("partition.rs"), crate::ON_DISK);
+        decision::check(COMMIT_TABLE, include_str!("partition.rs"));
     }
 }

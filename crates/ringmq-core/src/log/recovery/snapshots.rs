@@ -331,6 +331,6 @@ mod tests {
 
     #[test]
     fn the_table_answers_everything_once() {
-        decision::check(SNAPSHOT_TABLE, include_str!("snapshots.rs"), crate::ON_DISK);
+        decision::check(SNAPSHOT_TABLE, include_str!("snapshots.rs"));
     }
 }

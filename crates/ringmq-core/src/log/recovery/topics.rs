@@ -419,6 +419,6 @@ mod tests {
 
     #[test]
     fn the_table_answers_everything_once() {
-        decision::check(TOPIC_TABLE, include_str!("topics.rs"), crate::ON_DISK);
+        decision::check(TOPIC_TABLE, include_str!("topics.rs"));
     }
 }
