@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of the benches in docs/benchmarks.md, from what `cargo bench` has left.
+"""A table of the medians of the benches, from what `cargo bench` has left.
 
     cargo bench 2>&1 | tee bench.log       # or some of them: cargo bench --bench codec --bench search
     benches/table.py bench.log             # the log brings what criterion does not measure (wake)
