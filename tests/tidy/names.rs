@@ -49,7 +49,7 @@ impl Named {
         CRATES.into_iter().filter_map(below).find(is_there)
     }
 
-    /// Of the last cell of a table's row.
+    /// The names in a cell of tests ([`cells`]).
     fn check(&self, cell: &str, complaints: &mut Vec<String>) {
         for part in cell.split(';') {
             // The module that the names behind it are of. Those behind a file may be checkers, which stand elsewhere.
@@ -77,9 +77,11 @@ impl Named {
     }
 }
 
+/// The last cells of a page's tables, and the parts of its lines behind `*Tests:*`.
 fn cells(page: &str) -> impl Iterator<Item = &str> {
     let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|--"));
-    rows.filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit(" | ").next())
+    let cells = rows.filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit(" | ").next());
+    cells.chain(page.lines().filter_map(|line| Some(line.split_once("*Tests:*")?.1)))
 }
 
 #[test]
@@ -87,7 +89,7 @@ fn the_tests_that_documents_name_are_there() {
     let (named, mut complaints) = (Named::of_the_repository(), Vec::new());
     for (document, rows_min) in [("docs/promise.md", 30), ("docs/rules.md", 15)] {
         let page = fs::read_to_string(root().join(document)).expect("it is there");
-        assert!(cells(&page).count() > rows_min, "the tables of {document} were not found");
+        assert!(cells(&page).count() > rows_min, "the tests of {document} were not found");
         cells(&page).for_each(|cell| named.check(cell, &mut complaints));
     }
     fail_on(complaints);
