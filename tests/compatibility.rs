@@ -21,23 +21,36 @@ fn section(heading: &str) -> &'static str {
     rest.find("\n## ").map_or(rest, |end| &rest[..end])
 }
 
-/// First and second cell of each row.
+/// How the paragraphs begin that list names of one state, beside the tables, whose rows are what differs.
+const LISTS: [(&str, &str); 4] =
+    [("Same", "same"), ("No effect", "no effect"), ("Not here", "not here"), ("Never sent", "never")];
+
+/// The state of each name.
 fn rows(heading: &str) -> BTreeMap<&'static str, &'static str> {
     let mut found = BTreeMap::new();
+    let mut add = |name, state| assert!(found.insert(name, state).is_none(), "twice: {name}");
     for line in section(heading).lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let (name, state) = (cells[1].trim_matches('`'), cells[2]);
-        assert!(["same", "differs", "no effect", "not here", "never"].contains(&state), "{line}");
-        assert!(state == "same" || state == "no effect" || cells[3].len() > 2, "a note is missing: {line}");
-        assert!(found.insert(name, state).is_none(), "twice: {line}");
+        let (names, note) = line[2..].split_once(" | ").expect("two cells");
+        assert!(note.len() > 2, "a note is missing: {line}");
+        in_marks(names).for_each(|name| add(name, "differs"));
+    }
+    for paragraph in section(heading).split("\n\n") {
+        if let Some((_, state)) = LISTS.iter().find(|(begin, _)| paragraph.starts_with(begin)) {
+            in_marks(paragraph).for_each(|name| add(name, *state));
+        }
     }
     found
+}
+
+/// The words between backticks.
+fn in_marks(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
 }
 
 /// What the paragraph «Only here» names.
 fn only_here(heading: &str) -> BTreeSet<&'static str> {
     let text = section(heading).split("\nOnly here").nth(1).unwrap_or_default();
-    text.split('`').skip(1).step_by(2).collect()
+    in_marks(text).collect()
 }
 
 /// The stock nsqd with its default settings, and our node with its own.
@@ -226,6 +239,6 @@ fn every_json_field_of_nsqd_is_here_with_its_type() {
         let [ours, theirs] = both.http().map(|http| get_json(http, path)["version"].clone());
         assert_eq!(ours, theirs, "{path}: the version");
     }
-    let page: BTreeSet<&str> = section("JSON fields").split('`').skip(1).step_by(2).collect();
+    let page: BTreeSet<&str> = in_marks(section("JSON fields")).collect();
     assert!(ours_alone.iter().all(|own| page.contains(own)));
 }
