@@ -30,7 +30,7 @@ mod nsq {
     use super::*;
     use ringmq::base::{LogId, MessageIds, MessagePlace, PartitionId, TopicId};
     use ringmq::codec::nsq::Limits;
-    use ringmq::codec::nsq::command::{Command, Context, Decoded, Progress, State, decode};
+    use ringmq::codec::nsq::command::{Command, ConnectionState, Context, Decoded, Progress, decode};
     use ringmq::codec::nsq::{frame, request};
     use ringmq::config::Settings;
 
@@ -41,16 +41,16 @@ mod nsq {
 
         let mut publish = vec![];
         request::publish(&mut publish, "bench", &BODY);
-        commands(group, "decode a PUB of 100 B", &limits, State::Init, &publish, 1);
+        commands(group, "decode a PUB of 100 B", &limits, ConnectionState::Init, &publish, 1);
 
         let bodies = vec![&BODY[..]; MANY];
         let mut multi = vec![];
         request::multi_publish(&mut multi, "bench", bodies.iter().copied());
-        commands(group, "decode a MPUB of 200 x 100 B", &limits, State::Init, &multi, 1);
+        commands(group, "decode a MPUB of 200 x 100 B", &limits, ConnectionState::Init, &multi, 1);
 
         let mut fins = vec![];
         (0..MANY).for_each(|n| request::finish(&mut fins, &id(n).hex()));
-        commands(group, "decode 200 FINs", &limits, State::Subscribed, &fins, MANY);
+        commands(group, "decode 200 FINs", &limits, ConnectionState::Subscribed, &fins, MANY);
 
         let mut out = vec![];
         (0..MANY).for_each(|n| frame::message(&mut out, 1, 1, id(n), &BODY));
@@ -68,7 +68,7 @@ mod nsq {
     }
 
     /// Decodes `count` commands, and walks the bodies of a publish as the log does.
-    fn commands(group: &mut Group<'_>, name: &str, limits: &Limits, state: State, bytes: &[u8], count: usize) {
+    fn commands(group: &mut Group<'_>, name: &str, limits: &Limits, state: ConnectionState, bytes: &[u8], count: usize) {
         let context = Context { limits, state, has_heartbeats: true, has_binary_ids: false, lacks_tls: false };
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(name, |b| {

@@ -7,7 +7,7 @@
 
 mod common;
 
-use ringmq::doctor::measure::{Probe, Samples, Way};
+use ringmq::doctor::measure::{Probe, Samples, WritePath};
 use ringmq::runtime::StopHandle;
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ fn main() {
     for _ in 0..rounds {
         for ((raw, disk), size) in results.iter_mut().zip(SIZES) {
             let measure = |way| probe.durable(way, size, 1, slice()).unwrap_or_else(|e| panic!("{e}"));
-            raw.add(measure(Way::Raw));
-            disk.add(measure(Way::Journal));
+            raw.add(measure(WritePath::Raw));
+            disk.add(measure(WritePath::Journal));
         }
     }
     println!("durable writes of {}, one at a time, on CPU {cpu}; microseconds", folder.display());

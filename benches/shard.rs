@@ -17,7 +17,7 @@ use ringmq::codec::nsq::request;
 use ringmq::config::Settings;
 use ringmq::seam::event::{Effect, Effects, Event};
 use ringmq::shard::Shard;
-use ringmq_core::sim::memory::first_start;
+use ringmq_core::sim::memory::first_startup;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn counted_step(shard: &mut Shard, now: Now, event: Event<'_>, effects: &mut Eff
 impl Core {
     fn new(connections: usize) -> Self {
         let settings = Settings { journal_bytes: JOURNAL_BYTES, scrub_bytes_per_second: 0, ..Settings::default() };
-        let shard = first_start(0, 1, &Arc::new(settings), 1);
+        let shard = first_startup(0, 1, &Arc::new(settings), 1);
         let now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
         let mut core = Core { shard, now, effects: vec![], received: vec![], is_counted: false, spent: Duration::ZERO };
         for i in 0..connections {

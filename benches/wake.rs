@@ -16,7 +16,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum WakeBy {
     Eventfd,
     MsgRing,
 }
@@ -51,7 +51,7 @@ fn main() {
     println!("{:>9} | {:>11} {:>11} {:>13} {:>14}", "way", "trip p50 us", "trip p99 us", "waker call us", "CPU us a trip");
     let mut all = [const { Vec::new() }; 2];
     for _ in 0..rounds {
-        for (i, way) in [Way::Eventfd, Way::MsgRing].into_iter().enumerate() {
+        for (i, way) in [WakeBy::Eventfd, WakeBy::MsgRing].into_iter().enumerate() {
             all[i].push(run(way, trips));
         }
     }
@@ -62,7 +62,7 @@ fn main() {
     }
 }
 
-fn run(way: Way, trips: u64) -> Figures {
+fn run(way: WakeBy, trips: u64) -> Figures {
     let none = || AtomicI32::new(-1);
     let shared =
         Arc::new(Shared { rings: [none(), none()], eventfds: [none(), none()], ball: AtomicU64::new(0), ready: Barrier::new(2) });
@@ -80,7 +80,7 @@ fn run(way: Way, trips: u64) -> Figures {
     Figures { trip_p50: percentile_us(&ns, 0.5), trip_p99: percentile_us(&ns, 0.99), call, cpu }
 }
 
-async fn play(core: usize, way: Way, trips: u64, shared: &Shared) -> (Vec<u32>, f64, f64) {
+async fn play(core: usize, way: WakeBy, trips: u64, shared: &Shared) -> (Vec<u32>, f64, f64) {
     let mut ring: IoUring =
         IoUring::builder().setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().build(64).expect("a ring");
     // SAFETY: a plain system call.
@@ -105,8 +105,8 @@ async fn play(core: usize, way: Way, trips: u64, shared: &Shared) -> (Vec<u32>, 
             thrown_at = Instant::now();
             shared.ball.store(ball + 1, SeqCst);
             match way {
-                Way::Eventfd => write_one(other_eventfd),
-                Way::MsgRing => {
+                WakeBy::Eventfd => write_one(other_eventfd),
+                WakeBy::MsgRing => {
                     let entry = opcode::MsgRingData::new(types::Fd(other_ring), 0, 1, None).build().user_data(2);
                     // SAFETY: the entry points to nothing.
                     unsafe { ring.submission().push(&entry).expect("there is room") };

@@ -9,7 +9,7 @@ mod reread;
 
 use clap::{Arg, ArgMatches, Command};
 use reread::LogLevel;
-use ringmq::config::{self, Asked, Surroundings};
+use ringmq::config::{self, LoadedSettings, Surroundings};
 use ringmq::inspect::{Format, InspectOptions};
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -305,7 +305,7 @@ fn help_width() -> usize {
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {
     match asked(matches) {
-        Ok(Asked { settings, notes }) => {
+        Ok(LoadedSettings { settings, notes }) => {
             let level = reread::start_log(&settings);
             notes.warnings.iter().for_each(|note| tracing::warn!("{note}"));
             notes.without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
@@ -319,7 +319,7 @@ fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLe
 }
 
 /// Reads the settings that the flags and the config file give now.
-fn asked(matches: &ArgMatches) -> Result<Asked, String> {
+fn asked(matches: &ArgMatches) -> Result<LoadedSettings, String> {
     let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
     surroundings().and_then(|around| config::load(matches, &around, read).map_err(|e| e.to_string()))
 }
@@ -418,7 +418,7 @@ fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
         return parts::change_cluster(settings, &asker, word, &names);
     }
     let (topic, is_json) = (matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"));
-    match ringmq::operator::What::of(word) {
+    match ringmq::operator::PageKind::of(word) {
         Some(what) => parts::cluster(settings, &asker, what, topic, is_json),
         None => parts::check_cluster(settings, &asker, word, topic, is_json),
     }

@@ -1,7 +1,7 @@
 //! Adapters between the binary and the modules that do the work.
 
 use ringmq::config::Settings;
-use ringmq::http::{Around, HttpServer, HttpWake, Listeners, LogLevel};
+use ringmq::http::{HttpServer, HttpWake, Listeners, LogLevel, NodeHandles};
 use ringmq::inspect::{InspectError, Verdict};
 use ringmq::net::Reserved;
 use ringmq::operator::ask::Asker;
@@ -151,7 +151,7 @@ fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
         let listeners = Listeners { http: s.listener, lookups: s.lookups, https: s.https };
-        let around = Around { spare_bytes: s.spare_bytes, log_level, hub: s.hub };
+        let around = NodeHandles { spare_bytes: s.spare_bytes, log_level, hub: s.hub };
         let server =
             HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, around).map_err(|e| e.to_string())?;
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
@@ -227,7 +227,13 @@ pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, Ins
 }
 
 /// 1 also when something of the cluster is not well; the table has said what.
-pub fn cluster(settings: &Settings, asker: &Asker, what: ringmq::operator::What, topic: Option<&str>, is_json: bool) -> ExitCode {
+pub fn cluster(
+    settings: &Settings,
+    asker: &Asker,
+    what: ringmq::operator::PageKind,
+    topic: Option<&str>,
+    is_json: bool,
+) -> ExitCode {
     match ringmq::operator::run(settings, asker, what, topic, is_json, &mut std::io::stdout()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

@@ -1,7 +1,7 @@
 //! The log, and what SIGHUP makes the binary read again for its sake: the config file, of which the log level alone counts at once.
 
 use crate::parts::Prefixed;
-use ringmq::config::{Asked, Settings};
+use ringmq::config::{LoadedSettings, Settings};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload::{self, Handle};
@@ -54,7 +54,7 @@ pub fn level_of(level: &str) -> LevelFilter {
 
 /// Takes the log level of the config file, and names what else has changed in it. `asked`: what flags and file ask for now; `None`:
 /// there is no file.
-pub fn config(asked: Option<Result<Asked, String>>, in_force: &mut Settings, level: &LogLevel) {
+pub fn config(asked: Option<Result<LoadedSettings, String>>, in_force: &mut Settings, level: &LogLevel) {
     let asked = match asked {
         None => return tracing::info!("no --config file was given: the log level stays {}", in_force.log_level),
         Some(Err(error)) => {
@@ -97,7 +97,7 @@ mod tests {
         let mut in_force = Settings::default();
         let asked = |log_level: &str| {
             let settings = Settings { log_level: log_level.into(), max_rdy_count: 7, ..Settings::default() };
-            Some(Ok(Asked { settings, notes: Notes::default() }))
+            Some(Ok(LoadedSettings { settings, notes: Notes::default() }))
         };
         for (given, filter) in [("debug", LevelFilter::DEBUG), ("fatal", LevelFilter::ERROR), ("info", LevelFilter::INFO)] {
             config(asked(given), &mut in_force, &level);

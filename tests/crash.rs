@@ -64,7 +64,7 @@ impl Name {
 }
 
 /// What a connection did and saw before the crash, in order.
-enum Seen {
+enum ClientEvent {
     /// These left in one command.
     Sent(Vec<Name>),
     Acknowledged(Vec<Name>),
@@ -97,7 +97,7 @@ enum OnChannel {
 }
 
 #[derive(Default)]
-struct Sent {
+struct SentMessage {
     acknowledged: bool,
     delivered: bool,
     /// After a restart neither acknowledged nor there: it must never come.
@@ -110,30 +110,32 @@ struct Sent {
 /// All that was ever sent to one topic.
 #[derive(Default)]
 struct Topic {
-    messages: HashMap<Name, Sent>,
+    messages: HashMap<Name, SentMessage>,
 }
 
 impl Topic {
-    fn apply(&mut self, seen: Vec<Seen>) -> Result<(), String> {
+    fn apply(&mut self, seen: Vec<ClientEvent>) -> Result<(), String> {
         for seen in seen {
             match seen {
-                Seen::Sent(names) => {
+                ClientEvent::Sent(names) => {
                     let command = names.first().copied();
-                    self.messages.extend(names.iter().map(|name| (*name, Sent { command, ..Sent::default() })));
+                    self.messages.extend(names.iter().map(|name| (*name, SentMessage { command, ..SentMessage::default() })));
                 }
-                Seen::Acknowledged(names) => names.iter().try_for_each(|name| self.known(name).map(|m| m.acknowledged = true))?,
-                Seen::Delivered { channel, name } => self.delivered(channel, name)?,
-                Seen::Finished { channel, name } => self.known(&name)?.channels[channel] = OnChannel::Finished,
-                Seen::Settled { channel, names } => {
+                ClientEvent::Acknowledged(names) => {
+                    names.iter().try_for_each(|name| self.known(name).map(|m| m.acknowledged = true))?
+                }
+                ClientEvent::Delivered { channel, name } => self.delivered(channel, name)?,
+                ClientEvent::Finished { channel, name } => self.known(&name)?.channels[channel] = OnChannel::Finished,
+                ClientEvent::Settled { channel, names } => {
                     names.iter().try_for_each(|name| self.known(name).map(|m| m.channels[channel] = OnChannel::Settled))?;
                 }
-                Seen::Broken(body) => return Err(describe_broken(&body)),
+                ClientEvent::Broken(body) => return Err(describe_broken(&body)),
             }
         }
         Ok(())
     }
 
-    fn known(&mut self, name: &Name) -> Result<&mut Sent, String> {
+    fn known(&mut self, name: &Name) -> Result<&mut SentMessage, String> {
         self.messages.get_mut(name).ok_or_else(|| format!("invented: nobody sent {name:?} to this topic"))
     }
 
@@ -189,7 +191,7 @@ struct Connection<'a> {
     number: u64,
     next: u64,
     chance: Chance,
-    seen: Vec<Seen>,
+    seen: Vec<ClientEvent>,
 }
 
 impl Connection<'_> {
@@ -213,7 +215,7 @@ impl Connection<'_> {
             1 => command_with_body(&format!("PUB {}", self.topic), &bodies[0]),
             _ => multi_publish(self.topic, &bodies),
         };
-        self.seen.push(Seen::Sent(names.clone()));
+        self.seen.push(ClientEvent::Sent(names.clone()));
         (names, command)
     }
 
@@ -225,7 +227,7 @@ impl Connection<'_> {
             self.client.write(&commands.concat())?;
             for names in names {
                 self.client.ok()?;
-                self.seen.push(Seen::Acknowledged(names));
+                self.seen.push(ClientEvent::Acknowledged(names));
             }
         }
     }
@@ -237,13 +239,13 @@ impl Connection<'_> {
         loop {
             let message = self.client.message()?;
             let Some(name) = Name::of(&message.body) else {
-                self.seen.push(Seen::Broken(message.body));
+                self.seen.push(ClientEvent::Broken(message.body));
                 continue;
             };
-            self.seen.push(Seen::Delivered { channel, name });
+            self.seen.push(ClientEvent::Delivered { channel, name });
             // What is left alone here stays in flight until the crash.
             if !self.chance.one_in(20) {
-                self.seen.push(Seen::Finished { channel, name });
+                self.seen.push(ClientEvent::Finished { channel, name });
                 self.client.finish(&message.id)?;
                 finished.push(name);
             }
@@ -251,15 +253,15 @@ impl Connection<'_> {
                 let (names, command) = self.new_command();
                 self.client.write(&command)?;
                 self.client.ok()?;
-                self.seen.push(Seen::Acknowledged(names));
-                self.seen.push(Seen::Settled { channel, names: std::mem::take(&mut finished) });
+                self.seen.push(ClientEvent::Acknowledged(names));
+                self.seen.push(ClientEvent::Settled { channel, names: std::mem::take(&mut finished) });
             }
         }
     }
 }
 
 /// Runs the load until the node is killed; answers what each connection saw, by topic.
-fn load(node: &mut Node, topics: &[String], round: u64, chance: &mut Chance) -> Vec<(String, Vec<Seen>)> {
+fn load(node: &mut Node, topics: &[String], round: u64, chance: &mut Chance) -> Vec<(String, Vec<ClientEvent>)> {
     let (address, killed) = (node.tcp(), AtomicBool::new(false));
     let started = Barrier::new((PUBLISHERS + CONSUMERS) as usize + 1);
     let seeds: Vec<u64> = (0..PUBLISHERS + CONSUMERS).map(|_| chance.next()).collect();
@@ -316,11 +318,11 @@ fn drain(address: SocketAddr, name: &str, topic: &mut Topic, channel: usize, sen
     }
     // Nothing is left, so what follows is for the FINs alone: its OK makes them durable. It arrives in the next round.
     let name_of_seal = Name { number: sentinel.number + 10 + channel as u64, ..sentinel };
-    topic.apply(vec![Seen::Sent(vec![name_of_seal])])?;
+    topic.apply(vec![ClientEvent::Sent(vec![name_of_seal])])?;
     client.publish(name, &name_of_seal.body(8)).map_err(broken)?;
     let count = finished.len() as u64;
     let names = finished.into_iter().collect();
-    topic.apply(vec![Seen::Acknowledged(vec![name_of_seal]), Seen::Settled { channel, names }])?;
+    topic.apply(vec![ClientEvent::Acknowledged(vec![name_of_seal]), ClientEvent::Settled { channel, names }])?;
     Ok(count)
 }
 
@@ -329,10 +331,10 @@ fn verify(address: SocketAddr, name: &str, topic: &mut Topic, round: u64) -> Res
     // Seals of this very verification are acknowledged between the two channels: they are looked for in the next one.
     let before: HashSet<Name> = topic.messages.keys().copied().collect();
     let sentinel = Name { round, connection: u64::MAX >> 32, number: 1 };
-    topic.apply(vec![Seen::Sent(vec![sentinel])])?;
+    topic.apply(vec![ClientEvent::Sent(vec![sentinel])])?;
     let mut client = Client::connect(address).map_err(|e| e.to_string())?;
     client.publish(name, &sentinel.body(8)).map_err(|e| format!("publishing the sentinel: {e}"))?;
-    topic.apply(vec![Seen::Acknowledged(vec![sentinel])])?;
+    topic.apply(vec![ClientEvent::Acknowledged(vec![sentinel])])?;
     let mut count = 0;
     for channel in 0..CHANNELS.len() {
         count += drain(address, name, topic, channel, sentinel)?;
@@ -387,7 +389,7 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
         let (sent, rest): (Vec<_>, Vec<_>) = load(node, &in_use, round, &mut chance)
             .into_iter()
             .map(|(name, seen)| {
-                let (sent, rest) = seen.into_iter().partition(|seen| matches!(seen, Seen::Sent(_)));
+                let (sent, rest) = seen.into_iter().partition(|seen| matches!(seen, ClientEvent::Sent(_)));
                 ((name.clone(), sent), (name, rest))
             })
             .unzip();
@@ -463,7 +465,7 @@ fn inspect(node: &Node) -> Result<(), String> {
     let damage: Vec<&str> = text.lines().filter(|line| line.contains("DAMAGE")).collect();
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("inspect, before the start: {}\n{}", output.status, damage.join("\n"))),
+        false => Err(format!("inspect, before the startup: {}\n{}", output.status, damage.join("\n"))),
     }
 }
 
@@ -486,27 +488,27 @@ fn nothing_acknowledged_is_lost_to_a_kill() {
 #[test]
 fn every_kind_of_damage_is_noticed() {
     let name = |number| Name { round: 1, connection: 1, number };
-    let fails = |seen: Vec<Seen>, part: &str| {
+    let fails = |seen: Vec<ClientEvent>, part: &str| {
         let mut topic = Topic::default();
         let result = topic.apply(seen).and_then(|()| topic.check_complete());
         assert!(result.as_ref().is_err_and(|what| what.contains(part)), "{part}: {result:?}");
         topic
     };
     let (a, b) = (name(1), name(2));
-    let both = |name| [0, 1].map(|channel| Seen::Finished { channel, name });
-    fails(vec![Seen::Sent(vec![a]), Seen::Acknowledged(vec![a])], "lost");
-    let mut half = vec![Seen::Sent(vec![a, b]), Seen::Delivered { channel: 0, name: a }];
+    let both = |name| [0, 1].map(|channel| ClientEvent::Finished { channel, name });
+    fails(vec![ClientEvent::Sent(vec![a]), ClientEvent::Acknowledged(vec![a])], "lost");
+    let mut half = vec![ClientEvent::Sent(vec![a, b]), ClientEvent::Delivered { channel: 0, name: a }];
     half.extend(both(a));
     fails(half, "half a MPUB");
-    fails(vec![Seen::Sent(vec![a]), Seen::Delivered { channel: 0, name: a }], "lost");
-    fails(vec![Seen::Delivered { channel: 0, name: b }], "invented");
-    fails(vec![Seen::Broken(b"x".to_vec())], "nobody sent");
-    let settled = Seen::Settled { channel: 0, names: vec![a] };
-    fails(vec![Seen::Sent(vec![a]), settled, Seen::Delivered { channel: 0, name: a }], "comes again");
+    fails(vec![ClientEvent::Sent(vec![a]), ClientEvent::Delivered { channel: 0, name: a }], "lost");
+    fails(vec![ClientEvent::Delivered { channel: 0, name: b }], "invented");
+    fails(vec![ClientEvent::Broken(b"x".to_vec())], "nobody sent");
+    let settled = ClientEvent::Settled { channel: 0, names: vec![a] };
+    fails(vec![ClientEvent::Sent(vec![a]), settled, ClientEvent::Delivered { channel: 0, name: a }], "comes again");
     let mut topic = Topic::default();
-    topic.apply(vec![Seen::Sent(vec![a])]).expect("nothing is wrong yet");
+    topic.apply(vec![ClientEvent::Sent(vec![a])]).expect("nothing is wrong yet");
     topic.check_complete().expect("not acknowledged, not there");
-    let late = topic.apply(vec![Seen::Delivered { channel: 0, name: a }]);
+    let late = topic.apply(vec![ClientEvent::Delivered { channel: 0, name: a }]);
     assert!(late.is_err_and(|what| what.contains("comes now")));
     let mut body = a.body(100);
     assert_eq!(Name::of(&body), Some(a));

@@ -591,7 +591,7 @@ fn lost_channels_are_told_of_until_that_is_accepted() {
     assert_eq!(told(&mut node, false), None);
 }
 
-/// The same on real files, of a process, for what the start reads.
+/// The same on real files, of a process, for what the startup reads.
 #[test]
 fn a_process_starts_with_one_block_damaged_and_names_the_file() {
     let mut node = node::Node::start(&["--shards=1", "--partitions=2", "--journal-bytes=1048576"]);

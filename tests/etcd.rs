@@ -4,7 +4,7 @@
 mod node;
 
 use bytes::Bytes;
-use node::cluster::Link;
+use node::cluster::Proxy;
 use node::etcd::{FAST, Member, members};
 use node::pki::Pki;
 use ringmq::etcd::{Endpoint, Etcd, Options, Store, User, WatchEnd};
@@ -55,12 +55,12 @@ async fn list(etcd: &Etcd) -> Listing {
 
 /// What a watch has told so far, and how it ended.
 #[derive(Clone, Default)]
-struct Heard(Rc<RefCell<(Vec<Change>, Vec<WatchEnd>)>>);
+struct WatchLog(Rc<RefCell<(Vec<Change>, Vec<WatchEnd>)>>);
 
-impl Heard {
+impl WatchLog {
     /// Goes on from the last revision heard, as a node does, until the watch says that this cannot be.
-    fn follow(etcd: &Rc<Etcd>, from: u64) -> Heard {
-        let (heard, etcd) = (Heard::default(), etcd.clone());
+    fn follow(etcd: &Rc<Etcd>, from: u64) -> WatchLog {
+        let (heard, etcd) = (WatchLog::default(), etcd.clone());
         let (all, shared) = (heard.0.clone(), heard.0.clone());
         tokio::task::spawn_local(async move {
             let mut next = from;
@@ -181,12 +181,12 @@ fn a_dead_member_is_left_and_nobody_is_a_refusal() {
 #[test]
 fn a_silent_member_is_left_with_its_watch_and_no_event_is_lost() {
     let all = members(3, &FAST);
-    let (first, second) = (Link::to(all[0].client()), Link::to(all[1].client()));
+    let (first, second) = (Proxy::to(all[0].client()), Proxy::to(all[1].client()));
     on_a_thread(async {
         let etcd = client(&[format!("http://{}", first.address), format!("http://{}", second.address)]);
         let writer = client(&[all[2].url()]);
         let from = revision(writer.carry(put("begin", "")).await) + 1;
-        let heard = Heard::follow(&etcd, from);
+        let heard = WatchLog::follow(&etcd, from);
         let last = revision(writer.carry(put("a", "1")).await);
         heard.has(last).await;
         first.hold();
@@ -218,7 +218,7 @@ fn without_a_quorum_a_write_is_unknown_and_may_come_later() {
     on_a_thread(async {
         let etcd = client(&urls[..1]);
         let seen = revision(etcd.carry(put("a", "before")).await);
-        let heard = Heard::follow(&etcd, seen);
+        let heard = WatchLog::follow(&etcd, seen);
         heard.has(seen).await;
         all[1].pause();
         all[2].pause();
@@ -289,7 +289,7 @@ fn long_listings_and_messages_come_whole() {
         assert_eq!(whole.entries.len(), 8 + (12_000 / 128 + 1) * 128, "more than a page");
         assert!(whole.entries.is_sorted_by(|a, b| a.key < b.key), "and each once");
         // Catching up from the beginning is one message of all that.
-        let heard = Heard::follow(&etcd, 1);
+        let heard = WatchLog::follow(&etcd, 1);
         heard.has(whole.revision).await;
         assert_eq!(heard.places().len(), whole.entries.len());
     });
@@ -307,10 +307,10 @@ fn a_compaction_is_told() {
         }
         let answer = member.post("/v3/kv/compaction", &format!(r#"{{"revision":"{last}"}}"#));
         assert!(answer.contains("200 OK"), "{answer}");
-        let heard = Heard::follow(&etcd, 2);
+        let heard = WatchLog::follow(&etcd, 2);
         assert_eq!(heard.ended().await, WatchEnd::Compacted { revision: last });
         assert!(heard.places().is_empty());
-        let next = Heard::follow(&etcd, list(&etcd).await.revision + 1);
+        let next = WatchLog::follow(&etcd, list(&etcd).await.revision + 1);
         next.has(revision(etcd.carry(put("a", "again")).await)).await;
     });
 }
@@ -394,7 +394,7 @@ fn a_user_stays_logged_in_across_a_restart_of_etcd() {
     let nobody = client(&[member.url()]);
     on_a_thread(async {
         let first = revision(etcd.carry(put("a", "1")).await);
-        let heard = Heard::follow(&etcd, first);
+        let heard = WatchLog::follow(&etcd, first);
         heard.has(first).await;
         assert!(matches!(stranger.carry(put("a", "2")).await, Err(Failure::Refused(why)) if why.contains("cannot log in")));
         assert!(matches!(nobody.carry(put("a", "2")).await, Err(Failure::Refused(_))));

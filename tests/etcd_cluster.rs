@@ -425,7 +425,7 @@ fn a_replica_that_moved_away_frees_its_old_node_and_may_come_back() {
     cluster.nodes[to].kill();
     cluster.nodes[to].spawn();
     cluster.nodes[to].wait_ready().unwrap_or_else(|e| panic!("{e}"));
-    assert!(!folder(&cluster, to).exists(), "a start makes nothing of a replica that is elsewhere");
+    assert!(!folder(&cluster, to).exists(), "a startup makes nothing of a replica that is elsewhere");
     consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }
 

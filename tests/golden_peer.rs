@@ -204,8 +204,8 @@ fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let control = vec![
         Body::Inquire(Inquire { topic, partitions: 8, membership_version: 99 }),
         Body::EpochsAsk(EpochsAsk { below: Epoch(2) }),
-        Body::Align(Align::Cut { at: at(2), chain_crc: None }),
-        Body::Align(Align::Cut { at: at(2), chain_crc: Some(0) }),
+        Body::Align(Align::Truncate { at: at(2), chain_crc: None }),
+        Body::Align(Align::Truncate { at: at(2), chain_crc: Some(0) }),
         Body::Align(Align::Restart { start: at(3), chain_crc: 0xcafe }),
         Body::Cursors(cursors()),
         Body::Standing(standing),

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The same in both answers: status, the headers that clients and tools look at, and the body. What names a process of its own
 /// (ports, host, times) is replaced, and lists that nsqlookupd has in random order are sorted.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct ShownAnswer {
     status: u16,
     headers: Vec<String>,
     body: Value,
@@ -20,13 +20,13 @@ struct Seen {
 
 const HEADERS: [&str; 5] = ["content-type", "x-nsq-content-type", "allow", "location", "connection"];
 
-fn seen(lookupd: &Lookupd, method: &str, path: &str) -> Seen {
+fn seen(lookupd: &Lookupd, method: &str, path: &str) -> ShownAnswer {
     let (status, head, body) = request(lookupd.http(), method, path).expect("it answers");
     let mut headers: Vec<String> = head.lines().skip(1).map(|line| line.to_ascii_lowercase()).collect();
     headers.retain(|line| HEADERS.iter().any(|name| line.starts_with(&format!("{name}:"))));
     headers.sort();
     let body = serde_json::from_str(&body).map_or(Value::String(body), |value| in_order(value, ""));
-    Seen { status, headers, body }
+    ShownAnswer { status, headers, body }
 }
 
 fn in_order(value: Value, key: &str) -> Value {

@@ -22,7 +22,7 @@ fn memory(inside: &[u8], wanted: usize) -> Lent {
 }
 
 /// What a connection of the server has seen.
-struct Seen {
+struct ReceivedInput {
     bytes: Vec<u8>,
     /// What was in the memory that is lent, and how much was wanted.
     lent: Option<(Vec<u8>, usize)>,
@@ -33,14 +33,14 @@ struct Seen {
 fn streams(options: NetOptions, clients: u64, bytes: usize) {
     let (listener, address) = listener();
     let server = run("placed", move || {
-        let (mut seen, mut closed, mut places, mut paused) = (HashMap::<ConnId, Seen>::new(), 0, 0, vec![]);
+        let (mut seen, mut closed, mut places, mut paused) = (HashMap::<ConnId, ReceivedInput>::new(), 0, 0, vec![]);
         let turn = move |net: &mut Net, happened: Vec<Happened>| {
             paused.drain(..).for_each(|conn| net.resume(conn));
             let mut touched = vec![];
             for h in happened {
                 match h {
                     Happened::Opened(conn, _) => {
-                        seen.insert(conn, Seen { bytes: vec![], lent: None, rng: Rng::new(conn.0) });
+                        seen.insert(conn, ReceivedInput { bytes: vec![], lent: None, rng: Rng::new(conn.0) });
                     }
                     Happened::Bytes(conn, bytes) => {
                         let s = seen.get_mut(&conn).unwrap();

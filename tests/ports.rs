@@ -209,7 +209,7 @@ fn a_data_path_is_not_recovered_for_an_address_that_is_taken() {
     let mut node = Node::start(&["--shards=1", "--journal-bytes=1MiB"]);
     let mut client = Client::connect(node.tcp()).expect("it listens");
     client.publish("t", b"1").expect("it takes publishes");
-    node.kill(); // so that a start would replay and write
+    node.kill(); // so that a startup would replay and write
     let is_lock = |(path, ..): &(String, u64, SystemTime)| path.ends_with("/LOCK");
     let found = || files(&node.data_path()).into_iter().filter(|file| !is_lock(file)).collect::<Vec<_>>();
     let before = found();

@@ -5,7 +5,7 @@
 
 use ringmq_core::sim::cluster::coverage::Coverage;
 use ringmq_core::sim::cluster::plan::{Coordination, Faults, Plan};
-use ringmq_core::sim::cluster::{Outcome, run};
+use ringmq_core::sim::cluster::{RunOutcome, run};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Seeds that found something, or go where few do: they run each time, beside the fresh ones, and with so many of the faults
 /// [`LATER`] as there were then.
-type Kept = &'static [(usize, &'static [u64])];
+type KeptSeeds = &'static [(usize, &'static [u64])];
 
-const KEPT_STORE: Kept = &[
+const KEPT_STORE: KeptSeeds = &[
     (
         0,
         &[
@@ -74,7 +74,7 @@ const KEPT_STORE: Kept = &[
     (14, &[4_127_493_111_043]),
 ];
 /// With the real agents and the real controller.
-const KEPT_ETCD: Kept = &[
+const KEPT_ETCD: KeptSeeds = &[
     (10, &[12, 16, 17, 53, 91, 1086, 1104]),
     (12, &[950_000_000_000_342]),
     (
@@ -91,7 +91,7 @@ const KEPT_ETCD: Kept = &[
     // the faults end while a process is paused
     (14, &[710_000_000_000_017]),
 ];
-const KEPT_FILE: Kept = &[
+const KEPT_FILE: KeptSeeds = &[
     (0, &[73, 134, 210, 284]),
     (9, &[90_030_260_002_542]),
     (10, &[310_000_000_000_450]),
@@ -99,7 +99,7 @@ const KEPT_FILE: Kept = &[
     // a node hears before its client that their connection is gone; a late channel and a copy for another one
     (13, &[990_000_000_006_980, 990_000_000_010_519]),
 ];
-const KEPT_ALONE: Kept = &[(0, &[22])];
+const KEPT_ALONE: KeptSeeds = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
 const LATER: &[&str] = &[
@@ -126,12 +126,12 @@ const OFTEN: &[&str] = &[
     "Idle ToLead",
     "Apart Inquired",
     "Apart OrderedInStep",
-    "Apart OrderedToCut",
+    "Apart OrderedToTruncate",
     "Apart ToFollow",
     "Apart ToLead",
     "Promising Inquired",
     "Promising Stood",
-    "Cutting WasCut",
+    "Truncating Truncated",
     "Aligned Inquired",
     "Aligned ToFollow",
     "Aligned ToLead",
@@ -172,7 +172,7 @@ fn fresh(count: u64) -> Range<u64> {
 }
 
 /// Runs fresh seeds and the kept ones, or those that were asked for, on all cores.
-fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Coverage) {
+fn sweep(by: Coordination, count: u64, kept: KeptSeeds) -> (RunOutcome, Coverage) {
     let name = format!("{by:?}").to_lowercase();
     let test = if by == Coordination::Alone { "one_node" } else { name.as_str() };
     let drawn = fresh(count);
@@ -188,7 +188,7 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Coverage) {
         asked().map_or_else(|| drawn.map(as_drawn).chain(kept).collect(), |asked| asked.map(as_drawn).collect());
     let (begun, next) = (Instant::now(), AtomicU64::new(0));
     let running = Mutex::new(BTreeMap::<u64, Instant>::new());
-    let (total, failed, seen) = (Mutex::new(Outcome::default()), Mutex::new(vec![]), Coverage::default());
+    let (total, failed, seen) = (Mutex::new(RunOutcome::default()), Mutex::new(vec![]), Coverage::default());
     let work = || {
         while let Some(&(seed, without)) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
             let mut plan = Plan::draw(seed, 0, Some(by));
@@ -285,7 +285,7 @@ fn the_promise_holds_for_one_node() {
 /// Leaders hand over all the time, and nothing else happens.
 #[test]
 fn no_publish_hears_unknown_because_of_a_hand_over() {
-    let mut total = Outcome::default();
+    let mut total = RunOutcome::default();
     for seed in 0..12 {
         let mut plan = Plan::draw(seed, 3, Some(Coordination::Store));
         plan.faults = Faults { hand_over: 6.0, ..Faults::default() };
@@ -300,7 +300,7 @@ fn no_publish_hears_unknown_because_of_a_hand_over() {
 /// Nodes are drained and filled again all the time, and killed while they remove what has moved.
 #[test]
 fn replicas_move_between_nodes_and_leave_nothing_behind() {
-    let mut total = Outcome::default();
+    let mut total = RunOutcome::default();
     for seed in 0..10 {
         let mut plan = Plan::draw(seed, 4, Some(Coordination::Etcd));
         plan.faults = Faults { membership: 1.5, crash: 0.3, crash_at_removal: 0.3, stop: 0.2, ..Faults::default() };

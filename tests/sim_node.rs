@@ -3,7 +3,7 @@
 
 use ringmq::shard::LENT_MIN;
 use ringmq_core::sim::disk::{Faults, NO_FAULTS};
-use ringmq_core::sim::node::{Outcome, Plan, run};
+use ringmq_core::sim::node::{Plan, RunOutcome, run};
 use std::ops::Range;
 
 const CRASHES: Plan = Plan {
@@ -78,13 +78,13 @@ fn asked() -> Option<Range<u64>> {
     Some(from.parse().expect("a number")..to.parse().expect("a number"))
 }
 
-fn run_one(name: &str, seed: u64, plan: &Plan) -> Outcome {
+fn run_one(name: &str, seed: u64, plan: &Plan) -> RunOutcome {
     std::panic::catch_unwind(|| run(seed, plan)).unwrap_or_else(|_| panic!("seed {seed} of {name}: {plan:?}"))
 }
 
 /// Runs the seeds, or those that were asked for.
-fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
-    let mut total = Outcome::default();
+fn sweep(name: &str, default: Range<u64>, plan: Plan) -> RunOutcome {
+    let mut total = RunOutcome::default();
     for seed in asked().unwrap_or(default) {
         let o = run_one(name, seed, &plan);
         let (c, t) = (o.counts, &mut total.counts);
@@ -270,8 +270,8 @@ fn kept_seeds() {
         ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
         ("a partition is removed in the turn in which a read of it ended", "PASSING_FAILING", 1010588, PASSING_FAILING),
         ("blank folders of a topic that went", "PASSING_FULL", 3010524, PASSING_FULL),
-        ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
-        ("a start writes again what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
+        ("a startup makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
+        ("a startup writes again what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
         ("a piece of a FIN that ends with a newline of its binary id", "ORDER_CRASHES", 6072, ORDER_CRASHES),
         (
             "FINs of an ordered channel wait while failed files keep the journal full",

@@ -3,15 +3,15 @@
 
 use ringmq_core::sim::disk::{Faults, NO_FAULTS};
 use ringmq_core::sim::follower;
-use ringmq_core::sim::store::{Outcome, Plan, run};
+use ringmq_core::sim::store::{Plan, RunOutcome, run};
 
 const QUIET: Plan = Plan { lives: 4, steps: 500, faults: NO_FAULTS, space: 0, retention: true, producers: 64 };
 
-fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> Outcome {
+fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> RunOutcome {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
     let more: u64 = std::env::var("MORE").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let seeds = seeds.start * 1000..seeds.start * 1000 + (seeds.end - seeds.start) * more;
-    let mut total = Outcome::default();
+    let mut total = RunOutcome::default();
     for seed in seeds.filter(|&s| only.is_none_or(|o| o == s)) {
         let o = std::panic::catch_unwind(|| run(seed, &plan)).unwrap_or_else(|_| panic!("SEED={seed} with {plan:?}"));
         total.acknowledged += o.acknowledged;
@@ -73,20 +73,20 @@ fn forgotten_producers_are_refused() {
     assert!(o.batches > 500 && o.forgotten > 200, "{o:?}");
 }
 
-fn follow(seeds: std::ops::Range<u64>, plan: follower::Plan) -> follower::Outcome {
+fn follow(seeds: std::ops::Range<u64>, plan: follower::Plan) -> follower::RunOutcome {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
     let more: u64 = std::env::var("MORE").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     let seeds = seeds.start * 1000..seeds.start * 1000 + (seeds.end - seeds.start) * more;
-    let mut total = follower::Outcome::default();
+    let mut total = follower::RunOutcome::default();
     for seed in seeds.filter(|&s| only.is_none_or(|o| o == s)) {
         let o = std::panic::catch_unwind(|| follower::run(seed, &plan)).unwrap_or_else(|_| panic!("SEED={seed} with {plan:?}"));
         total.appended += o.appended;
         total.durable += o.durable;
         total.led += o.led;
-        total.cuts += o.cuts;
+        total.truncations += o.truncations;
         total.restarts += o.restarts;
-        total.crashed_cuts += o.crashed_cuts;
-        total.found_cut += o.found_cut;
+        total.crashed_truncations += o.crashed_truncations;
+        total.found_truncated += o.found_truncated;
         total.found_whole += o.found_whole;
         total.promises += o.promises;
         total.recovery_crashes += o.recovery_crashes;
@@ -97,12 +97,12 @@ fn follow(seeds: std::ops::Range<u64>, plan: follower::Plan) -> follower::Outcom
     total
 }
 
-/// Logs of followers, cut and begun anew, with crashes at any operation.
+/// Logs of followers, truncated and begun anew, with crashes at any operation.
 #[test]
-fn what_a_follower_was_given_survives_and_what_was_cut_stays_away() {
+fn what_a_follower_was_given_survives_and_what_was_truncated_stays_away() {
     let o = follow(5..155, follower::Plan { lives: 5, steps: 600, faults: Faults { late: 0.3, ..NO_FAULTS } });
     assert!(o.durable > 5000 && o.led > 500 && o.promises > 300 && o.read > 300 && o.recovery_crashes > 50, "{o:?}");
-    assert!(o.cuts > 500 && o.restarts > 50 && o.found_cut > 20 && o.found_whole > 20, "{o:?}");
+    assert!(o.truncations > 500 && o.restarts > 50 && o.found_truncated > 20 && o.found_whole > 20, "{o:?}");
 }
 
 const FOLLOWER_FAILING_DISK: follower::Plan = follower::Plan {
@@ -114,7 +114,7 @@ const FOLLOWER_FAILING_DISK: follower::Plan = follower::Plan {
 #[test]
 fn a_follower_s_log_survives_a_failing_disk() {
     let o = follow(6..86, FOLLOWER_FAILING_DISK);
-    assert!(o.durable > 1000 && o.cuts > 100 && o.failed > 20, "{o:?}");
+    assert!(o.durable > 1000 && o.truncations > 100 && o.failed > 20, "{o:?}");
 }
 
 /// Seeds that found something once.
@@ -123,7 +123,7 @@ fn seeds_that_failed_once_stay_fixed() {
     // A topic.meta that a killed process had written, not yet durable, and whose record never was: it was kept, published
     // to, and lost with the next power cut.
     run(2265, &Plan { faults: Faults { no_space: 0.02, ..NO_FAULTS }, space: 160 * 1024, ..QUIET });
-    // The journal failed while a cut looked at the files: it went on over batches that memory no longer has.
+    // The journal failed while a truncation looked at the files: it went on over batches that memory no longer has.
     follower::run(6068, &FOLLOWER_FAILING_DISK);
     // A replica whose promise was lost took all that peers had given it for committed.
     follower::run(6194, &FOLLOWER_FAILING_DISK);

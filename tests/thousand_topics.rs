@@ -62,7 +62,7 @@ fn a_thousand_topics_are_cheap() {
         let read = start_reads(what, &node);
         assert!(read.calls <= START_READS_PER_TOPIC * TOPICS as u64 + read.of_journal(), "{what}: {read:?}");
         assert!(read.bytes <= START_BYTES_PER_TOPIC * TOPICS as u64 + JOURNAL_BYTES, "{what}: {read:?}");
-        // What the start read last is closed a moment later.
+        // What the startup read last is closed a moment later.
         let used = settled(what, &node, FILES_IDLE_MAX);
         assert!(used.files <= FILES_IDLE_MAX, "{} open files", used.files);
         assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
@@ -84,10 +84,10 @@ fn a_thousand_topics_are_cheap() {
     node.spawn();
     node.wait_ready().expect("it starts again");
     let (read, before) = (start_reads("with a long log", &node), before.expect("it was started before"));
-    assert!(read.bytes <= before.bytes + JOURNAL_BYTES, "the length of a log costs a start reads: {read:?}, before {before:?}");
+    assert!(read.bytes <= before.bytes + JOURNAL_BYTES, "the length of a log costs a startup reads: {read:?}, before {before:?}");
     assert!(
         read.calls <= before.calls + before.of_journal(),
-        "the length of a log costs a start reads: {read:?}, before {before:?}"
+        "the length of a log costs a startup reads: {read:?}, before {before:?}"
     );
 }
 
@@ -105,7 +105,7 @@ impl Reads {
     }
 }
 
-/// Right after the start: the scrub reads by io_uring, which these counts leave out.
+/// Right after the startup: the scrub reads by io_uring, which these counts leave out.
 fn start_reads(what: &str, node: &Node) -> Reads {
     let io = std::fs::read_to_string(format!("/proc/{}/io", node.pid())).expect("it runs");
     let number = |name: &str| {
@@ -114,11 +114,11 @@ fn start_reads(what: &str, node: &Node) -> Reads {
         value.trim().parse::<u64>().expect("a number")
     };
     let reads = Reads { calls: number("syscr:"), bytes: number("rchar:") };
-    println!("{what}: the start made {} reads of {} KiB in all", reads.calls, reads.bytes >> 10);
+    println!("{what}: the startup made {} reads of {} KiB in all", reads.calls, reads.bytes >> 10);
     reads
 }
 
-/// How the start ends that is looked at.
+/// End of the process before the startup.
 enum End {
     Stop,
     Kill,

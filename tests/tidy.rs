@@ -54,12 +54,12 @@ fn absolute_paths(module: &[String], source: &str) -> Vec<Vec<String>> {
 
 /// What every module names of other modules and of crates.
 #[derive(Default)]
-struct Named {
+struct Imports {
     modules: BTreeMap<String, BTreeSet<String>>,
     crates: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl Named {
+impl Imports {
     fn add(&mut self, module: &[String], source: &str, known: &BTreeSet<String>) {
         let name = &module[0];
         for path in absolute_paths(module, source) {
@@ -300,7 +300,7 @@ fn imports_follow_the_table_of_modules() {
 fn every_permission_is_used_every_row_has_a_folder_and_no_modules_import_each_other() {
     let (modules, known) = (modules(), crates());
     let files = module_files();
-    let mut named = Named::default();
+    let mut named = Imports::default();
     for (_, module, source) in &files {
         named.add(module, source, &known);
     }
@@ -431,7 +431,7 @@ fn what_is_allowed_is_let_through() {
 #[test]
 fn a_permission_that_nobody_uses_is_found() {
     let (table, known) = made_up();
-    let mut named = Named::default();
+    let mut named = Imports::default();
     named.add(&["log".into(), "store".into()], "use crate::base::Ids; #[cfg(test)] mod tests { use bytes::Bytes; }", &known);
     named.add(&["base".into()], "fn f(b: bytes::Bytes) {}", &known);
     named.add(&["disk".into()], "use {crate::base, glommio::Task};", &known);

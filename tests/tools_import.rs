@@ -266,7 +266,7 @@ fn a_binary_in_nsqds_place_serves_nsqds_backlog() {
     assert!(is_done && said.contains("imported nsqd's backlog"), "{said}");
     let (again, is_done) = served(&nsqd, data.path(), &[], " ready ", libc::SIGTERM);
     assert!(is_done && !again.contains("import"), "once: {again}");
-    assert!(!again.contains("WARN"), "a start in nsqd's place has nothing to warn of: {again}");
+    assert!(!again.contains("WARN"), "a startup in nsqd's place has nothing to warn of: {again}");
     let node = Node::start_at(Some(data.path().to_path_buf()), &[]);
     assert_all(&node, &backlogs);
     drop(node);

@@ -6,7 +6,7 @@
 
 use super::change::gone_topics;
 use super::file::{ClusterFile, FilePartition, OPENINGS_BITS};
-use super::offers::{Offers, Told};
+use super::offers::{Offers, ReportedOffer};
 use crate::base::{Epoch, IdMap, PartitionId, Ticks, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::cluster::{Ask, ClusterNode, Fact};
@@ -26,12 +26,12 @@ pub struct Answers {
     /// Nodes that were offered a place in an ISR under the file in force, in this life or an earlier one.
     offers: Offers,
     /// Notes about partitions under the file in force, so that repeats are not logged.
-    said: IdMap<Route, Vec<Note>>,
+    said: IdMap<Route, Vec<OperatorNote>>,
 }
 
 /// News for an operator, some of which ask for a change of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Note {
+pub enum OperatorNote {
     /// The leader would have this ISR.
     Wants {
         partition: String,
@@ -54,26 +54,26 @@ pub enum Note {
     },
 }
 
-impl Note {
+impl OperatorNote {
     /// True for news that nobody has to act on.
     pub fn is_good(&self) -> bool {
-        matches!(self, Note::Wants { leave, .. } if leave.is_empty())
+        matches!(self, OperatorNote::Wants { leave, .. } if leave.is_empty())
     }
 
     /// Says it in the log.
     pub fn tell(&self) {
         match self {
-            Note::Wants { .. } if self.is_good() => tracing::info!("{self}"),
-            Note::Wants { .. } => tracing::warn!("{self}"),
+            OperatorNote::Wants { .. } if self.is_good() => tracing::info!("{self}"),
+            OperatorNote::Wants { .. } => tracing::warn!("{self}"),
             _ => tracing::error!("{self}"),
         }
     }
 }
 
-impl fmt::Display for Note {
+impl fmt::Display for OperatorNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::Wants { partition, leave, join, isr, version } => {
+            OperatorNote::Wants { partition, leave, join, isr, version } => {
                 match (leave.join(", "), join.join(", ")) {
                     (gone, new) if new.is_empty() => write!(f, "{partition}: {gone} does not keep up; publishes wait for it")?,
                     (gone, new) if gone.is_empty() => write!(f, "{partition}: {new} has caught up and may join the isr")?,
@@ -81,12 +81,12 @@ impl fmt::Display for Note {
                 }
                 write!(f, ". In the cluster file of every node: isr = {isr}, version = {version}; then SIGHUP to each")
             }
-            Note::Resigns { partition, isr, epoch, version } => write!(
+            OperatorNote::Resigns { partition, isr, epoch, version } => write!(
                 f,
                 "{partition}: this node should not lead it: a write failed here, or it lost what others have. In the \
                  cluster file of every node: leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
             ),
-            Note::NoEpoch { partition, above, epoch } => write!(
+            OperatorNote::NoEpoch { partition, above, epoch } => write!(
                 f,
                 "{partition}: this node is to lead in epoch {epoch} of the file, but epoch {} was promised to another leader, or \
                  is used up. The newest cluster file has a higher epoch: bring it to this node; if there is none, raise epoch \
@@ -104,11 +104,11 @@ impl Answers {
 
     /// Offers a place in the ISR, until the file's version rises, to the replicas that a leader proposes and the file does not have
     /// there. `None`: there is no such replica, or the leader asks for something else.
-    pub fn offer(&mut self, ask: &Ask) -> Option<Told> {
+    pub fn offer(&mut self, ask: &Ask) -> Option<ReportedOffer> {
         let Ask::Propose { route, isr, .. } = ask else { return None };
         let p = self.file.topic_by_id(route.topic_id)?.partition(route.partition)?;
         let nodes: Vec<NodeId> = isr.iter().copied().filter(|n| !p.isr.contains(n)).collect();
-        let told = Told { version: self.file.version, route: *route, nodes, note: None };
+        let told = ReportedOffer { version: self.file.version, route: *route, nodes, note: None };
         self.offers.add(&told);
         (!told.nodes.is_empty()).then_some(told)
     }
@@ -157,7 +157,7 @@ impl Answers {
     }
 
     /// Answers a core's question. Returns the fact, and a note that was not logged before.
-    pub fn answer(&mut self, ask: Ask) -> (Option<Fact>, Option<Note>) {
+    pub fn answer(&mut self, ask: Ask) -> (Option<Fact>, Option<OperatorNote>) {
         let file = self.file.clone();
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
@@ -183,21 +183,21 @@ impl Answers {
                 // A replica that was offered a place in the ISR and does not keep up is waited for like a member.
                 let counted: Vec<NodeId> = p.isr.iter().copied().chain(self.joining(route, p)).collect();
                 let (leave, join) = (names(&counted, &isr), names(&isr, &p.isr));
-                let note = Note::Wants { partition, leave, join, isr: isr_shown, version: next_version };
+                let note = OperatorNote::Wants { partition, leave, join, isr: isr_shown, version: next_version };
                 (Some(Fact::ProposalRefused { route, version }), Some(note))
             }
             Ask::Refresh { .. } => (self.partition(&topic.info, route.partition.0, p), None),
             Ask::AskEpoch { .. } if p.leader != Some(self.me) => (self.partition(&topic.info, route.partition.0, p), None),
             Ask::AskEpoch { above, .. } => match self.open(route, p, above) {
                 true => (self.partition(&topic.info, route.partition.0, p), None),
-                false => (None, Some(Note::NoEpoch { partition, above, epoch: p.epoch })),
+                false => (None, Some(OperatorNote::NoEpoch { partition, above, epoch: p.epoch })),
             },
             Ask::CreateTopic { .. } | Ask::Release { .. } | Ask::GiveUp { .. } => (None, None),
             Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => (None, None),
             Ask::Resign { .. } => {
                 let others: Vec<NodeId> = p.isr.iter().copied().filter(|n| *n != self.me).collect();
                 let isr = file.names(&others).to_string();
-                (None, Some(Note::Resigns { partition, isr, epoch: p.epoch + 1, version: next_version }))
+                (None, Some(OperatorNote::Resigns { partition, isr, epoch: p.epoch + 1, version: next_version }))
             }
         };
         let said = self.said.entry(route).or_default();

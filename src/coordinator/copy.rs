@@ -53,7 +53,7 @@ impl fmt::Display for Damaged {
     }
 }
 
-enum Found {
+enum StoredCopy {
     Holds(ClusterFile),
     Missing,
     Bad(String),
@@ -70,11 +70,11 @@ pub fn read(data: &Path) -> Result<InForce, CoordinatorError> {
     for (found, path) in both.into_iter().zip([first, second]) {
         let bad = |what| damage.push(Damaged { path, what, is_spare: false });
         match found {
-            Found::Holds(file) => kept.push(file),
-            Found::Bad(what) => bad(what),
+            StoredCopy::Holds(file) => kept.push(file),
+            StoredCopy::Bad(what) => bad(what),
             // The first adoption is complete when node.meta has it.
-            Found::Missing if version > 0 => bad("it is missing".into()),
-            Found::Missing => {}
+            StoredCopy::Missing if version > 0 => bad("it is missing".into()),
+            StoredCopy::Missing => {}
         }
     }
     let file = kept.into_iter().max_by_key(|file| file.version);
@@ -84,22 +84,22 @@ pub fn read(data: &Path) -> Result<InForce, CoordinatorError> {
     Ok(InForce { file, version, damage })
 }
 
-fn read_one(path: &Path) -> Found {
+fn read_one(path: &Path) -> StoredCopy {
     let mut text = String::new();
     match File::open(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Found::Missing,
-        Err(e) => return Found::Bad(e.to_string()),
+        Err(e) if e.kind() == ErrorKind::NotFound => return StoredCopy::Missing,
+        Err(e) => return StoredCopy::Bad(e.to_string()),
         Ok(opened) => {
             if let Err(e) = opened.take(FILE_BYTES_MAX + 1024).read_to_string(&mut text) {
-                return Found::Bad(e.to_string());
+                return StoredCopy::Bad(e.to_string());
             }
         }
     }
-    let Some((text, crc)) = text.rsplit_once(SEAL) else { return Found::Bad("its last line is missing".into()) };
+    let Some((text, crc)) = text.rsplit_once(SEAL) else { return StoredCopy::Bad("its last line is missing".into()) };
     if crc != format!("{}\n", seal(text)) {
-        return Found::Bad("its checksum is another".into());
+        return StoredCopy::Bad("its checksum is another".into());
     }
-    file::parse(text).map_or_else(|e| Found::Bad(e.to_string()), Found::Holds)
+    file::parse(text).map_or_else(|e| StoredCopy::Bad(e.to_string()), StoredCopy::Holds)
 }
 
 /// Writes both files, then the version in node.meta. Durable when done.

@@ -3,7 +3,7 @@
 //!
 //! It decides nothing but how long to sleep. Its clock is CLOCK_BOOTTIME, as the cores' is: leases go on while a machine is suspended.
 
-use super::hub::{Hub, Told};
+use super::hub::{Hub, ToCoordinator};
 use super::memory::Memory;
 use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note, Probe};
 use crate::base::{NodeId, Ticks, TopicName};
@@ -40,7 +40,7 @@ const PROBE_LIMIT: Duration = Duration::from_millis(500);
 const SAID_EVERY: Duration = Duration::from_secs(10);
 
 /// Identity and addresses of the node.
-pub struct Place {
+pub struct NodeIdentity {
     pub member: MemberRecord,
     /// Id of the machine. With the data path it names the process that holds the lock.
     pub machine: String,
@@ -54,9 +54,9 @@ pub struct Place {
     pub seed: u64,
 }
 
-impl Place {
+impl NodeIdentity {
     fn agent(&self) -> Agent {
-        let Place { settings, memory, .. } = self;
+        let NodeIdentity { settings, memory, .. } = self;
         let ttl = Duration::from_millis(settings.lease_ttl_ms);
         let data_path = self.data.canonicalize().unwrap_or_else(|_| self.data.clone()).to_string_lossy().into_owned();
         let record =
@@ -88,7 +88,7 @@ impl Place {
 }
 
 /// Party that waits for the outcome of an operator's request.
-enum Waiting {
+enum RequestWaiter {
     Operator(oneshot::Sender<Result<String, AdminError>>),
     /// Clients, on the cores.
     Clients(TopicName),
@@ -97,12 +97,12 @@ enum Waiting {
 struct Driver<S> {
     store: Rc<S>,
     agent: Agent,
-    place: Place,
+    place: NodeIdentity,
     hub: Arc<Hub>,
     /// Channel for events of the tasks of requests and of the watch.
     heard: UnboundedSender<Event>,
     watch: Option<AbortHandle>,
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, RequestWaiter>,
     tokens: u64,
     /// Why the agent refuses the store, or what it said of its lease.
     trouble: String,
@@ -114,7 +114,7 @@ struct Driver<S> {
 }
 
 /// Runs until the node stops and its lease is given back.
-pub async fn run(store: impl Store + 'static, place: Place, hub: Arc<Hub>, mut told: UnboundedReceiver<Told>) {
+pub async fn run(store: impl Store + 'static, place: NodeIdentity, hub: Arc<Hub>, mut told: UnboundedReceiver<ToCoordinator>) {
     let (heard, mut events) = unbounded_channel();
     let mut driver = Driver {
         store: Rc::new(store),
@@ -156,25 +156,25 @@ impl<S: Store + 'static> Driver<S> {
         self.agent.deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
     }
 
-    fn event(&mut self, told: Told) -> Option<Event> {
+    fn event(&mut self, told: ToCoordinator) -> Option<Event> {
         let (admin, waiting) = match told {
-            Told::Stop => return Some(Event::Stop),
+            ToCoordinator::Stop => return Some(Event::Stop),
             // Several cores may ask for one topic.
-            Told::Ask(Ask::CreateTopic { name, .. }) if self.is_wanted(&name) => return None,
-            Told::Ask(Ask::CreateTopic { name, partitions }) => {
+            ToCoordinator::Ask(Ask::CreateTopic { name, .. }) if self.is_wanted(&name) => return None,
+            ToCoordinator::Ask(Ask::CreateTopic { name, partitions }) => {
                 let min_isr = u8::try_from(self.place.settings.min_isr).unwrap_or(u8::MAX);
                 (
                     Admin::CreateTopic { name: name.clone(), partitions, replicas: 0, min_isr, properties: Default::default() },
-                    Waiting::Clients(name),
+                    RequestWaiter::Clients(name),
                 )
             }
-            Told::Ask(ask) => return Some(Event::Ask(ask)),
-            Told::Load(loads) => return Some(Event::Load(loads)),
-            Told::Look(look) => {
+            ToCoordinator::Ask(ask) => return Some(Event::Ask(ask)),
+            ToCoordinator::Load(loads) => return Some(Event::Load(loads)),
+            ToCoordinator::Look(look) => {
                 look.at(&self.agent, (self.place.now)());
                 return None;
             }
-            Told::Admin { admin, answer } => (admin, Waiting::Operator(answer)),
+            ToCoordinator::Admin { admin, answer } => (admin, RequestWaiter::Operator(answer)),
         };
         self.tokens += 1;
         self.waiting.insert(self.tokens, waiting);
@@ -182,7 +182,7 @@ impl<S: Store + 'static> Driver<S> {
     }
 
     fn is_wanted(&self, name: &TopicName) -> bool {
-        self.waiting.values().any(|waiting| matches!(waiting, Waiting::Clients(wanted) if wanted == name))
+        self.waiting.values().any(|waiting| matches!(waiting, RequestWaiter::Clients(wanted) if wanted == name))
     }
 
     fn step(&mut self, events: impl IntoIterator<Item = Event>) {
@@ -235,11 +235,11 @@ impl<S: Store + 'static> Driver<S> {
     /// Answers the party that waits for a request's outcome.
     fn done(&mut self, token: u64, result: Result<String, AdminError>) -> Option<Fact> {
         match self.waiting.remove(&token)? {
-            Waiting::Operator(answer) => {
+            RequestWaiter::Operator(answer) => {
                 let _ = answer.send(result);
                 None
             }
-            Waiting::Clients(name) => {
+            RequestWaiter::Clients(name) => {
                 // A topic that exists with other properties exists.
                 let error = result.err().filter(|error| !matches!(error, AdminError::TopicDiffers(_)))?;
                 self.say(tracing::Level::WARN, format!("topic {name}, which a client wants, is not created: {error}"));

@@ -21,7 +21,7 @@ struct Inbox {
 
 /// Message to the coordinator's thread.
 #[derive(Debug)]
-pub enum Told {
+pub enum ToCoordinator {
     Ask(Ask),
     /// Request of an operator, with the party that waits for its outcome.
     Admin {
@@ -29,7 +29,7 @@ pub enum Told {
         answer: oneshot::Sender<Result<String, AdminError>>,
     },
     /// Request to look at the agent's view of the cluster.
-    Look(Look),
+    Look(AgentQuestion),
     /// KiB/s that were published to the partitions that this node leads.
     Load(Vec<(TopicName, u16, u32)>),
     /// The node stops: its lease is given back.
@@ -39,15 +39,15 @@ pub enum Told {
 type LookAt = dyn FnOnce(&Agent, Ticks) + Send;
 
 /// Question about the agent's state, answered on the coordinator's thread.
-pub struct Look(Box<LookAt>);
+pub struct AgentQuestion(Box<LookAt>);
 
-impl Look {
+impl AgentQuestion {
     pub fn at(self, agent: &Agent, now: Ticks) {
         (self.0)(agent, now);
     }
 }
 
-impl std::fmt::Debug for Look {
+impl std::fmt::Debug for AgentQuestion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Look")
     }
@@ -57,12 +57,12 @@ impl std::fmt::Debug for Look {
 pub struct Hub {
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     wake: OnceLock<WakeCores>,
-    told: UnboundedSender<Told>,
+    told: UnboundedSender<ToCoordinator>,
     condition: Mutex<Result<(), String>>,
 }
 
 impl Hub {
-    pub fn new(told: UnboundedSender<Told>) -> Hub {
+    pub fn new(told: UnboundedSender<ToCoordinator>) -> Hub {
         let condition = Mutex::new(Err("the node has not registered with etcd yet".into()));
         Hub { inboxes: Mutex::default(), wake: OnceLock::new(), told, condition }
     }
@@ -89,7 +89,7 @@ impl Hub {
     /// Carries an operator's request. `None`: the node stops.
     pub async fn admin(&self, admin: Admin) -> Option<Result<String, AdminError>> {
         let (answer, answered) = oneshot::channel();
-        self.send(Told::Admin { admin, answer });
+        self.send(ToCoordinator::Admin { admin, answer });
         answered.await.ok()
     }
 
@@ -102,11 +102,11 @@ impl Hub {
     pub async fn look_now<T: Send + 'static>(&self, look: impl FnOnce(&Agent, Ticks) -> T + Send + 'static) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         // The asker may have gone.
-        self.send(Told::Look(Look(Box::new(move |agent: &Agent, now| drop(answer.send(look(agent, now)))))));
+        self.send(ToCoordinator::Look(AgentQuestion(Box::new(move |agent: &Agent, now| drop(answer.send(look(agent, now)))))));
         answered.await.ok()
     }
 
-    pub fn send(&self, told: Told) {
+    pub fn send(&self, told: ToCoordinator) {
         // Without the thread the node is about to end.
         let _ = self.told.send(told);
     }
@@ -149,7 +149,7 @@ impl StoreDesk {
     }
 
     pub fn ask(&mut self, ask: Ask) {
-        self.hub.send(Told::Ask(ask));
+        self.hub.send(ToCoordinator::Ask(ask));
     }
 }
 
@@ -189,6 +189,6 @@ mod tests {
             desk.news(&mut |fact| panic!("{fact:?} again"));
         }
         desks[1].ask(Ask::Refresh { route: ROUTE });
-        assert!(matches!(receiver.try_recv(), Ok(Told::Ask(Ask::Refresh { .. }))));
+        assert!(matches!(receiver.try_recv(), Ok(ToCoordinator::Ask(Ask::Refresh { .. }))));
     }
 }

@@ -44,11 +44,11 @@ use crate::log::recovery::RecoverError;
 use crate::log::recovery::node::{self, Identity, identify};
 use crate::seam::cluster::{Ask, ClusterOptions, Fact};
 use crate::seam::membership::GENERATION_MAX;
-use answers::{Answers, Note};
+use answers::{Answers, OperatorNote};
 use change::{Change, Refusal};
 use copy::{Damaged, InForce};
 use file::{BadFile, ClusterFile, FILE_BYTES_MAX};
-use offers::{Book, Told};
+use offers::{Book, ReportedOffer};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -345,7 +345,7 @@ impl Board {
 pub struct Desk {
     board: Arc<Board>,
     answers: Answers,
-    scribe: Sender<Told>,
+    scribe: Sender<ReportedOffer>,
     /// The version that the core knows; 0 before it knows any.
     seen: u64,
     /// Answers that the core has not heard yet.
@@ -374,10 +374,10 @@ impl Desk {
         match (told, note) {
             // Said when it is durable; where it was said before it is.
             (Some(told), Some(note)) => {
-                let told = Told { note: Some(note), ..told };
+                let told = ReportedOffer { note: Some(note), ..told };
                 self.scribe.send(told).expect("the thread lives as long as a desk");
             }
-            (_, note) => note.iter().for_each(Note::tell),
+            (_, note) => note.iter().for_each(OperatorNote::tell),
         }
         self.waiting.extend(fact);
     }

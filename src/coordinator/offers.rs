@@ -9,7 +9,7 @@
 //! same, so that no block holds both; one that does not hold is used around, and written again when the node begins.
 
 use super::CoordinatorError;
-use super::answers::Note;
+use super::answers::OperatorNote;
 use super::twice::Twice;
 use crate::base::NodeId;
 use crate::base::{PartitionId, TopicId};
@@ -33,11 +33,11 @@ pub struct Offers {
 }
 
 /// Offer that a core reports.
-pub struct Told {
+pub struct ReportedOffer {
     pub version: u64,
     pub route: Route,
     pub nodes: Vec<NodeId>,
-    pub note: Option<Note>,
+    pub note: Option<OperatorNote>,
 }
 
 /// Durable offers of the whole node.
@@ -52,7 +52,7 @@ impl Offers {
         self.version == version && self.made.contains(&(route.topic_id, route.partition, node))
     }
 
-    pub fn add(&mut self, told: &Told) {
+    pub fn add(&mut self, told: &ReportedOffer) {
         if told.version > self.version {
             *self = Offers { version: told.version, ..Offers::default() };
         }
@@ -111,7 +111,7 @@ impl Book {
     }
 
     /// Channel on which cores report offers. The log has an offer once it is durable.
-    pub fn scribe(&self) -> std::io::Result<Sender<Told>> {
+    pub fn scribe(&self) -> std::io::Result<Sender<ReportedOffer>> {
         let (sender, receiver) = channel();
         let book = self.clone();
         std::thread::Builder::new().name("offers".into()).spawn(move || book.write_down(&receiver))?;
@@ -119,9 +119,9 @@ impl Book {
     }
 
     /// Writes offers until no core is left.
-    fn write_down(&self, receiver: &Receiver<Told>) {
+    fn write_down(&self, receiver: &Receiver<ReportedOffer>) {
         while let Ok(first) = receiver.recv() {
-            let told: Vec<Told> = [first].into_iter().chain(receiver.try_iter()).collect();
+            let told: Vec<ReportedOffer> = [first].into_iter().chain(receiver.try_iter()).collect();
             let mut offers = self.offers();
             told.iter().for_each(|told| offers.add(told));
             if let Err(source) = self.write(&offers) {
@@ -129,7 +129,7 @@ impl Book {
                 continue;
             }
             *self.durable.lock().unwrap_or_else(PoisonError::into_inner) = offers;
-            told.iter().filter_map(|told| told.note.as_ref()).for_each(Note::tell);
+            told.iter().filter_map(|told| told.note.as_ref()).for_each(OperatorNote::tell);
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn offers_are_read_as_they_were_written_and_either_file_may_be_damaged() {
-        let told = |version, node| Told {
+        let told = |version, node| ReportedOffer {
             version,
             route: Route { topic_id: TopicId([7; 16]), partition: PartitionId(3) },
             nodes: vec![NodeId([node; 16])],

@@ -2,8 +2,8 @@
 //! node and the store belong together, then starts the thread that speaks with the store ([`super::driver`]).
 
 use super::CoordinatorError;
-use super::driver::{self, Place};
-use super::hub::{Hub, Told, WakeCores};
+use super::driver::{self, NodeIdentity};
+use super::hub::{Hub, ToCoordinator, WakeCores};
 use super::memory::Memory;
 use crate::base::{NodeId, Ticks};
 use crate::config::Settings;
@@ -66,7 +66,7 @@ pub struct StoreCoordinator {
     /// Random number of this process.
     process: u64,
     hub: Arc<Hub>,
-    told: UnboundedReceiver<Told>,
+    told: UnboundedReceiver<ToCoordinator>,
 }
 
 /// Clock that the runtime lends the thread.
@@ -138,7 +138,7 @@ impl StoreCoordinator {
         let memory = self.memory.expect("the node has begun");
         self.hub.set_wake(wake);
         let machine = std::fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned();
-        let place = Place {
+        let place = NodeIdentity {
             member: MemberRecord { process: self.process, ..member(&self.settings, cores) },
             machine,
             generation,
@@ -159,7 +159,7 @@ impl StoreCoordinator {
 impl RunningStore {
     /// Gives the lease back, so that nobody waits for its end. Called while the cores still answer their peers.
     pub fn stop(self) {
-        self.hub.send(Told::Stop);
+        self.hub.send(ToCoordinator::Stop);
         let began = Instant::now();
         while !self.thread.is_finished() && began.elapsed() < STOP_LIMIT {
             std::thread::sleep(Duration::from_millis(2));

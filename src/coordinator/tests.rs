@@ -294,19 +294,19 @@ fn a_topic_that_is_gone_is_told_first() {
 }
 
 /// A data path with an id, and a cluster file that names it as node a.
-struct Place {
+struct NamedNode {
     _folder: tempfile::TempDir,
     settings: Settings,
     me: String,
 }
 
-impl Place {
-    fn new() -> Place {
+impl NamedNode {
+    fn new() -> NamedNode {
         let folder = tempfile::tempdir_in(".").unwrap();
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let settings = Settings { data_path: path("data"), cluster_file: path("cluster"), ..Settings::default() };
         let me = node_id(Path::new(&settings.data_path), 11).unwrap().0.to_string();
-        Place { _folder: folder, settings, me }
+        NamedNode { _folder: folder, settings, me }
     }
 
     fn write(&self, text: &str) {
@@ -320,7 +320,7 @@ impl Place {
 
 #[test]
 fn a_restart_knows_which_file_was_in_force() {
-    let place = Place::new();
+    let place = NamedNode::new();
     place.write(&one(5, "abc", "a", 3));
     place.open().unwrap().begin(1).unwrap();
     place.write(&one(4, "abc", "a", 3));
@@ -360,7 +360,7 @@ fn put(path: &Path, bytes: Option<Vec<u8>>) {
 
 #[test]
 fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
-    let place = Place::new();
+    let place = NamedNode::new();
     let data = Path::new(&place.settings.data_path);
     let copies = copy::paths(data);
     let [older, newer] = [one(5, "abc", "a", 3), one(7, "abc", "b", 4)];
@@ -405,7 +405,7 @@ fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
 /// Each block of either copy of a file of several blocks: one bit is flipped, the block is zeroed, or the file ends there.
 #[test]
 fn each_block_of_the_copies_may_be_damaged() {
-    let place = Place::new();
+    let place = NamedNode::new();
     let data = Path::new(&place.settings.data_path);
     let copies = copy::paths(data);
     let topics = |epoch| -> String {
@@ -443,7 +443,7 @@ fn each_block_of_the_copies_may_be_damaged() {
 /// A crash leaves this state between the two files, before node.meta has the version.
 #[test]
 fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
-    let place = Place::new();
+    let place = NamedNode::new();
     let data = Path::new(&place.settings.data_path);
     let copies = copy::paths(data);
     for of_newer in [0, 1] {
@@ -458,7 +458,7 @@ fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
         assert!(place.open().err().unwrap().contains("older"));
     }
     // The first adoption of all.
-    let place = Place::new();
+    let place = NamedNode::new();
     let data = Path::new(&place.settings.data_path);
     place.write(&one(5, "abc", "a", 3));
     let text = one(5, "abc", "a", 3).replace(&"a".repeat(32), &place.me);
@@ -471,7 +471,7 @@ fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
 
 #[test]
 fn a_reread_reaches_the_cores_or_says_why_not() {
-    let place = Place::new();
+    let place = NamedNode::new();
     place.write(&one(5, "abc", "a", 3));
     let coordinator = place.open().unwrap();
     coordinator.begin(1).unwrap();
@@ -510,7 +510,7 @@ fn a_reread_reaches_the_cores_or_says_why_not() {
 /// without it.
 #[test]
 fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
-    let place = Place::new();
+    let place = NamedNode::new();
     let joining = |fact: Option<Fact>| membership(fact).joining;
     let first = |coordinator: &Coordinator, generation| {
         let mut facts = vec![];

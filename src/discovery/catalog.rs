@@ -8,7 +8,7 @@ use crate::seam::message::CatalogChange;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
-struct Entry {
+struct ListedTopic {
     /// True once the topic's home core has reported it.
     is_listed: bool,
     serves: BTreeSet<PartitionId>,
@@ -18,7 +18,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Catalog {
     is_clustered: bool,
-    topics: BTreeMap<TopicName, BTreeMap<TopicId, Entry>>,
+    topics: BTreeMap<TopicName, BTreeMap<TopicId, ListedTopic>>,
     announced: BTreeMap<TopicName, BTreeSet<ChannelName>>,
 }
 
@@ -81,7 +81,7 @@ impl Catalog {
     /// that it has replicas of.
     pub fn channels(&self, name: &str, partition: Option<PartitionId>, is_served: bool) -> BTreeSet<String> {
         let entries = self.topics.get(name).into_iter().flat_map(BTreeMap::values);
-        let has = |entry: &Entry, partitions: &BTreeSet<PartitionId>| {
+        let has = |entry: &ListedTopic, partitions: &BTreeSet<PartitionId>| {
             let is_asked = |p: &PartitionId| partition.is_none_or(|asked| asked == *p);
             partitions.iter().any(|p| is_asked(p) && (!is_served || entry.serves.contains(p)))
         };
@@ -93,7 +93,7 @@ impl Catalog {
         self.announced.keys()
     }
 
-    fn entry(&mut self, topic: &TopicRef) -> &mut Entry {
+    fn entry(&mut self, topic: &TopicRef) -> &mut ListedTopic {
         self.topics.entry(topic.name.clone()).or_default().entry(topic.id).or_default()
     }
 

@@ -2,8 +2,8 @@
 //!
 //! nsqd holds back the topic's first messages meanwhile. Here they are in the log, and a channel that comes late begins at the first one.
 
-use super::asked::Question;
-use super::{Discovery, Wanted};
+use super::questions::Question;
+use super::{ChannelsToCreate, Discovery};
 use crate::base::{ChannelName, TopicRef};
 use crate::config::Settings;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -73,7 +73,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
     let channels: Vec<ChannelName> = named.filter(|channel| !channel.is_ephemeral()).collect();
     if !channels.is_empty() {
         // The task that creates them may have ended with the node.
-        let _ = discovery.wanted.send(Wanted { topic, channels, question });
+        let _ = discovery.wanted.send(ChannelsToCreate { topic, channels, question });
     }
 }
 

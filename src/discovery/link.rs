@@ -1,6 +1,6 @@
 //! The task of one nsqlookupd: connects, identifies the node, registers what the catalog has, and pings.
 
-use super::told::Told;
+use super::announced::Announced;
 use super::{Discovery, Identity};
 use crate::base::TopicName;
 use ringmq_lookupd::NSQ_VERSION;
@@ -27,7 +27,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// State of one nsqlookupd that the rest of the thread reads.
 pub struct Peer {
     address: String,
-    told: RefCell<Told>,
+    told: RefCell<Announced>,
     changed: Notify,
     /// HTTP address that the nsqlookupd reports.
     http: RefCell<Option<String>>,

@@ -3,7 +3,7 @@
 use super::Identity;
 use crate::base::{ChannelName, TopicName};
 use ringmq_lookupd::NSQ_VERSION;
-use ringmq_lookupd::daemon::Shared;
+use ringmq_lookupd::daemon::RegistryClock;
 use ringmq_lookupd::registry::{Limits, Name, PeerId, PeerInfo};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ const LIMITS: Limits =
     Limits { inactive_producer_timeout: Duration::MAX, tombstone_lifetime: Duration::from_secs(45), entries_max: 2_000_000 };
 
 pub struct Local {
-    shared: Rc<Shared>,
+    shared: Rc<RegistryClock>,
     node: PeerId,
     told: RefCell<BTreeMap<TopicName, BTreeSet<ChannelName>>>,
 }
@@ -31,7 +31,7 @@ impl Local {
         connections_max: usize,
         stopping: watch::Receiver<()>,
     ) -> Self {
-        let shared = Shared::new(LIMITS);
+        let shared = RegistryClock::new(LIMITS);
         let info = PeerInfo {
             remote_address: format!("{}:{}", identity.broadcast_address, identity.tcp_port),
             hostname: identity.hostname.clone(),

@@ -5,21 +5,21 @@
 //! nsqlookupd ([`link`]) registers what the catalog has; it connects again with growing pauses, and then registers everything again. A new
 //! topic asks all of them for its known channels ([`known`]): those begin at the topic's first message, however late the answer is.
 
-mod asked;
+mod announced;
 mod catalog;
 mod known;
 mod link;
 mod local;
-mod told;
+mod questions;
 
 use crate::base::{ChannelName, PartitionId, TopicRef};
 use crate::config::Settings;
 use crate::seam::message::CatalogChange;
-use asked::{OpenQuestions, Question};
 use catalog::Catalog;
 pub use known::{asking, channels_of};
 use link::Peer;
 use local::Local;
+use questions::{OpenQuestions, Question};
 pub use ringmq_lookupd::NSQ_VERSION;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -43,13 +43,13 @@ pub struct Identity {
 
 /// Channels that a new topic is to get, each from the topic's first message on.
 #[derive(Debug)]
-pub struct Wanted {
+pub struct ChannelsToCreate {
     pub topic: TopicRef,
     pub channels: Vec<ChannelName>,
     question: Question,
 }
 
-impl Wanted {
+impl ChannelsToCreate {
     /// Whether the channel was deleted here since the nsqlookupds were asked: it is not wanted any more.
     pub fn is_deleted(&self, channel: &ChannelName) -> bool {
         self.question.is_deleted(channel)
@@ -63,7 +63,7 @@ pub struct Discovery {
     /// Links in the order in which the nsqlookupds were named.
     peers: RefCell<Vec<(Rc<Peer>, AbortHandle)>>,
     local: Option<Local>,
-    wanted: mpsc::UnboundedSender<Wanted>,
+    wanted: mpsc::UnboundedSender<ChannelsToCreate>,
     limits: known::Limits,
     asking: Semaphore,
     asked: RefCell<OpenQuestions>,
@@ -76,7 +76,7 @@ impl Discovery {
         identity: Identity,
         listener: Option<std::net::TcpListener>,
         stopping: watch::Receiver<()>,
-    ) -> (Rc<Discovery>, mpsc::UnboundedReceiver<Wanted>) {
+    ) -> (Rc<Discovery>, mpsc::UnboundedReceiver<ChannelsToCreate>) {
         let (wanted, receiver) = mpsc::unbounded_channel();
         let local = listener.and_then(|listener| match listen(listener) {
             Ok((listener, address)) => {

@@ -102,11 +102,11 @@ impl OpenFile {
 }
 
 /// A file in use: not closed while this lives.
-pub(super) struct Used {
+pub(super) struct FileInUse {
     file: Rc<OpenFile>,
 }
 
-impl Drop for Used {
+impl Drop for FileInUse {
     fn drop(&mut self) {
         self.file.users.set(self.file.users.get() - 1);
         self.file.last_used.set(Instant::now());
@@ -114,7 +114,7 @@ impl Drop for Used {
     }
 }
 
-impl std::ops::Deref for Used {
+impl std::ops::Deref for FileInUse {
     type Target = OpenFile;
     fn deref(&self) -> &OpenFile {
         &self.file
@@ -152,15 +152,15 @@ impl OpenFiles {
     }
 
     /// Notes a user of the file; opens nothing.
-    pub fn use_file(&self, file: &FileId) -> Used {
+    pub fn use_file(&self, file: &FileId) -> FileInUse {
         let mut files = self.files.borrow_mut();
         let file = files.entry(file.to_string()).or_insert_with(|| Rc::new(OpenFile::new(file.clone()))).clone();
         file.users.set(file.users.get() + 1);
-        Used { file }
+        FileInUse { file }
     }
 
     /// The descriptor, opened and locked if it was not.
-    pub async fn handle(self: &Rc<Self>, used: &Used) -> Result<Rc<DmaFile>, DiskError> {
+    pub async fn handle(self: &Rc<Self>, used: &FileInUse) -> Result<Rc<DmaFile>, DiskError> {
         let failures = used.failures.get();
         loop {
             if let Some(handle) = &*used.handle.borrow() {
@@ -280,7 +280,7 @@ impl OpenFiles {
     }
 
     /// Gives a use of a file back; call it when the user is gone.
-    pub fn release(self: &Rc<Self>, used: Used) {
+    pub fn release(self: &Rc<Self>, used: FileInUse) {
         let file = used.file.clone();
         drop(used);
         if file.is_seldom() && file.is_idle() {

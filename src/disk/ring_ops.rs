@@ -5,9 +5,9 @@
 
 use super::aligned::{Unfilled, Writable};
 use super::files::disk_errno;
-use super::open_files::Used;
+use super::open_files::FileInUse;
 use crate::base::{DiskDone, DiskError, Durability, FileId, OpId};
-use crate::ring::{Kind, Ring, user_data};
+use crate::ring::{OpKind, Ring, user_data};
 use glommio::io::DmaFile;
 use io_uring::{opcode, types};
 use slab::Slab;
@@ -21,7 +21,7 @@ pub(super) struct RingOps {
 
 pub(super) struct InRing {
     pub op: OpId,
-    pub used: Used,
+    pub used: FileInUse,
     /// Keeps the descriptor open.
     pub handle: Rc<DmaFile>,
     pub at: u64,
@@ -45,7 +45,7 @@ pub(super) enum RingOutcome {
     Again,
     Done {
         op: OpId,
-        used: Used,
+        used: FileInUse,
         outcome: Result<DiskDone, DiskError>,
     },
 }
@@ -68,7 +68,7 @@ impl RingOps {
             Memory::Read { into } => opcode::Read::new(fd, into.as_ptr(), into.len() as u32).offset(o.at).build(),
         };
         // SAFETY: descriptor and memory stay in the slot until the completion; see drop.
-        unsafe { ring.push(entry.user_data(user_data(Kind::Disk, id as u64))) };
+        unsafe { ring.push(entry.user_data(user_data(OpKind::Disk, id as u64))) };
     }
 
     /// `id` and `result` as the kernel answered.

@@ -14,7 +14,7 @@
 use super::aligned::{Unfilled, Writable};
 use super::blocks;
 use super::files::{self, disk_errno};
-use super::open_files::{OpenFiles, Used};
+use super::open_files::{FileInUse, OpenFiles};
 use super::paths;
 use super::ring_ops::{InRing, Memory, RingOps, RingOutcome};
 use super::spares::Spares;
@@ -248,7 +248,7 @@ fn finish(inner: &Rc<Inner>, op: OpId, outcome: Result<DiskDone, DiskError>) {
 
 /// Resources that an operation holds while it is under way.
 struct Started {
-    file: Option<Used>,
+    file: Option<FileInUse>,
     write: Option<u64>,
 }
 
@@ -262,7 +262,7 @@ impl Started {
         Started { file, write }
     }
 
-    fn used(&self) -> &Used {
+    fn used(&self) -> &FileInUse {
         self.file.as_ref().expect("operations on one file hold it")
     }
 }

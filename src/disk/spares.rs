@@ -31,7 +31,7 @@ pub struct Spares {
     max_bytes: u64,
     /// Length of the longest kept file, in bytes.
     segment_bytes: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<SparePool>,
 }
 
 /// Contents of a kept file's name: its number, and the segment that it was.
@@ -62,7 +62,7 @@ struct Spare {
 }
 
 #[derive(Default)]
-struct Kept {
+struct SparePool {
     /// The oldest first.
     free: VecDeque<Spare>,
     /// Bytes of kept files, and of files that are about to be kept.
@@ -158,7 +158,7 @@ impl Spares {
     }
 
     pub(super) fn drop(&self, moved: Moved) {
-        remove(&self.path_of(&moved)); // else the next start does
+        remove(&self.path_of(&moved)); // else the next startup does
         self.moved(moved, false);
     }
 
@@ -250,7 +250,7 @@ impl Spares {
         self.folder.join(spare.name.to_string())
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, SparePool> {
         // nothing in there is left half changed
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Knowledge of a request that has no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Judged {
+pub enum RequestOutcome {
     /// The request was never sent: another endpoint may be asked.
     NotSent,
     /// etcd has it and says no.
@@ -23,7 +23,7 @@ pub enum Judged {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fault {
-    pub judged: Judged,
+    pub judged: RequestOutcome,
     /// The member cannot serve: its endpoint is left.
     is_members: bool,
     text: String,
@@ -50,38 +50,38 @@ mod code {
 }
 
 impl Fault {
-    fn new(judged: Judged, is_members: bool, text: impl Into<String>) -> Fault {
+    fn new(judged: RequestOutcome, is_members: bool, text: impl Into<String>) -> Fault {
         Fault { judged, is_members, text: text.into() }
     }
 
     /// No answer in time.
     pub fn silent() -> Fault {
-        Fault::new(Judged::Unknown, true, "no answer in time")
+        Fault::new(RequestOutcome::Unknown, true, "no answer in time")
     }
 
     /// No answer in time to what was asked first; the request itself was not sent.
     pub fn not_asked() -> Fault {
-        Fault::new(Judged::NotSent, true, "no answer in time")
+        Fault::new(RequestOutcome::NotSent, true, "no answer in time")
     }
 
     /// An answer that etcd would not give.
     pub fn not_etcd(what: impl fmt::Display) -> Fault {
-        Fault::new(Judged::Unknown, true, format!("this is not an answer of etcd: {what}"))
+        Fault::new(RequestOutcome::Unknown, true, format!("this is not an answer of etcd: {what}"))
     }
 
     /// The end of a stream.
     pub fn from_end(what: impl Into<String>) -> Fault {
-        Fault::new(Judged::Unknown, true, what)
+        Fault::new(RequestOutcome::Unknown, true, what)
     }
 
     /// The file with the password cannot be read: the request itself was not sent.
     pub fn no_password(file: &Path, error: &std::io::Error) -> Fault {
-        Fault::new(Judged::Refused, false, format!("--etcd-password-file={}: {error}", file.display()))
+        Fault::new(RequestOutcome::Refused, false, format!("--etcd-password-file={}: {error}", file.display()))
     }
 
     /// A fault of the login: the request itself was not sent.
     pub fn of_user(self) -> Fault {
-        let judged = if self.judged == Judged::Unknown { Judged::NotSent } else { Judged::Refused };
+        let judged = if self.judged == RequestOutcome::Unknown { RequestOutcome::NotSent } else { RequestOutcome::Refused };
         Fault { judged, text: format!("the user of --etcd-user cannot log in: {}", self.text), ..self }
     }
 
@@ -102,8 +102,8 @@ impl Fault {
 impl From<LinkError> for Fault {
     fn from(error: LinkError) -> Fault {
         match error {
-            LinkError::NotSent(text) => Fault::new(Judged::NotSent, true, text),
-            LinkError::Lost(text) => Fault::new(Judged::Unknown, true, text),
+            LinkError::NotSent(text) => Fault::new(RequestOutcome::NotSent, true, text),
+            LinkError::Lost(text) => Fault::new(RequestOutcome::Unknown, true, text),
         }
     }
 }
@@ -134,17 +134,17 @@ fn of_code(code: u64, text: &str) -> Fault {
     use code::*;
     let has = |part: &str| text.contains(part);
     let (judged, is_members) = match code {
-        UNAUTHENTICATED => (Judged::Token, false),
+        UNAUTHENTICATED => (RequestOutcome::Token, false),
         // A member that has not seen the newest users yet.
-        INVALID_ARGUMENT if has("revision in header is old") || has("user name is empty") => (Judged::Token, false),
+        INVALID_ARGUMENT if has("revision in header is old") || has("user name is empty") => (RequestOutcome::Token, false),
         INVALID_ARGUMENT | NOT_FOUND | ALREADY_EXISTS | PERMISSION_DENIED | FAILED_PRECONDITION | OUT_OF_RANGE
-        | UNIMPLEMENTED => (Judged::Refused, false),
+        | UNIMPLEMENTED => (RequestOutcome::Refused, false),
         // No space, or too many requests: not even proposed. Too large an answer says nothing of the request.
-        RESOURCE_EXHAUSTED if has("etcdserver:") => (Judged::Refused, false),
-        RESOURCE_EXHAUSTED => (Judged::Unknown, false),
+        RESOURCE_EXHAUSTED if has("etcdserver:") => (RequestOutcome::Refused, false),
+        RESOURCE_EXHAUSTED => (RequestOutcome::Unknown, false),
         // Looked at before the request is.
-        UNAVAILABLE if has("no leader") || has("not supported for learner") => (Judged::NotSent, true),
-        _ => (Judged::Unknown, true),
+        UNAVAILABLE if has("no leader") || has("not supported for learner") => (RequestOutcome::NotSent, true),
+        _ => (RequestOutcome::Unknown, true),
     };
     Fault::new(judged, is_members, text)
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use hyper::body::Bytes;
 
-    fn judged(status: u16, body: &str) -> (Judged, bool) {
+    fn judged(status: u16, body: &str) -> (RequestOutcome, bool) {
         let fault = judge(Replied { status, body: Bytes::from(body.to_owned()) }).unwrap_err();
         (fault.judged, fault.leaves())
     }
@@ -163,32 +163,32 @@ mod tests {
     fn only_what_surely_was_not_done_is_refused() {
         let of = |code: u64, text: &str| judged(400, &format!(r#"{{"error":"{text}","message":"{text}","code":{code}}}"#));
         for (code, text, wanted) in [
-            (5, "etcdserver: requested lease not found", (Judged::Refused, false)),
-            (8, "etcdserver: mvcc: database space exceeded", (Judged::Refused, false)),
-            (8, "etcdserver: too many requests", (Judged::Refused, false)),
-            (8, "grpc: received message larger than max (5 vs. 4)", (Judged::Unknown, false)),
-            (11, "etcdserver: mvcc: required revision has been compacted", (Judged::Refused, false)),
-            (14, "etcdserver: no leader", (Judged::NotSent, true)),
-            (14, "etcdserver: request timed out", (Judged::Unknown, true)),
-            (14, "etcdserver: leader changed", (Judged::Unknown, true)),
-            (14, "transport is closing", (Judged::Unknown, true)),
-            (16, "etcdserver: invalid auth token", (Judged::Token, false)),
-            (3, "etcdserver: revision in header is old", (Judged::Token, false)),
-            (3, "etcdserver: duplicate key given in txn request", (Judged::Refused, false)),
-            (2, "context canceled", (Judged::Unknown, true)),
-            (4, "context deadline exceeded", (Judged::Unknown, true)),
+            (5, "etcdserver: requested lease not found", (RequestOutcome::Refused, false)),
+            (8, "etcdserver: mvcc: database space exceeded", (RequestOutcome::Refused, false)),
+            (8, "etcdserver: too many requests", (RequestOutcome::Refused, false)),
+            (8, "grpc: received message larger than max (5 vs. 4)", (RequestOutcome::Unknown, false)),
+            (11, "etcdserver: mvcc: required revision has been compacted", (RequestOutcome::Refused, false)),
+            (14, "etcdserver: no leader", (RequestOutcome::NotSent, true)),
+            (14, "etcdserver: request timed out", (RequestOutcome::Unknown, true)),
+            (14, "etcdserver: leader changed", (RequestOutcome::Unknown, true)),
+            (14, "transport is closing", (RequestOutcome::Unknown, true)),
+            (16, "etcdserver: invalid auth token", (RequestOutcome::Token, false)),
+            (3, "etcdserver: revision in header is old", (RequestOutcome::Token, false)),
+            (3, "etcdserver: duplicate key given in txn request", (RequestOutcome::Refused, false)),
+            (2, "context canceled", (RequestOutcome::Unknown, true)),
+            (4, "context deadline exceeded", (RequestOutcome::Unknown, true)),
         ] {
             assert_eq!(of(code, text), wanted, "{code} {text}");
         }
-        assert_eq!(judged(502, "<html>bad gateway</html>"), (Judged::Unknown, true));
-        assert_eq!(judged(500, "{}"), (Judged::Unknown, true));
+        assert_eq!(judged(502, "<html>bad gateway</html>"), (RequestOutcome::Unknown, true));
+        assert_eq!(judged(500, "{}"), (RequestOutcome::Unknown, true));
         assert!(judge(Replied { status: 200, body: Bytes::from_static(b"{}") }).is_ok(), "an answer of zeros");
     }
 
     #[test]
     fn an_error_inside_a_stream_is_one() {
         let value = serde_json::json!({"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}});
-        assert_eq!(error_of(&value).map(|f| f.judged), Some(Judged::NotSent));
+        assert_eq!(error_of(&value).map(|f| f.judged), Some(RequestOutcome::NotSent));
         assert_eq!(error_of(&serde_json::json!({"result":{"created":true}})), None);
     }
 }

@@ -1,7 +1,7 @@
 //! Version and alarms of each member: what doctor and the log say about them.
 
 use super::fault;
-use super::link::{Endpoint, Link};
+use super::link::{Endpoint, EtcdConnection};
 use super::{CONNECT_PATIENCE, Etcd, PATIENCE};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
@@ -53,7 +53,7 @@ impl Etcd {
     async fn version(&self, endpoint: &Endpoint) -> Result<String, String> {
         let until = Instant::now() + PATIENCE;
         let asked = async {
-            let connected = Link::connect(endpoint, self.options.tls.clone(), Instant::now() + CONNECT_PATIENCE).await;
+            let connected = EtcdConnection::connect(endpoint, self.options.tls.clone(), Instant::now() + CONNECT_PATIENCE).await;
             let mut link = connected.map_err(|e| fault::Fault::from(e).to_string())?;
             let replied = link.get("/version", 64 << 10).await.map_err(|e| fault::Fault::from(e).to_string())?;
             let value: Value = serde_json::from_slice(&replied.body).map_err(|e| format!("this is not etcd: {e}"))?;

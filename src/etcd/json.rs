@@ -96,7 +96,7 @@ struct Header {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Entry {
+struct RangeEntry {
     #[serde(deserialize_with = "base64")]
     key: Bytes,
     #[serde(deserialize_with = "base64")]
@@ -109,8 +109,8 @@ struct Entry {
     lease: i64,
 }
 
-impl From<Entry> for KeyValue {
-    fn from(Entry { key, value, create_revision, mod_revision, lease }: Entry) -> KeyValue {
+impl From<RangeEntry> for KeyValue {
+    fn from(RangeEntry { key, value, create_revision, mod_revision, lease }: RangeEntry) -> KeyValue {
         KeyValue { key, value, create_revision, mod_revision, lease: Some(lease).filter(|lease| *lease != 0) }
     }
 }
@@ -119,7 +119,7 @@ impl From<Entry> for KeyValue {
 #[serde(default)]
 struct RangeAnswer {
     header: Header,
-    kvs: Vec<Entry>,
+    kvs: Vec<RangeEntry>,
     more: bool,
 }
 
@@ -199,35 +199,35 @@ struct WatchAnswer {
 struct EventAnswer {
     #[serde(rename = "type")]
     kind: String,
-    kv: Entry,
+    kv: RangeEntry,
 }
 
 /// Message of a watch.
 #[derive(Debug, PartialEq)]
-pub enum Told {
+pub enum WatchMessage {
     Created,
     Changes(Vec<Change>),
     Compacted { revision: u64 },
     Canceled(String),
 }
 
-pub fn told(value: Value) -> Result<Told, Fault> {
+pub fn told(value: Value) -> Result<WatchMessage, Fault> {
     let WatchAnswer { created, canceled, cancel_reason, compact_revision, events } =
         read(value.get("result").cloned().unwrap_or_default())?;
     if canceled {
         return Ok(match compact_revision {
-            0 => Told::Canceled(cancel_reason),
-            revision => Told::Compacted { revision },
+            0 => WatchMessage::Canceled(cancel_reason),
+            revision => WatchMessage::Compacted { revision },
         });
     }
     if created && events.is_empty() {
-        return Ok(Told::Created);
+        return Ok(WatchMessage::Created);
     }
     let change = |EventAnswer { kind, kv }: EventAnswer| match kind.as_str() {
         "DELETE" => Change::Deleted { key: kv.key, mod_revision: kv.mod_revision },
         _ => Change::Put(kv.into()),
     };
-    Ok(Told::Changes(events.into_iter().map(change).collect()))
+    Ok(WatchMessage::Changes(events.into_iter().map(change).collect()))
 }
 
 #[cfg(test)]
@@ -281,16 +281,16 @@ mod tests {
     #[test]
     fn messages_of_a_watch_are_told_apart() {
         let result = |value: Value| told(json!({ "result": value })).unwrap();
-        assert_eq!(result(json!({ "header": { "revision": "4" }, "created": true })), Told::Created);
-        assert_eq!(result(json!({ "canceled": true, "compact_revision": "3" })), Told::Compacted { revision: 3 });
-        assert_eq!(result(json!({ "canceled": true, "cancel_reason": "no" })), Told::Canceled("no".into()));
+        assert_eq!(result(json!({ "header": { "revision": "4" }, "created": true })), WatchMessage::Created);
+        assert_eq!(result(json!({ "canceled": true, "compact_revision": "3" })), WatchMessage::Compacted { revision: 3 });
+        assert_eq!(result(json!({ "canceled": true, "cancel_reason": "no" })), WatchMessage::Canceled("no".into()));
         let events = json!({ "events": [
             { "kv": { "key": "YQ==", "value": "Yg==", "create_revision": "2", "mod_revision": "3", "lease": "8" } },
             { "type": "DELETE", "kv": { "key": "YQ==", "mod_revision": "4" } },
         ] });
         let (key, value) = (Bytes::from_static(b"a"), Bytes::from_static(b"b"));
         let put = KeyValue { key: key.clone(), value, create_revision: 2, mod_revision: 3, lease: Some(8) };
-        assert_eq!(result(events), Told::Changes(vec![Change::Put(put), Change::Deleted { key, mod_revision: 4 }]));
+        assert_eq!(result(events), WatchMessage::Changes(vec![Change::Put(put), Change::Deleted { key, mod_revision: 4 }]));
         assert!(told(json!({ "result": { "events": [{ "kv": { "mod_revision": "x" } }] } })).is_err());
     }
 }

@@ -88,33 +88,37 @@ pub struct Replied {
     pub body: Bytes,
 }
 
-pub struct Link {
+pub struct EtcdConnection {
     authority: String,
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
 }
 
-impl Drop for Link {
+impl Drop for EtcdConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-impl Link {
-    pub async fn connect(endpoint: &Endpoint, tls: Option<Arc<ClientConfig>>, until: Instant) -> Result<Link, LinkError> {
+impl EtcdConnection {
+    pub async fn connect(
+        endpoint: &Endpoint,
+        tls: Option<Arc<ClientConfig>>,
+        until: Instant,
+    ) -> Result<EtcdConnection, LinkError> {
         let failed = |what: String| LinkError::NotSent(what);
         let connecting = async {
             let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
             let stream = stream.map_err(|e| failed(format!("cannot connect: {e}")))?;
             watch_silence(&stream).map_err(|e| failed(format!("the socket cannot be set up: {e}")))?;
             if !endpoint.is_tls {
-                return Link::over(endpoint, stream).await;
+                return EtcdConnection::over(endpoint, stream).await;
             }
             let config = tls.ok_or_else(|| failed("an endpoint of https:// needs TLS".into()))?;
             let name = ServerName::try_from(endpoint.host.clone());
             let name = name.map_err(|_| failed(format!("{} is no name that a certificate can have", endpoint.host)))?;
             let secured = TlsConnector::from(config).connect(name, stream).await;
-            Link::over(endpoint, secured.map_err(|e| failed(format!("TLS: {e}")))?).await
+            EtcdConnection::over(endpoint, secured.map_err(|e| failed(format!("TLS: {e}")))?).await
         };
         match timeout_at(until, connecting).await {
             Ok(link) => link,
@@ -122,11 +126,14 @@ impl Link {
         }
     }
 
-    async fn over(endpoint: &Endpoint, stream: impl AsyncRead + AsyncWrite + Unpin + 'static) -> Result<Link, LinkError> {
+    async fn over(
+        endpoint: &Endpoint,
+        stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    ) -> Result<EtcdConnection, LinkError> {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|e| LinkError::NotSent(e.to_string()))?;
         let driver = tokio::task::spawn_local(connection).abort_handle();
-        Ok(Link { authority: endpoint.authority(), sender, driver })
+        Ok(EtcdConnection { authority: endpoint.authority(), sender, driver })
     }
 
     /// Sends a request and gives the head of its answer, whose body may be a stream.

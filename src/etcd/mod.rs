@@ -25,9 +25,9 @@ mod link;
 mod watch;
 
 use crate::metadata::request::{Answer, Failure, KeyValue, Listing, Outcome, Request};
-use fault::{Fault, Judged};
+use fault::{Fault, RequestOutcome};
 pub use link::Endpoint;
-use link::{Link, LinkError};
+use link::{EtcdConnection, LinkError};
 use rustls::ClientConfig;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
@@ -96,7 +96,7 @@ pub struct Etcd {
     /// Rises whenever an endpoint is given up.
     era: signal::Sender<u64>,
     /// Connections to the endpoint in use that nothing waits on.
-    idle: RefCell<Vec<Link>>,
+    idle: RefCell<Vec<EtcdConnection>>,
     token: RefCell<Option<String>>,
     /// Whether the last login failed and the log said so.
     is_locked_out: Cell<bool>,
@@ -148,11 +148,11 @@ impl Etcd {
         }
     }
 
-    async fn link(&self, until: Instant) -> Result<Link, LinkError> {
+    async fn link(&self, until: Instant) -> Result<EtcdConnection, LinkError> {
         if let Some(link) = self.idle.borrow_mut().pop() {
             return Ok(link);
         }
-        Link::connect(self.endpoint(), self.options.tls.clone(), until.min(Instant::now() + CONNECT_PATIENCE)).await
+        EtcdConnection::connect(self.endpoint(), self.options.tls.clone(), until.min(Instant::now() + CONNECT_PATIENCE)).await
     }
 
     /// Sends one request, on any connection. A request that surely was not sent is tried on the other endpoints.
@@ -171,7 +171,8 @@ impl Etcd {
                 }
                 Err(fault) => fault.at(self.endpoint()),
             };
-            if fault.judged == Judged::Token && self.options.user.is_some() && !std::mem::replace(&mut is_token_new, true) {
+            if fault.judged == RequestOutcome::Token && self.options.user.is_some() && !std::mem::replace(&mut is_token_new, true)
+            {
                 self.token.replace(None);
                 continue;
             }
@@ -179,7 +180,7 @@ impl Etcd {
                 self.leave(era, &fault);
             }
             left -= 1;
-            if fault.judged != Judged::NotSent || left == 0 || Instant::now() >= until {
+            if fault.judged != RequestOutcome::NotSent || left == 0 || Instant::now() >= until {
                 return Err(fault);
             }
         }
@@ -214,7 +215,7 @@ impl Etcd {
         let token = self.log_in(user, until).await;
         match &token {
             Ok(_) if self.is_locked_out.replace(false) => tracing::info!(user = %user.name, "etcd lets the node log in again"),
-            Err(fault) if fault.judged == Judged::Refused && !self.is_locked_out.replace(true) => {
+            Err(fault) if fault.judged == RequestOutcome::Refused && !self.is_locked_out.replace(true) => {
                 let file = user.password_file.display();
                 tracing::error!(user = %user.name, "{fault}; each attempt reads the password anew from {file}");
             }
@@ -288,7 +289,7 @@ impl Etcd {
 impl Store for Etcd {
     async fn carry(&self, request: Request) -> Outcome {
         self.carry_one(request).await.map_err(|fault| match fault.judged {
-            Judged::Unknown => Failure::Unknown(fault.to_string()),
+            RequestOutcome::Unknown => Failure::Unknown(fault.to_string()),
             _ => Failure::Refused(fault.to_string()),
         })
     }

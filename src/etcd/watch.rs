@@ -5,8 +5,8 @@
 //! would be silent as one that has nothing to tell.
 
 use super::fault::{self, Fault};
-use super::json::{self, Told};
-use super::link::Link;
+use super::json::{self, WatchMessage};
+use super::link::EtcdConnection;
 use super::{CONNECT_PATIENCE, Etcd, PATIENCE};
 use crate::metadata::request::Change;
 use http_body_util::BodyExt;
@@ -31,7 +31,7 @@ pub enum WatchEnd {
 
 struct Stream {
     /// Ends the connection.
-    _link: Link,
+    _link: EtcdConnection,
     body: Incoming,
     /// Received bytes of an incomplete line.
     buffer: Vec<u8>,
@@ -52,13 +52,13 @@ pub async fn follow(etcd: &Etcd, from: u64, heard: &mut dyn FnMut(Vec<Change>)) 
                 match timeout_at(until, stream.next()).await {
                     Err(_) => return Ok(None),
                     Ok(told) => match told? {
-                        Told::Created => {}
-                        Told::Changes(changes) => {
+                        WatchMessage::Created => {}
+                        WatchMessage::Changes(changes) => {
                             next = changes.last().map_or(next, |change| revision_of(change) + 1);
                             heard(changes);
                         }
-                        Told::Compacted { revision } => return Ok(Some(WatchEnd::Compacted { revision })),
-                        Told::Canceled(why) => return Ok(Some(WatchEnd::Lost(format!("etcd ended the watch: {why}")))),
+                        WatchMessage::Compacted { revision } => return Ok(Some(WatchEnd::Compacted { revision })),
+                        WatchMessage::Canceled(why) => return Ok(Some(WatchEnd::Lost(format!("etcd ended the watch: {why}")))),
                     },
                 }
             }
@@ -73,7 +73,7 @@ pub async fn follow(etcd: &Etcd, from: u64, heard: &mut dyn FnMut(Vec<Change>)) 
             Ok(Some(end)) => return end,
             Err(fault) => {
                 let fault = fault.at(etcd.endpoint());
-                if fault.judged == fault::Judged::Token {
+                if fault.judged == fault::RequestOutcome::Token {
                     etcd.token.replace(None);
                 } else {
                     etcd.leave(era, &fault);
@@ -89,7 +89,7 @@ async fn open(etcd: &Etcd, from: u64) -> Result<Stream, Fault> {
     let until = Instant::now() + PATIENCE;
     let token = etcd.token(until).await?;
     let connect = until.min(Instant::now() + CONNECT_PATIENCE);
-    let mut link = Link::connect(etcd.endpoint(), etcd.options.tls.clone(), connect).await?;
+    let mut link = EtcdConnection::connect(etcd.endpoint(), etcd.options.tls.clone(), connect).await?;
     let body = json::watch(etcd.options.prefix.as_bytes(), from).to_string();
     let opened = timeout_at(until, link.open("/v3/watch", &body, token.as_deref())).await;
     let response = opened.map_err(|_| Fault::silent())??;
@@ -97,14 +97,14 @@ async fn open(etcd: &Etcd, from: u64) -> Result<Stream, Fault> {
     match timeout_at(until, stream.next()).await {
         Err(_) => Err(Fault::silent()),
         Ok(Err(fault)) => Err(fault),
-        Ok(Ok(Told::Created)) => Ok(stream),
-        Ok(Ok(Told::Canceled(why))) => Err(Fault::not_etcd(format!("it refuses the watch: {why}"))),
+        Ok(Ok(WatchMessage::Created)) => Ok(stream),
+        Ok(Ok(WatchMessage::Canceled(why))) => Err(Fault::not_etcd(format!("it refuses the watch: {why}"))),
         Ok(Ok(other)) => Err(Fault::not_etcd(format!("a watch begins with {other:?}"))),
     }
 }
 
 impl Stream {
-    async fn next(&mut self) -> Result<Told, Fault> {
+    async fn next(&mut self) -> Result<WatchMessage, Fault> {
         loop {
             if let Some(at) = self.buffer[self.looked..].iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=self.looked + at).collect();

@@ -30,7 +30,7 @@ const BODY_MAX: u64 = 64;
 /// `POST /channel/setoffset?topic=...&channel=...[&partition=...][&force=true]` with a body `type:value`. Of all
 /// partitions when none is named; where each stands then is the answer.
 pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incoming) -> Result<String, Failure> {
-    let named = Named::of(query?)?;
+    let named = ChannelRequest::of(query?)?;
     let force = named.query.get("force").is_some_and(|value| !matches!(value, "false" | "0"));
     let paid = body::read(node, body, BODY_MAX).await.map_err(|error| body_failure(error, "BODY_TOO_BIG"))?;
     let to = std::str::from_utf8(&paid.bytes).ok().and_then(parse_place).ok_or(Failure::new(
@@ -57,7 +57,7 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
 /// `POST /channel/finish?topic=...&channel=...&first=<log id>&last=<log id>[&partition=...]`: these messages are finished for the channel,
 /// read or not. Log ids are a partition's own, so one partition is meant: the topic's only one, or that which is named.
 pub async fn finish(node: &Node, query: Result<Query, Failure>) -> Result<String, Failure> {
-    let named = Named::of(query?)?;
+    let named = ChannelRequest::of(query?)?;
     let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
     let id = |name: &str| named.query.get(name)?.parse::<u64>().ok().filter(|id| (1..LogId::MAX.0).contains(id));
     let (first, last) = (id("first").ok_or(bad("INVALID_ARG_FIRST"))?, id("last").ok_or(bad("INVALID_ARG_LAST"))?);
@@ -73,7 +73,7 @@ pub async fn finish(node: &Node, query: Result<Query, Failure>) -> Result<String
 
 /// `POST /channel/setorder?topic=...&channel=...&order=true|false[&partition=...]`. Of all partitions when none is named.
 pub async fn set_order(node: &Node, query: Result<Query, Failure>) -> Result<String, Failure> {
-    let named = Named::of(query?)?;
+    let named = ChannelRequest::of(query?)?;
     let ordered = match named.query.get("order") {
         Some("true" | "1") => true,
         Some("false" | "0") => false,
@@ -120,7 +120,7 @@ impl Operation {
 /// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that have the channel, partition 0 first, since it
 /// says what stands in the others.
 pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<(), Failure> {
-    let named = Named::of(query?)?;
+    let named = ChannelRequest::of(query?)?;
     let is_alone = named.partition.is_some();
     let (topic, partitions) = named.find(node).await?;
     let (mut done, mut first) = (Vec::new(), None);
@@ -175,22 +175,22 @@ pub(super) fn half_done(failure: Failure, partition: PartitionId, done: &[u16], 
 }
 
 /// The channel that a request is about.
-struct Named {
+struct ChannelRequest {
     query: Query,
     topic: TopicName,
     channel: ChannelName,
     partition: Option<PartitionId>,
 }
 
-impl Named {
-    fn of(query: Query) -> Result<Named, Failure> {
+impl ChannelRequest {
+    fn of(query: Query) -> Result<ChannelRequest, Failure> {
         let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
         let topic = query.get("topic").ok_or(bad("MISSING_ARG_TOPIC"))?;
         let topic = TopicName::new(topic).map_err(|_| bad("INVALID_ARG_TOPIC"))?;
         let channel = query.get("channel").ok_or(bad("MISSING_ARG_CHANNEL"))?;
         let channel = ChannelName::new(channel).map_err(|_| bad("INVALID_ARG_CHANNEL"))?;
         let partition = partition_of(&query)?;
-        Ok(Named { query, topic, channel, partition })
+        Ok(ChannelRequest { query, topic, channel, partition })
     }
 
     /// The topic, and the partition that was named, or all.

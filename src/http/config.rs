@@ -31,8 +31,8 @@ pub async fn answer(node: &Node, method: &Method, path: &str, body: Incoming) ->
         _ => {
             let setting = named(option).ok_or(bad("INVALID_OPTION"))?;
             match shown(setting, &node.settings) {
-                Shown::Bare(word) => return Ok(versioned(text(StatusCode::OK, word))),
-                Shown::Json(value) => value,
+                ShownValue::Bare(word) => return Ok(versioned(text(StatusCode::OK, word))),
+                ShownValue::Json(value) => value,
             }
         }
     };
@@ -90,27 +90,27 @@ fn level_number(level: &str) -> u8 {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Shown {
+enum ShownValue {
     Bare(String),
     Json(String),
 }
 
 /// Durations in nanoseconds, what TLS is required and which version it has as nsqd's numbers.
-fn shown(setting: &Setting, settings: &Settings) -> Shown {
+fn shown(setting: &Setting, settings: &Settings) -> ShownValue {
     match (setting.value(settings), setting.unit) {
-        (Value::Number(ms), Unit::Millis) => Shown::Json((u128::from(ms) * 1_000_000).to_string()),
-        (Value::Number(us), Unit::Micros) => Shown::Json((u128::from(us) * 1_000).to_string()),
-        (Value::Number(number), _) => Shown::Json(number.to_string()),
-        (Value::List(_), Unit::Shares) => Shown::Json(serde_json::json!(settings.end_to_end_quantiles()).to_string()),
-        (Value::List(list), _) => Shown::Json(serde_json::json!(list).to_string()),
+        (Value::Number(ms), Unit::Millis) => ShownValue::Json((u128::from(ms) * 1_000_000).to_string()),
+        (Value::Number(us), Unit::Micros) => ShownValue::Json((u128::from(us) * 1_000).to_string()),
+        (Value::Number(number), _) => ShownValue::Json(number.to_string()),
+        (Value::List(_), Unit::Shares) => ShownValue::Json(serde_json::json!(settings.end_to_end_quantiles()).to_string()),
+        (Value::List(list), _) => ShownValue::Json(serde_json::json!(list).to_string()),
         (Value::Text(word), _) => match (setting.name, word.as_str()) {
-            ("tls-required", "false") => Shown::Json("0".into()),
-            ("tls-required", "tcp-https") => Shown::Json("1".into()),
-            ("tls-required", _) => Shown::Json("2".into()),
+            ("tls-required", "false") => ShownValue::Json("0".into()),
+            ("tls-required", "tcp-https") => ShownValue::Json("1".into()),
+            ("tls-required", _) => ShownValue::Json("2".into()),
             // The numbers of the protocol; older ones are not spoken.
-            ("tls-min-version", version) => Shown::Json(if version == "tls1.3" { "772" } else { "771" }.into()),
-            (_, "true" | "false") if matches!(setting.unit, Unit::Switch(_)) => Shown::Json(word),
-            _ => Shown::Bare(word),
+            ("tls-min-version", version) => ShownValue::Json(if version == "tls1.3" { "772" } else { "771" }.into()),
+            (_, "true" | "false") if matches!(setting.unit, Unit::Switch(_)) => ShownValue::Json(word),
+            _ => ShownValue::Bare(word),
         },
     }
 }
@@ -133,9 +133,12 @@ mod tests {
             ("nsqlookupd_tcp_addresses", "[\"a:1\"]"),
             ("e2e_processing_latency_percentiles", "[]"),
         ] {
-            assert_eq!(is(key), Shown::Json(wanted.into()), "{key}");
+            assert_eq!(is(key), ShownValue::Json(wanted.into()), "{key}");
         }
-        assert_eq!((is("data_path"), is("tcp_address")), (Shown::Bare("/x".into()), Shown::Bare("0.0.0.0:4150".into())));
+        assert_eq!(
+            (is("data_path"), is("tcp_address")),
+            (ShownValue::Bare("/x".into()), ShownValue::Bare("0.0.0.0:4150".into()))
+        );
         assert!(is_about("/config/x") && !is_about("/config/") && !is_about("/config") && !is_about("/config/a/b"));
         assert_eq!(["debug", "info", "warn", "error"].map(level_number), [1, 2, 3, 4]);
     }

@@ -4,12 +4,12 @@ use super::Node;
 use super::channels::ANSWER_LIMIT;
 use super::link::CoreAnswer;
 use crate::base::PartitionId;
-use crate::discovery::Wanted;
+use crate::discovery::ChannelsToCreate;
 use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage};
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-pub async fn create(node: Rc<Node>, mut wanted: UnboundedReceiver<Wanted>) {
+pub async fn create(node: Rc<Node>, mut wanted: UnboundedReceiver<ChannelsToCreate>) {
     while let Some(wanted) = wanted.recv().await {
         let topic = &wanted.topic;
         for channel in &wanted.channels {

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum RequestStage {
     /// No byte of the next request came.
     Idle,
     Head,
@@ -21,26 +21,26 @@ enum Stage {
 
 /// Stage of a connection, with the number of requests that were answered. Connection and service share it.
 #[derive(Clone)]
-pub struct Progress(Rc<Cell<(Stage, u64)>>);
+pub struct Progress(Rc<Cell<(RequestStage, u64)>>);
 
 impl Progress {
     pub fn new() -> Self {
-        Progress(Rc::new(Cell::new((Stage::Idle, 0))))
+        Progress(Rc::new(Cell::new((RequestStage::Idle, 0))))
     }
 
     /// A head is complete.
     pub fn begin_request(&self) {
-        self.0.set((Stage::Request, self.0.get().1));
+        self.0.set((RequestStage::Request, self.0.get().1));
     }
 
     /// The request has its answer.
     pub fn end_request(&self) {
-        self.0.set((Stage::Idle, self.0.get().1 + 1));
+        self.0.set((RequestStage::Idle, self.0.get().1 + 1));
     }
 
     fn receive(&self) {
-        if let (Stage::Idle, answered) = self.0.get() {
-            self.0.set((Stage::Head, answered));
+        if let (RequestStage::Idle, answered) = self.0.get() {
+            self.0.set((RequestStage::Head, answered));
         }
     }
 }
@@ -60,7 +60,7 @@ impl<S> HeadLimited<S> {
 
     /// Ready when a head takes too long.
     fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (Stage::Head, answered) = self.progress.0.get() else {
+        let (RequestStage::Head, answered) = self.progress.0.get() else {
             self.waiting = None;
             return Poll::Pending;
         };

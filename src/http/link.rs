@@ -29,9 +29,9 @@ pub enum CoreAnswer {
 pub struct CoreLink {
     cores: u16,
     port: RefCell<HttpPort>,
-    waiting: RefCell<Waiting>,
+    waiting: RefCell<CoreQuestions>,
     /// Partitions, as their cores last reported them; in a cluster only.
-    shares: RefCell<HashMap<TopicId, Vec<Known>>>,
+    shares: RefCell<HashMap<TopicId, Vec<PartitionShare>>>,
     unflushed: Notify,
     /// Listener for topics and channels that come and go.
     discovery: RefCell<Option<Rc<Discovery>>>,
@@ -42,13 +42,13 @@ pub struct CoreLink {
 
 /// State of a partition that its core told last.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct PartitionShare {
     share: Share,
     is_led_elsewhere: bool,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct CoreQuestions {
     last: u64,
     questions: HashMap<Ticket, oneshot::Sender<CoreAnswer>>,
 }
@@ -94,7 +94,7 @@ impl CoreLink {
         let shares = self.shares.borrow();
         let Some(shares) = shares.get(&topic.id) else { return from };
         let turn = (0..topic.partitions).map(|i| (from + i) % topic.partitions);
-        let has = |is: fn(&Known) -> bool| turn.clone().find(|&p| shares.get(p as usize).is_some_and(is));
+        let has = |is: fn(&PartitionShare) -> bool| turn.clone().find(|&p| shares.get(p as usize).is_some_and(is));
         has(|k| k.share.writable || k.is_led_elsewhere).or_else(|| has(|k| k.share.serves)).unwrap_or(from)
     }
 
@@ -146,11 +146,11 @@ impl CoreLink {
         }
     }
 
-    fn note_partition(&self, topic: &TopicInfo, partition: PartitionId, change: impl FnOnce(&mut Known)) {
+    fn note_partition(&self, topic: &TopicInfo, partition: PartitionId, change: impl FnOnce(&mut PartitionShare)) {
         let mut shares = self.shares.borrow_mut();
-        let shares = shares.entry(topic.id).or_insert_with(|| vec![Known::default(); topic.partitions as usize]);
+        let shares = shares.entry(topic.id).or_insert_with(|| vec![PartitionShare::default(); topic.partitions as usize]);
         if shares.len() < topic.partitions as usize {
-            shares.resize(topic.partitions as usize, Known::default());
+            shares.resize(topic.partitions as usize, PartitionShare::default());
         }
         if let Some(known) = shares.get_mut(partition.0 as usize) {
             change(known);

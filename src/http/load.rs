@@ -3,7 +3,7 @@
 use super::Node;
 use super::statistics::ask_all;
 use crate::base::TopicName;
-use crate::coordinator::hub::Told;
+use crate::coordinator::hub::ToCoordinator;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub async fn tell(node: Rc<Node>) {
         sleep(LOOK_EVERY).await;
         let (now, seconds) = (led(&node).await, at.elapsed().as_secs().max(1));
         at = Instant::now();
-        hub.send(Told::Load(rates(&before, &now, seconds)));
+        hub.send(ToCoordinator::Load(rates(&before, &now, seconds)));
         before = now;
     }
 }

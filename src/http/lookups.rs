@@ -12,7 +12,7 @@ use super::statistics::join_all;
 use super::topics::not_found;
 use crate::base::{NodeId, PartitionId};
 use crate::discovery::{self, NSQ_VERSION};
-use crate::metadata::lookup::{self, Access, Found};
+use crate::metadata::lookup::{self, Access, TopicLookup};
 use crate::metadata::view::View;
 use hyper::StatusCode;
 use std::cell::RefCell;
@@ -38,11 +38,11 @@ pub fn is_lookup(path: &str) -> bool {
 }
 
 /// Topic and partition of a question.
-type Asked = (String, Option<u16>);
+type LookupKey = (String, Option<u16>);
 
 /// Channels that other nodes told lately, and who may ask.
 pub struct Channels {
-    kept: RefCell<HashMap<Asked, (Instant, BTreeSet<String>)>>,
+    kept: RefCell<HashMap<LookupKey, (Instant, BTreeSet<String>)>>,
     asking: Semaphore,
     /// Permit for one look over all partitions at a time: the thread that looks renews the node's lease in between.
     looking: Semaphore,
@@ -55,11 +55,11 @@ impl Default for Channels {
 }
 
 impl Channels {
-    fn kept(&self, asked: &Asked) -> Option<BTreeSet<String>> {
+    fn kept(&self, asked: &LookupKey) -> Option<BTreeSet<String>> {
         self.kept.borrow().get(asked).filter(|(at, _)| at.elapsed() < KEEP).map(|(_, channels)| channels.clone())
     }
 
-    fn keep(&self, asked: Asked, channels: &BTreeSet<String>) {
+    fn keep(&self, asked: LookupKey, channels: &BTreeSet<String>) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() >= KEPT_MAX {
             kept.retain(|_, (at, _)| at.elapsed() < KEEP);
@@ -109,7 +109,7 @@ async fn channels(node: &Node, query: &Query) -> Result<String, Failure> {
     Ok(serde_json::json!({ "channels": channels }).to_string())
 }
 
-fn asked(query: &Query) -> Result<Asked, Failure> {
+fn asked(query: &Query) -> Result<LookupKey, Failure> {
     let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
     let topic = query.get("topic").filter(|topic| !topic.is_empty()).ok_or_else(|| bad("MISSING_ARG_TOPIC"))?;
     let partition = match query.get("partition") {
@@ -124,9 +124,9 @@ fn has_meta(query: &Query) -> bool {
     !matches!(value, None | Some("" | "false" | "0"))
 }
 
-async fn find(node: &Node, asked: &Asked, access: Access) -> Result<(Option<Found>, NodeId), Failure> {
+async fn find(node: &Node, asked: &LookupKey, access: Access) -> Result<(Option<TopicLookup>, NodeId), Failure> {
     let (topic, partition) = asked.clone();
-    look(node, move |view, me| (Found::of(view, &topic, partition, access, NSQ_VERSION), me)).await
+    look(node, move |view, me| (TopicLookup::of(view, &topic, partition, access, NSQ_VERSION), me)).await
 }
 
 async fn look<T: Send + 'static>(node: &Node, look: impl FnOnce(&View, NodeId) -> T + Send + 'static) -> Result<T, Failure> {
@@ -142,7 +142,7 @@ async fn look_over_all(node: &Node, at: impl FnOnce(&View) -> String + Send + 's
 }
 
 /// Channels of the topic, from all nodes that lead a partition of it.
-async fn collect(node: &Node, asked: Asked, found: &Found, me: NodeId) -> BTreeSet<String> {
+async fn collect(node: &Node, asked: LookupKey, found: &TopicLookup, me: NodeId) -> BTreeSet<String> {
     let mut channels = of_this_node(node, &asked, true);
     let others: Vec<&String> = found.http_addresses().iter().filter(|(id, _)| **id != me).map(|(_, address)| address).collect();
     if others.is_empty() {
@@ -179,12 +179,12 @@ pub async fn all_channels(node: &Node, topic: &str) -> Result<BTreeSet<String>, 
     Ok(channels)
 }
 
-fn of_this_node(node: &Node, (topic, partition): &Asked, is_served: bool) -> BTreeSet<String> {
+fn of_this_node(node: &Node, (topic, partition): &LookupKey, is_served: bool) -> BTreeSet<String> {
     let discovery = node.link.discovery();
     discovery.map(|d| d.channels(topic, partition.map(PartitionId), is_served)).unwrap_or_default()
 }
 
-async fn ask(node: &Node, address: &str, (topic, partition): &Asked) -> Option<Vec<String>> {
+async fn ask(node: &Node, address: &str, (topic, partition): &LookupKey) -> Option<Vec<String>> {
     let _permit = node.channels.asking.acquire().await;
     let partition = partition.map_or_else(String::new, |number| format!("&partition={number}"));
     let path = format!("{}{partition}&here=true", discovery::asking(topic));

@@ -109,7 +109,7 @@ pub trait LogLevel: Send {
 }
 
 /// Handles that requests need of the rest of the process.
-pub struct Around {
+pub struct NodeHandles {
     /// Bytes of kept space for new segments, for /stats.
     pub spare_bytes: SpareBytes,
     pub log_level: Box<dyn LogLevel>,
@@ -132,7 +132,7 @@ impl HttpServer {
         tcp_port: u16,
         port: HttpPort,
         wake: Arc<HttpWake>,
-        around: Around,
+        around: NodeHandles,
     ) -> Result<Self, HttpError> {
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
         let port_of = |listener: Option<&TcpListener>| listener.and_then(|at| at.local_addr().ok()).map_or(0, |at| at.port());
@@ -170,7 +170,7 @@ struct Node {
     settings: Settings,
     link: CoreLink,
     ports: Ports,
-    around: Around,
+    around: NodeHandles,
     /// Channels of topics that other nodes lead.
     channels: lookups::Channels,
     /// Addresses in force: a request may change them.
@@ -187,7 +187,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: CoreLink, ports: Ports, around: Around) -> Self {
+    fn new(settings: Settings, link: CoreLink, ports: Ports, around: NodeHandles) -> Self {
         let connections_max = connections_max(&settings);
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {

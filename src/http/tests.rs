@@ -2,7 +2,7 @@
 
 mod limits;
 
-use super::{Around, HttpServer, HttpWake, Listeners, LogLevel};
+use super::{HttpServer, HttpWake, Listeners, LogLevel, NodeHandles};
 use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
@@ -213,7 +213,7 @@ impl Cores {
             4150,
             http_port,
             http_wake,
-            Around { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()), hub: None },
+            NodeHandles { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()), hub: None },
         )
         .expect("it is given all");
         Cores { world, stop, threads, server, address }

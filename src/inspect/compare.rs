@@ -39,7 +39,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Data path that is compared.
-pub struct Side<'a> {
+pub struct ComparedPath<'a> {
     /// Path as the operator wrote it.
     pub label: String,
     pub storage: &'a mut dyn Storage,
@@ -75,7 +75,7 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
     let mut named: Vec<(String, &mut Files)> = paths.iter().cloned().zip(&mut files).collect();
     check_names(&mut named, options)?;
     let each = paths.iter().zip(&mut files);
-    let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
+    let sides = each.map(|(path, files)| ComparedPath { label: path.clone(), storage: files as &mut dyn Storage }).collect();
     let data_paths: Vec<&Path> = paths.iter().map(Path::new).collect();
     let mut report = Report::new(out, options.format);
     under_warning(&data_paths, &mut report, |report| compare_all(sides, placement, &unread, options, report))
@@ -92,11 +92,11 @@ pub enum Placement<'a> {
 }
 
 /// Topic, its id, number of the partition.
-type Key = (TopicName, TopicId, u16);
+type ComparedPartition = (TopicName, TopicId, u16);
 
 /// The same over any storage.
 pub fn compare(
-    sides: Vec<Side<'_>>,
+    sides: Vec<ComparedPath<'_>>,
     placement: Placement<'_>,
     options: &InspectOptions,
     out: &mut dyn Write,
@@ -106,7 +106,7 @@ pub fn compare(
 
 /// `unread`: what is wrong with copies of the cluster file. Each is a difference.
 fn compare_all(
-    sides: Vec<Side<'_>>,
+    sides: Vec<ComparedPath<'_>>,
     placement: Placement<'_>,
     unread: &[String],
     options: &InspectOptions,
@@ -116,7 +116,7 @@ fn compare_all(
     for what in unread {
         comparison.report.note("difference", what, Value::Null)?;
     }
-    let mut found: BTreeMap<Key, Vec<(usize, Replica)>> = BTreeMap::new();
+    let mut found: BTreeMap<ComparedPartition, Vec<(usize, Replica)>> = BTreeMap::new();
     let mut nodes = vec![];
     for side in 0..comparison.sides.len() {
         nodes.push(comparison.stopped_well(side)?);
@@ -147,7 +147,7 @@ fn compare_all(
         }
         Placement::Everywhere => found.keys().map(|key| (key.clone(), (0..nodes.len()).collect())).collect(),
     };
-    let keys: BTreeSet<&Key> = found.keys().chain(expected.keys()).collect();
+    let keys: BTreeSet<&ComparedPartition> = found.keys().chain(expected.keys()).collect();
     let (mut compared, mut single) = (0, 0);
     for key in keys {
         let replicas = found.get(key).map_or(&[][..], Vec::as_slice);
@@ -179,7 +179,7 @@ fn compare_all(
 }
 
 /// Sides that should hold each partition, for partitions of which at least one side is a replica.
-fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOptions) -> BTreeMap<Key, Vec<usize>> {
+fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOptions) -> BTreeMap<ComparedPartition, Vec<usize>> {
     let mut expected = BTreeMap::new();
     for topic in file.topics.iter().filter(|t| options.topic.as_ref().is_none_or(|name| *name == *t.info.name)) {
         for (number, partition) in (0u16..).zip(&topic.partitions) {
@@ -232,7 +232,7 @@ impl Replica {
 }
 
 struct Comparison<'a, 'b, 'c> {
-    sides: Vec<Side<'a>>,
+    sides: Vec<ComparedPath<'a>>,
     report: &'b mut Report<'c>,
     differences: u64,
     /// Places that a newer version wrote.
@@ -244,7 +244,7 @@ struct Comparison<'a, 'b, 'c> {
 impl Comparison<'_, '_, '_> {
     /// Reports a data path whose journal holds what its files lack; this part is not compared. Returns the node of the data path.
     fn stopped_well(&mut self, side: usize) -> Result<Option<NodeId>, InspectError> {
-        let Side { label, storage } = &mut self.sides[side];
+        let ComparedPath { label, storage } = &mut self.sides[side];
         let newest = newest(&read_both(*storage)?);
         let generation = newest.as_ref().map_or(0, |m| m.generation);
         for core in storage.journals()? {
@@ -270,7 +270,7 @@ impl Comparison<'_, '_, '_> {
 
     fn replicas(&mut self, side: usize, options: &InspectOptions) -> Result<Vec<Replica>, InspectError> {
         let mut replicas = Vec::new();
-        let Side { label, storage } = &mut self.sides[side];
+        let ComparedPath { label, storage } = &mut self.sides[side];
         for name in storage.topics()? {
             if options.topic.as_ref().is_some_and(|t| *t != *name) {
                 continue;
@@ -323,7 +323,12 @@ impl Comparison<'_, '_, '_> {
         Ok(replicas)
     }
 
-    fn partition(&mut self, key: &Key, replicas: &[(usize, Replica)], missing: &[usize]) -> Result<(), InspectError> {
+    fn partition(
+        &mut self,
+        key: &ComparedPartition,
+        replicas: &[(usize, Replica)],
+        missing: &[usize],
+    ) -> Result<(), InspectError> {
         let (topic, id, number) = key;
         let what = format!("topic {topic} ({id}) partition {number}");
         // Every line about the partition has these values.

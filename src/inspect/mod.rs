@@ -27,9 +27,9 @@ use crate::format::snapshot::Snapshot;
 use crate::format::storage::{Storage, read_range};
 use crate::journal::replay::{self, ReadAhead, Record, ReplayError, WriteAction};
 use crate::log::recovery::RecoverError;
-use crate::log::recovery::cuts::Cuts;
 use crate::log::recovery::node::{newest, read_both};
 use crate::log::recovery::topics::{self, dir};
+use crate::log::recovery::truncations::Truncations;
 use files::Files;
 use report::{Report, place, position, record_words};
 use serde_json::{Value, json};
@@ -206,14 +206,14 @@ pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dy
 }
 
 fn look(storage: &mut dyn Storage, options: &InspectOptions, report: &mut Report) -> Result<Verdict, InspectError> {
-    let (cuts, redo) = (Cuts::default(), Redo::default());
+    let (truncations, redo) = (Truncations::default(), Redo::default());
     let mut view = View {
         storage,
         options,
         report,
         damage: 0,
         newer: 0,
-        cuts,
+        truncations,
         limit: None,
         redo,
         created: BTreeSet::new(),
@@ -249,7 +249,7 @@ struct View<'a, 'b> {
     /// Places that a newer version wrote.
     pub newer: u64,
     /// Truncations in the journals.
-    pub cuts: Cuts,
+    pub truncations: Truncations,
     /// Offset at which the journals truncate this partition; nothing is promised behind it.
     pub limit: Option<i64>,
     pub redo: Redo,
@@ -444,7 +444,7 @@ impl View<'_, '_> {
                 writes += 1;
                 records += write.records.len();
                 for record in &write.records {
-                    self.cuts.see(record);
+                    self.truncations.see(record);
                     self.redo.see(record);
                     if record.kind == RecordKind::TopicCreate {
                         self.created.extend(TopicMeta::decode(&record.payload).map(|meta| meta.info.name));

@@ -27,18 +27,18 @@ impl View<'_, '_> {
         self.lost_channels(dir, newest.as_ref())?;
         let mut bases = self.storage.segments(dir)?;
         let applied = newest.as_ref().map_or(0, |s| s.applied);
-        let cuts = self.cuts.of(dir.topic_id, dir.partition.0);
-        let lowest = cuts.behind(applied).min_by_key(|c| (!c.is_restart, c.to.offset)).copied();
+        let truncations = self.truncations.of(dir.topic_id, dir.partition.0);
+        let lowest = truncations.behind(applied).min_by_key(|c| (!c.is_restart, c.to.offset)).copied();
         self.limit = lowest.map(|c| c.to.offset);
-        if let Some(cut) = lowest {
-            let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "truncates" });
-            let to = place(cut.to);
+        if let Some(truncation) = lowest {
+            let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if truncation.is_restart { "drops" } else { "truncates" });
+            let to = place(truncation.to);
             self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {to}"))?;
-            if cut.is_restart {
+            if truncation.is_restart {
                 return Ok(());
             }
-            newest.iter_mut().filter(|s| s.end.offset > cut.to.offset).for_each(|s| s.end = cut.to);
-            bases.retain(|&base| cut.is_done || base <= cut.to.offset);
+            newest.iter_mut().filter(|s| s.end.offset > truncation.to.offset).for_each(|s| s.end = truncation.to);
+            bases.retain(|&base| truncation.is_done || base <= truncation.to.offset);
         }
         let redo = self.redo.of(dir.topic_id, dir.partition.0, applied);
         let mut before: Option<(Position, u32, bool)> = None;

@@ -351,7 +351,7 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
             Err(error) => {
                 let is_named = matches!(error, RecoverError::Unknown { .. }) && error.to_string().contains(path);
                 assert!(is_named, "{path} at {at}: {error}");
-                assert!(all(&disk) == before, "{path} at {at}: a start that refuses has changed something");
+                assert!(all(&disk) == before, "{path} at {at}: a startup that refuses has changed something");
             }
             // A startup does not read what lies far back in a log; `log::tests::faults` has who comes to it.
             Ok(recovered) => {
@@ -372,8 +372,8 @@ fn replicas_of_newer_versions_are_not_called_different() {
         make_newer(&mut newer, path, 0, 8, len);
         let (mut other, mut out) = (stopped(node(), 16 * 1024), vec![]);
         let sides = vec![
-            compare::Side { label: "newer".into(), storage: &mut newer },
-            compare::Side { label: "other".into(), storage: &mut other },
+            compare::ComparedPath { label: "newer".into(), storage: &mut newer },
+            compare::ComparedPath { label: "other".into(), storage: &mut other },
         ];
         let found = compare::compare(sides, Placement::Everywhere, &InspectOptions::default(), &mut out).expect("it can be read");
         let text = String::from_utf8(out).expect("it is text");
@@ -384,7 +384,7 @@ fn replicas_of_newer_versions_are_not_called_different() {
 fn compare(disks: &mut [SimDisk]) -> (bool, String) {
     let mut out = vec![];
     let each = disks.iter_mut().enumerate();
-    let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: disk }).collect();
+    let sides = each.map(|(i, disk)| compare::ComparedPath { label: format!("node{i}"), storage: disk }).collect();
     let verdict = compare::compare(sides, Placement::Everywhere, &InspectOptions::default(), &mut out).expect("it can be read");
     (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
 }
@@ -488,7 +488,7 @@ fn empty_folders_of_a_topic_that_is_gone_are_no_difference() {
 fn what_is_missing_is_a_difference() {
     let said = |disks: &mut [&mut SimDisk], placement: Placement<'_>| {
         let each = disks.iter_mut().enumerate();
-        let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: *disk }).collect();
+        let sides = each.map(|(i, disk)| compare::ComparedPath { label: format!("node{i}"), storage: *disk }).collect();
         let mut out = vec![];
         let verdict = compare::compare(sides, placement, &InspectOptions::default(), &mut out).expect("it can be read");
         (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))

@@ -18,7 +18,7 @@ const CRC_AT: usize = 12;
 const FILLER_SHIFTS: usize = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub struct BodyHead {
     pub run: u32,
     pub producer: u32,
     pub sequence: u64,
@@ -41,7 +41,7 @@ impl Filler {
 }
 
 /// Appends a body of `len` bytes, at most the filler's `len_max`; with a checksum that begins with `seal`, or without.
-pub fn write(out: &mut Vec<u8>, head: &Head, len: usize, filler: &Filler, seal: Option<u32>) {
+pub fn write(out: &mut Vec<u8>, head: &BodyHead, len: usize, filler: &Filler, seal: Option<u32>) {
     if len < HEAD_LEN {
         out.extend_from_slice(filler.piece(head.sequence, len));
         return;
@@ -69,11 +69,11 @@ fn crc(body: &[u8], seal: u32) -> u32 {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum BodyCheck {
     /// Body whose checksum is right, or was not verified.
-    Whole(Head),
+    Whole(BodyHead),
     /// Body without a checksum.
-    Plain(Head),
+    Plain(BodyHead),
     /// Body whose checksum does not match its bytes.
     Broken,
     /// Body of another program, or too short to tell.
@@ -81,16 +81,16 @@ pub enum Found {
 }
 
 /// `seal`: the checksum of those that carry one is looked at.
-pub fn read(body: &[u8], seal: Option<u32>) -> Found {
-    let Some((head, _)) = body.split_first_chunk::<HEAD_LEN>() else { return Found::Foreign };
+pub fn read(body: &[u8], seal: Option<u32>) -> BodyCheck {
+    let Some((head, _)) = body.split_first_chunk::<HEAD_LEN>() else { return BodyCheck::Foreign };
     let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes of the head"));
     let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes of the head"));
-    let found = Head { run: u32_at(4), producer: u32_at(8), sequence: u64_at(16), intended_ns: u64_at(24) };
+    let found = BodyHead { run: u32_at(4), producer: u32_at(8), sequence: u64_at(16), intended_ns: u64_at(24) };
     match u32_at(0) {
-        CHECKED if seal.is_some_and(|seal| u32_at(CRC_AT) != crc(body, seal)) => Found::Broken,
-        CHECKED => Found::Whole(found),
-        PLAIN => Found::Plain(found),
-        _ => Found::Foreign,
+        CHECKED if seal.is_some_and(|seal| u32_at(CRC_AT) != crc(body, seal)) => BodyCheck::Broken,
+        CHECKED => BodyCheck::Whole(found),
+        PLAIN => BodyCheck::Plain(found),
+        _ => BodyCheck::Foreign,
     }
 }
 
@@ -101,24 +101,24 @@ mod tests {
     #[test]
     fn a_body_reads_back_and_every_flipped_bit_is_found() {
         let filler = Filler::new(200);
-        let head = Head { run: 7, producer: 3, sequence: u64::MAX - 1, intended_ns: 1 << 60 };
+        let head = BodyHead { run: 7, producer: 3, sequence: u64::MAX - 1, intended_ns: 1 << 60 };
         for (len, seal) in [(HEAD_LEN, None), (HEAD_LEN, Some(9)), (100, None), (200, Some(8))] {
             let mut body = Vec::new();
             write(&mut body, &head, len, &filler, seal);
-            let whole = if seal.is_some() { Found::Whole(head) } else { Found::Plain(head) };
+            let whole = if seal.is_some() { BodyCheck::Whole(head) } else { BodyCheck::Plain(head) };
             assert_eq!((body.len(), read(&body, seal), read(&body, None)), (len, whole, whole));
             if seal.is_some() {
-                assert_eq!(read(&body, Some(7)), Found::Broken, "of another topic");
+                assert_eq!(read(&body, Some(7)), BodyCheck::Broken, "of another topic");
             }
             for bit in (0..len * 8).filter(|_| seal.is_some()) {
                 body[bit / 8] ^= 1 << (bit % 8);
-                assert!(!matches!(read(&body, seal), Found::Whole(_)), "bit {bit}");
+                assert!(!matches!(read(&body, seal), BodyCheck::Whole(_)), "bit {bit}");
                 body[bit / 8] ^= 1 << (bit % 8);
             }
         }
         let mut short = Vec::new();
         write(&mut short, &head, 5, &filler, Some(1));
-        assert_eq!((short.len(), read(&short, Some(1))), (5, Found::Foreign));
-        assert_eq!(read(&[0; 50], Some(1)), Found::Foreign);
+        assert_eq!((short.len(), read(&short, Some(1))), (5, BodyCheck::Foreign));
+        assert_eq!(read(&[0; 50], Some(1)), BodyCheck::Foreign);
     }
 }

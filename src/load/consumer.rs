@@ -1,10 +1,10 @@
 //! One consuming connection: confirms every message at once, and times how long each was on its way.
 
-use super::body::{self, Found};
+use super::body::{self, BodyCheck};
 use super::link::{Connection, Delivered};
-use super::owed::Owed;
-use super::record::{self, Recorder, Seen};
-use super::shared::Shared;
+use super::owed::OwedDeliveries;
+use super::record::{self, LoadFigures, Recorder};
+use super::shared::RunContext;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
@@ -17,7 +17,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub fn new(number: u32, shared: &Shared) -> Self {
+    pub fn new(number: u32, shared: &RunContext) -> Self {
         let topics = shared.options.topics.len();
         Consumer { topic: number as usize % topics, channel: number as usize / topics % shared.options.channels.len() }
     }
@@ -27,7 +27,7 @@ impl Consumer {
         &mut self,
         cx: &mut Context<'_>,
         link: &mut Connection,
-        shared: &Shared,
+        shared: &RunContext,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
         loop {
@@ -45,7 +45,7 @@ impl Consumer {
         }
     }
 
-    fn take(&mut self, link: &mut Connection, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
+    fn take(&mut self, link: &mut Connection, shared: &RunContext, recorder: &Recorder) -> Result<(), String> {
         let (now, course) = (shared.clock.now(), shared.course());
         let (seal, produces) = (shared.seal(self.topic), shared.options.mode.produces());
         let (mut messages, mut bytes, mut own) = (0u64, 0u64, 0u64);
@@ -61,19 +61,19 @@ impl Consumer {
             bytes += body.len() as u64;
             let found = body::read(body, seal);
             // of this run, and as far as the books know not for the second time
-            let mut fresh = matches!(found, Found::Whole(head) | Found::Plain(head) if head.run == shared.run);
+            let mut fresh = matches!(found, BodyCheck::Whole(head) | BodyCheck::Plain(head) if head.run == shared.run);
             own += fresh as u64;
             match (&mut ledger, found) {
-                (Some(ledger), Found::Whole(head)) if head.run == shared.run => {
+                (Some(ledger), BodyCheck::Whole(head)) if head.run == shared.run => {
                     fresh = ledger.consumed(self.channel, head.producer, head.sequence);
                 }
                 // what says that it is of this run has a checksum, and what has room for it says of which run it is
-                (Some(ledger), Found::Plain(head)) if head.run == shared.run => ledger.broken(),
-                (Some(ledger), Found::Foreign) if body.len() >= body::HEAD_LEN => ledger.broken(),
-                (Some(ledger), Found::Broken) => ledger.broken(),
+                (Some(ledger), BodyCheck::Plain(head)) if head.run == shared.run => ledger.broken(),
+                (Some(ledger), BodyCheck::Foreign) if body.len() >= body::HEAD_LEN => ledger.broken(),
+                (Some(ledger), BodyCheck::Broken) => ledger.broken(),
                 _ => {}
             }
-            if let Found::Whole(head) | Found::Plain(head) = found {
+            if let BodyCheck::Whole(head) | BodyCheck::Plain(head) = found {
                 // A backlog was sent before the run.
                 if course.measures(if produces { head.intended_ns } else { now }) {
                     times.add(&mut seen, shared.owed(), now, head.intended_ns, fresh);
@@ -88,7 +88,7 @@ impl Consumer {
         Ok(())
     }
 
-    fn count(&self, shared: &Shared, seen: &mut Seen, now: u64, messages: u64, bytes: u64) {
+    fn count(&self, shared: &RunContext, seen: &mut LoadFigures, now: u64, messages: u64, bytes: u64) {
         seen.delivered_ever.add(messages, bytes);
         let counted = if shared.options.mode.produces() { messages } else { shared.claim(messages as u32) as u64 };
         if counted > 0 && shared.course().measures(now) {
@@ -111,7 +111,7 @@ struct Times {
 
 impl Times {
     /// Records those before when the time is another one; 0 is none.
-    fn add(&mut self, seen: &mut Seen, owed: Option<&Owed>, now: u64, intended_ns: u64, fresh: bool) {
+    fn add(&mut self, seen: &mut LoadFigures, owed: Option<&OwedDeliveries>, now: u64, intended_ns: u64, fresh: bool) {
         if intended_ns != self.intended_ns {
             if self.count > 0 {
                 record::record(&mut seen.end_to_end, now.saturating_sub(self.intended_ns), self.count);

@@ -82,7 +82,7 @@ fn json(run: &Run) -> Result<String, LoadError> {
 }
 
 /// Whether messages got through; none without an error counts too, since there may have been none to consume.
-fn got_through(mode: options::Mode, seen: &record::Seen, undelivered: u64) -> bool {
+fn got_through(mode: options::Mode, seen: &record::LoadFigures, undelivered: u64) -> bool {
     let published = !mode.produces() || seen.published_ever.messages > 0;
     let delivered = !mode.consumes() || seen.delivered_ever.messages > 0;
     published && delivered || seen.errors.is_empty() && undelivered == 0
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn errors_and_nothing_else_are_a_failure() {
-        let mut seen = record::Seen::new();
+        let mut seen = record::LoadFigures::new();
         assert!(got_through(Mode::Consume, &seen, 0), "an empty topic");
         assert!(!got_through(Mode::Both, &seen, 1), "nothing came of what should have");
         seen.error("made up", 1);

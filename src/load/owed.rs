@@ -9,18 +9,18 @@ const SLICE_NS_MIN: u64 = 1_000_000;
 
 /// Deliveries of messages that are due within the measured time. An acknowledgement may come after the delivery: a slice is below
 /// zero then for a while.
-pub struct Owed {
+pub struct OwedDeliveries {
     course: Course,
     slice_ns: u64,
     slices: Vec<AtomicI64>,
 }
 
-impl Owed {
+impl OwedDeliveries {
     pub fn new(course: Course) -> Self {
         let len = course.end - course.measure;
         let slice_ns = len.div_ceil(SLICES_MAX).max(SLICE_NS_MIN);
         let slices = (0..len.div_ceil(slice_ns)).map(|_| AtomicI64::new(0)).collect();
-        Owed { course, slice_ns, slices }
+        OwedDeliveries { course, slice_ns, slices }
     }
 
     pub fn acknowledged(&self, due_ns: u64, deliveries: u64) {
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn what_did_not_come_is_known_with_when_it_was_due() {
         const S: u64 = 1_000_000_000;
-        let owed = Owed::new(Course { start: 7 * S, measure: 8 * S, end: 10 * S });
+        let owed = OwedDeliveries::new(Course { start: 7 * S, measure: 8 * S, end: 10 * S });
         // before and after the measured time
         owed.acknowledged(8 * S - 1, 5);
         owed.acknowledged(10 * S, 5);
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn a_day_takes_no_more_memory() {
         let course = Course { start: 0, measure: 5, end: 5 + 24 * 3600 * 1_000_000_000 };
-        let owed = Owed::new(course);
+        let owed = OwedDeliveries::new(course);
         assert!(owed.slices.len() as u64 <= SLICES_MAX);
         owed.acknowledged(course.end - 1, 1);
         assert_eq!(owed.left().collect::<Vec<_>>(), [(1, course.end)]);

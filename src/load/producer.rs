@@ -3,11 +3,11 @@
 //! Open loop: a publish counts from when it was due, also when the window, the socket or this thread held it up; so what
 //! waits behind a slow answer is measured too (coordinated omission).
 
-use super::body::{self, Head};
+use super::body::{self, BodyHead};
 use super::link::{Connection, PublishAnswer};
 use super::pace::{Schedule, Timer};
-use super::record::{self, Recorder, Seen};
-use super::shared::{Course, Shared};
+use super::record::{self, LoadFigures, Recorder};
+use super::shared::{Course, RunContext};
 use crate::base::Rng;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use std::task::{Context, Poll};
 /// Publishes are encoded ahead of the socket up to here.
 const UNSENT_MAX: usize = 512 * 1024;
 
-struct Waiting {
+struct PublishInFlight {
     intended_ns: u64,
     first: u64,
     count: u32,
@@ -27,7 +27,7 @@ struct Waiting {
 struct Window {
     /// Ids rise by one; that of the first place.
     first_id: u64,
-    places: VecDeque<Option<Waiting>>,
+    places: VecDeque<Option<PublishInFlight>>,
     len: usize,
 }
 
@@ -40,13 +40,13 @@ impl Window {
         self.first_id + self.places.len() as u64
     }
 
-    fn push(&mut self, waiting: Waiting) {
+    fn push(&mut self, waiting: PublishInFlight) {
         self.places.push_back(Some(waiting));
         self.len += 1;
     }
 
     /// Takes the waiting publish with this id; `None`: the oldest.
-    fn take(&mut self, id: Option<u64>) -> Option<Waiting> {
+    fn take(&mut self, id: Option<u64>) -> Option<PublishInFlight> {
         let place = usize::try_from(id.unwrap_or(self.first_id).checked_sub(self.first_id)?).ok()?;
         let taken = self.places.get_mut(place)?.take()?;
         self.len -= 1;
@@ -79,7 +79,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    pub fn new(number: u32, shared: &Shared) -> std::io::Result<Self> {
+    pub fn new(number: u32, shared: &RunContext) -> std::io::Result<Self> {
         let options = &shared.options;
         let (topics, producers) = (options.topics.len(), options.producers as usize);
         let own = |topic: &usize| topic % producers == number as usize % producers;
@@ -105,7 +105,7 @@ impl Producer {
     }
 
     /// Counts, at the very end, publishes that were due in the measured time and never sent.
-    pub fn count_behind(&self, shared: &Shared, recorder: &Recorder) {
+    pub fn count_behind(&self, shared: &RunContext, recorder: &Recorder) {
         if let Some(schedule) = self.schedule.filter(|_| !shared.is_spent() || shared.options.messages.is_none()) {
             let options = &shared.options;
             let channels = if options.mode.consumes() { options.channels.len() as u64 } else { 0 };
@@ -123,7 +123,7 @@ impl Producer {
         &mut self,
         cx: &mut Context<'_>,
         link: &mut Connection,
-        shared: &Shared,
+        shared: &RunContext,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
         let course = shared.course();
@@ -147,7 +147,7 @@ impl Producer {
     }
 
     /// Encodes what may go out now; answers when the next is due if that is what it waits for.
-    fn fill(&mut self, link: &mut Connection, shared: &Shared, course: &Course) -> Option<u64> {
+    fn fill(&mut self, link: &mut Connection, shared: &RunContext, course: &Course) -> Option<u64> {
         let options = &shared.options;
         while !self.ended && self.waiting.len < options.in_flight as usize && link.unsent() < UNSENT_MAX {
             let now = shared.clock.now();
@@ -172,7 +172,7 @@ impl Producer {
         None
     }
 
-    fn publish(&mut self, link: &mut Connection, shared: &Shared, intended_ns: u64, count: u32) {
+    fn publish(&mut self, link: &mut Connection, shared: &RunContext, intended_ns: u64, count: u32) {
         let options = &shared.options;
         let first = self.next_sequence;
         let mut bytes = 0;
@@ -181,14 +181,20 @@ impl Producer {
         link.publish(options, self.waiting.next_id(), count, |topic, i, out| {
             let len = options.size.draw(rng).max(least);
             bytes += len as u64;
-            let head = Head { run: shared.run, producer: number, sequence: first + i as u64, intended_ns };
+            let head = BodyHead { run: shared.run, producer: number, sequence: first + i as u64, intended_ns };
             body::write(out, &head, len, &shared.filler, shared.seal(topic));
         });
         self.next_sequence += count as u64;
-        self.waiting.push(Waiting { intended_ns, first, count, bytes });
+        self.waiting.push(PublishInFlight { intended_ns, first, count, bytes });
     }
 
-    fn answers(&mut self, link: &mut Connection, shared: &Shared, recorder: &Recorder, course: &Course) -> Result<(), String> {
+    fn answers(
+        &mut self,
+        link: &mut Connection,
+        shared: &RunContext,
+        recorder: &Recorder,
+        course: &Course,
+    ) -> Result<(), String> {
         let now = shared.clock.now();
         let mut seen = recorder.lock();
         link.answers(|answer| {
@@ -223,7 +229,7 @@ impl Producer {
 
 /// Counts skipped publishes of a schedule, and their deliveries, as waiting until `now` at least. Without them the percentiles would
 /// cover only those that got through.
-fn count_left(schedule: &Schedule, course: &Course, now: u64, batch: u64, channels: u64, seen: &mut Seen) {
+fn count_left(schedule: &Schedule, course: &Course, now: u64, batch: u64, channels: u64, seen: &mut LoadFigures) {
     for (publishes, due_ns) in schedule.left_within(course.measure - course.start, course.end - course.start) {
         let waited = now.saturating_sub(course.start + due_ns);
         seen.behind += publishes * batch;
@@ -240,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_was_due_and_not_sent_has_waited_to_the_end() {
-        let (mut schedule, mut seen) = (Schedule::new(1000.0, 0, 1), Seen::new());
+        let (mut schedule, mut seen) = (Schedule::new(1000.0, 0, 1), LoadFigures::new());
         let course = Course { start: 7_000_000_000, measure: 8_000_000_000, end: 10_000_000_000 };
         (0..1500).for_each(|_| schedule.advance());
         count_left(&schedule, &course, 10_500_000_000, 20, 2, &mut seen);
@@ -258,13 +264,13 @@ mod tests {
         let mut window = Window::new(4);
         for first in 0..4 {
             assert_eq!(window.next_id(), first + 1);
-            window.push(Waiting { intended_ns: 0, first, count: 1, bytes: 0 });
+            window.push(PublishInFlight { intended_ns: 0, first, count: 1, bytes: 0 });
         }
         let mut firsts = |ids: &[Option<u64>]| ids.iter().map(|id| window.take(*id).map(|w| w.first)).collect::<Vec<_>>();
         assert_eq!(firsts(&[Some(3), Some(3), Some(9), Some(0), None, None]), [Some(2), None, None, None, Some(0), Some(1)]);
         assert_eq!(firsts(&[Some(2), None, None]), [None, Some(3), None]);
         assert_eq!((window.len, window.next_id()), (0, 5));
-        window.push(Waiting { intended_ns: 0, first: 7, count: 1, bytes: 0 });
+        window.push(PublishInFlight { intended_ns: 0, first: 7, count: 1, bytes: 0 });
         assert_eq!((window.clear(), window.next_id()), (1, 6));
         assert!(window.take(Some(5)).is_none());
     }

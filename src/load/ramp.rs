@@ -1,7 +1,7 @@
 //! The highest rate that keeps p99 below a limit: doubles until it breaks, then halves the gap.
 
 use super::options::Options;
-use super::result::{Ramp, Run, Step};
+use super::result::{Ramp, RampStep, Run};
 use super::run::{self, Finished};
 use super::table;
 use std::time::Duration;
@@ -73,7 +73,7 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
 }
 
 /// Judges a step; a step that consumes is judged by its deliveries alone.
-fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
+fn judge(rate: f64, run: &Run, limit_us: f64) -> RampStep {
     let latency = if run.delivered.is_some() { &run.end_to_end_latency } else { &run.publish_latency };
     // None: nothing was timed
     let p99_us = latency.as_ref().map(|latency| latency.p99_us);
@@ -92,11 +92,11 @@ fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
     }
     broke.extend(run.errors.iter().map(|error| format!("{} x {}", error.count, error.text)));
     let (undelivered, kept) = (run.undelivered, broke.is_empty());
-    Step { rate, messages_per_second, p99_us: p99_us.unwrap_or(f64::MAX), undelivered, kept, broke }
+    RampStep { rate, messages_per_second, p99_us: p99_us.unwrap_or(f64::MAX), undelivered, kept, broke }
 }
 
 /// Result of a step in one line, with the reason where it is not kept.
-pub fn line(step: &Step) -> String {
+pub fn line(step: &RampStep) -> String {
     let (rate, reached) = (step.rate, step.messages_per_second);
     let p99 = if step.p99_us < f64::MAX { table::time(step.p99_us) } else { "none".into() };
     let word = if step.kept { "kept".into() } else { format!("broken: {}", step.broke.join("; ")) };

@@ -2,7 +2,7 @@
 
 use super::result::Run;
 use super::{LoadError, file_error};
-use crate::doctor::measure::{Report, Way};
+use crate::doctor::measure::{Report, WritePath};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -38,7 +38,7 @@ pub fn read(path: &Path) -> Result<Report, LoadError> {
 
 impl Raw {
     pub fn of(report: &Report, run: &Run) -> Raw {
-        let write = report.durable(Way::Raw, 4096, 1).map(|figures| figures.p50_us);
+        let write = report.durable(WritePath::Raw, 4096, 1).map(|figures| figures.p50_us);
         let synced = report.sequential.write_synced.as_ref().map(|figures| figures.megabytes_per_second);
         let new_synced = report.sequential.write_new_synced.as_ref().map(|figures| figures.megabytes_per_second);
         let read = report.sequential.read.as_ref().map(|figures| figures.megabytes_per_second);

@@ -32,7 +32,7 @@ impl Count {
     }
 }
 
-pub struct Seen {
+pub struct LoadFigures {
     /// Publishes at any time, for the progress line.
     pub published_ever: Count,
     pub delivered_ever: Count,
@@ -47,9 +47,9 @@ pub struct Seen {
     pub errors: BTreeMap<String, u64>,
 }
 
-impl Seen {
+impl LoadFigures {
     pub fn new() -> Self {
-        Seen {
+        LoadFigures {
             published_ever: Count::default(),
             delivered_ever: Count::default(),
             published: Count::default(),
@@ -70,7 +70,7 @@ impl Seen {
         }
     }
 
-    pub fn merge(&mut self, other: &Seen) {
+    pub fn merge(&mut self, other: &LoadFigures) {
         let counts = [
             (&mut self.published_ever, other.published_ever),
             (&mut self.delivered_ever, other.delivered_ever),
@@ -104,19 +104,19 @@ fn without_ids(text: &str) -> String {
 }
 
 /// Results of a thread's connections.
-pub struct Recorder(Mutex<Box<Seen>>);
+pub struct Recorder(Mutex<Box<LoadFigures>>);
 
 impl Recorder {
     pub fn new() -> Self {
-        Recorder(Mutex::new(Box::new(Seen::new())))
+        Recorder(Mutex::new(Box::new(LoadFigures::new())))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, Box<Seen>> {
+    pub fn lock(&self) -> MutexGuard<'_, Box<LoadFigures>> {
         self.0.lock().expect("no thread panics while it counts")
     }
 
     /// Takes what was seen since the last time; `fresh` must be clear.
-    pub fn swap(&self, fresh: &mut Box<Seen>) {
+    pub fn swap(&self, fresh: &mut Box<LoadFigures>) {
         std::mem::swap(&mut *self.lock(), fresh);
     }
 }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn parts_add_up_and_a_cleared_one_is_empty() {
-        let (mut all, mut part) = (Seen::new(), Seen::new());
+        let (mut all, mut part) = (LoadFigures::new(), LoadFigures::new());
         for round in 1..=3u64 {
             part.published.add(10, 100);
             record(&mut part.publish, round * 1000, 1);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn many_different_errors_stay_few() {
-        let mut seen = Seen::new();
+        let mut seen = LoadFigures::new();
         (0..1000).for_each(|i| seen.error(&format!("error {i}"), 1));
         assert_eq!((seen.errors.len(), seen.errors.values().sum::<u64>()), (ERROR_TEXTS_MAX + 1, 1000));
     }

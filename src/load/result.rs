@@ -140,11 +140,11 @@ pub struct Ramp {
     pub p99_limit_us: f64,
     /// The highest rate that kept it; none did.
     pub found: Option<f64>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<RampStep>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Step {
+pub struct RampStep {
     pub rate: f64,
     pub messages_per_second: f64,
     pub p99_us: f64,

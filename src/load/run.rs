@@ -2,11 +2,11 @@
 
 use super::ledger::Verdict;
 use super::options::{Mode, Options, Protocol};
-use super::owed::Owed;
+use super::owed::OwedDeliveries;
 use super::process::{self, Usage};
-use super::record::{self, Count, Recorder, Seen};
+use super::record::{self, Count, LoadFigures, Recorder};
 use super::result::{self, ErrorCount, Flow, Generator, Latency, Run, Second, Server, Setup, Target};
-use super::shared::{Course, Phase, Shared};
+use super::shared::{Course, Phase, RunContext};
 use super::worker::{Report, Worker};
 use std::io::Write as _;
 use std::sync::atomic::Ordering;
@@ -27,11 +27,11 @@ const START_AFTER_NS: u64 = 20_000_000;
 
 pub struct Finished {
     pub run: Run,
-    pub seen: Box<Seen>,
+    pub seen: Box<LoadFigures>,
 }
 
 struct Running {
-    shared: Arc<Shared>,
+    shared: Arc<RunContext>,
     recorders: Vec<Arc<Recorder>>,
     threads: Vec<JoinHandle<()>>,
     phase: watch::Sender<Phase>,
@@ -39,11 +39,11 @@ struct Running {
     /// Threads whose part is over.
     published: usize,
     consumed: usize,
-    all: Box<Seen>,
+    all: Box<LoadFigures>,
     /// Spare buffers, both empty between two uses. They are kept, since the pages of new ones would be touched while the server is
     /// measured.
-    spare: Box<Seen>,
-    part: Option<Box<Seen>>,
+    spare: Box<LoadFigures>,
+    part: Option<Box<LoadFigures>>,
     kind: Option<String>,
     version: Option<String>,
     series: Vec<Second>,
@@ -72,7 +72,7 @@ impl Coming {
 
 /// Blocks for the whole run.
 pub fn run(options: &Options) -> Result<Finished, String> {
-    let mut running = Running::start(Arc::new(Shared::new(options.clone())))?;
+    let mut running = Running::start(Arc::new(RunContext::new(options.clone())))?;
     let result = running.go();
     // Also after a failure nothing goes on in the background.
     let _ = running.phase.send(Phase::Stop);
@@ -82,21 +82,21 @@ pub fn run(options: &Options) -> Result<Finished, String> {
     Ok(running.finish(result?))
 }
 
-struct Ended {
+struct EndedRun {
     course: Course,
-    used: Used,
+    used: CpuUsed,
     /// Deliveries that were waited for came up to the end of the wait, and not all of them.
     still_coming: bool,
 }
 
 /// CPU time over the measured part.
-struct Used {
+struct CpuUsed {
     own: f64,
     server: Option<(f64, Usage)>,
 }
 
 impl Running {
-    fn start(shared: Arc<Shared>) -> Result<Self, String> {
+    fn start(shared: Arc<RunContext>) -> Result<Self, String> {
         let options = &shared.options;
         // at the start, as it may be gone at the end
         let kind = match options.protocol {
@@ -135,9 +135,9 @@ impl Running {
             reports,
             published: 0,
             consumed: 0,
-            all: Box::new(Seen::new()),
-            spare: Box::new(Seen::new()),
-            part: Some(Box::new(Seen::new())),
+            all: Box::new(LoadFigures::new()),
+            spare: Box::new(LoadFigures::new()),
+            part: Some(Box::new(LoadFigures::new())),
             kind,
             version: None,
             series: Vec::new(),
@@ -148,7 +148,7 @@ impl Running {
         })
     }
 
-    fn go(&mut self) -> Result<Ended, String> {
+    fn go(&mut self) -> Result<EndedRun, String> {
         for _ in 0..self.threads.len() {
             match self.reports.recv() {
                 Ok(Report::Connected(version)) => self.version = version.or(self.version.take()),
@@ -176,8 +176,8 @@ impl Running {
         self.line(&course);
         let still_coming = self.drain()?;
         let server = before.1.zip(after.1).map(|(before, after)| (after.cpu_seconds - before.cpu_seconds, after));
-        let used = Used { own: after.0 - before.0, server };
-        Ok(Ended { course, used, still_coming })
+        let used = CpuUsed { own: after.0 - before.0, server };
+        Ok(EndedRun { course, used, still_coming })
     }
 
     fn sleep_until(&self, at: u64) {
@@ -276,7 +276,7 @@ impl Running {
         // The time before the measurement is no part of its plots; the two meet at its beginning.
         let warming = self.last_line_ns < course.measure;
         self.last_line_ns = now;
-        let mut part = self.part.take().unwrap_or_else(|| Box::new(Seen::new()));
+        let mut part = self.part.take().unwrap_or_else(|| Box::new(LoadFigures::new()));
         self.collect(&mut part);
         if seconds >= 0.01 {
             self.tell(&part, course, now, seconds, warming);
@@ -285,7 +285,7 @@ impl Running {
         self.part = Some(part);
     }
 
-    fn tell(&mut self, part: &Seen, course: &Course, now: u64, seconds: f64, warming: bool) {
+    fn tell(&mut self, part: &LoadFigures, course: &Course, now: u64, seconds: f64, warming: bool) {
         let timed = if part.end_to_end.is_empty() { &part.publish } else { &part.end_to_end };
         let at = |share| (!timed.is_empty()).then(|| result::us(timed.value_at_quantile(share)));
         let second = Second {
@@ -303,7 +303,7 @@ impl Running {
         }
     }
 
-    fn print(&self, second: &Second, part: &Seen, seconds: f64, warming: bool) {
+    fn print(&self, second: &Second, part: &LoadFigures, seconds: f64, warming: bool) {
         let mode = self.shared.options.mode;
         let mut line = if warming { "warm-up".to_string() } else { format!("{:6.1}s", second.at) };
         let mut flow = |name: &str, count: Count| {
@@ -327,7 +327,7 @@ impl Running {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 
-    fn collect(&mut self, part: &mut Seen) {
+    fn collect(&mut self, part: &mut LoadFigures) {
         for recorder in &self.recorders {
             recorder.swap(&mut self.spare);
             part.merge(&self.spare);
@@ -336,9 +336,9 @@ impl Running {
         self.all.merge(part);
     }
 
-    fn finish(mut self, ended: Ended) -> Finished {
-        let Ended { course, used, still_coming } = ended;
-        self.collect(&mut Seen::new());
+    fn finish(mut self, ended: EndedRun) -> Finished {
+        let EndedRun { course, used, still_coming } = ended;
+        self.collect(&mut LoadFigures::new());
         let (shared, mut seen) = (self.shared, self.all);
         let undelivered = shared.owed().map_or(0, |owed| count_undelivered(owed, shared.clock.now(), &mut seen));
         let options = &shared.options;
@@ -388,7 +388,7 @@ impl Running {
 
 /// Counts acknowledged and undelivered messages as waiting until `now` at least. Without them the end-to-end figures would cover only
 /// deliveries.
-fn count_undelivered(owed: &Owed, now: u64, seen: &mut Seen) -> u64 {
+fn count_undelivered(owed: &OwedDeliveries, now: u64, seen: &mut LoadFigures) -> u64 {
     let mut all = 0;
     for (deliveries, due_ns) in owed.left() {
         record::record(&mut seen.end_to_end, now.saturating_sub(due_ns), deliveries);
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn what_did_not_come_has_waited_to_the_end() {
         const S: u64 = 1_000_000_000;
-        let (owed, mut seen) = (Owed::new(Course { start: 0, measure: S, end: 3 * S }), Seen::new());
+        let (owed, mut seen) = (OwedDeliveries::new(Course { start: 0, measure: S, end: 3 * S }), LoadFigures::new());
         owed.acknowledged(S, 10);
         owed.delivered(S, 4);
         owed.acknowledged(2 * S, 100);

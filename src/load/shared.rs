@@ -3,7 +3,7 @@
 use super::body::Filler;
 use super::ledger::Ledger;
 use super::options::{Mode, Options};
-use super::owed::Owed;
+use super::owed::OwedDeliveries;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -54,7 +54,7 @@ pub enum Phase {
     Stop,
 }
 
-pub struct Shared {
+pub struct RunContext {
     pub options: Options,
     pub clock: Clock,
     /// Names the run in its messages.
@@ -63,7 +63,7 @@ pub struct Shared {
     /// Start values of checksums by topic, so that a message that comes in another topic is found.
     seals: Vec<u32>,
     course: OnceLock<Course>,
-    owed: OnceLock<Owed>,
+    owed: OnceLock<OwedDeliveries>,
     /// Messages that may still be published or, in mode consume, delivered.
     budget: AtomicI64,
     pub acknowledged: AtomicU64,
@@ -74,11 +74,11 @@ pub struct Shared {
     ledger: Option<Mutex<Ledger>>,
 }
 
-impl Shared {
+impl RunContext {
     pub fn new(options: Options) -> Self {
         let clock = Clock::new();
         let ledger = options.verify.then(|| Mutex::new(Ledger::new(options.producers as usize, options.channels.len())));
-        Shared {
+        RunContext {
             run: (clock.now() ^ (std::process::id() as u64) << 20) as u32,
             filler: Filler::new(if options.mode.produces() { options.size.max() } else { 0 }),
             seals: options.topics.iter().map(|name| crc32fast::hash(name.as_bytes())).collect(),
@@ -102,7 +102,7 @@ impl Shared {
     pub fn set_course(&self, course: Course) {
         assert!(self.course.set(course).is_ok(), "a run has one course");
         if self.options.mode == Mode::Both {
-            self.owed.get_or_init(|| Owed::new(course));
+            self.owed.get_or_init(|| OwedDeliveries::new(course));
         }
     }
 
@@ -111,7 +111,7 @@ impl Shared {
     }
 
     /// Undelivered messages in mode both.
-    pub fn owed(&self) -> Option<&Owed> {
+    pub fn owed(&self) -> Option<&OwedDeliveries> {
         self.owed.get()
     }
 

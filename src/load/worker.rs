@@ -5,7 +5,7 @@ use super::consumer::Consumer;
 use super::link::Connection;
 use super::producer::Producer;
 use super::record::Recorder;
-use super::shared::{Phase, Shared};
+use super::shared::{Phase, RunContext};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum Report {
 }
 
 pub struct Worker {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<RunContext>,
     pub recorder: Arc<Recorder>,
     pub producers: Vec<u32>,
     pub consumers: Vec<u32>,
@@ -100,15 +100,15 @@ async fn wait_for(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
     phase.wait_for(|phase| *phase == wanted || *phase == Phase::Stop).await.map_or(Phase::Stop, |phase| *phase)
 }
 
-async fn connected(producer: &Producer, shared: &Shared) -> Result<Connection, String> {
+async fn connected(producer: &Producer, shared: &RunContext) -> Result<Connection, String> {
     Connection::producer(&shared.options, producer.number, &producer.topics).await
 }
 
-async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Connection, String> {
+async fn subscribed(consumer: &Consumer, shared: &RunContext) -> Result<Connection, String> {
     Connection::consumer(&shared.options, consumer.topic, consumer.channel).await
 }
 
-async fn publish(link: Connection, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+async fn publish(link: Connection, mut producer: Producer, shared: Arc<RunContext>, recorder: Arc<Recorder>) {
     let last = shared.clock.instant(shared.course().end) + shared.options.drain;
     let mut link = Some(link);
     let work = async {
@@ -136,7 +136,7 @@ async fn publish(link: Connection, mut producer: Producer, shared: Arc<Shared>, 
     producer.count_behind(&shared, &recorder);
 }
 
-async fn consume(link: Connection, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+async fn consume(link: Connection, mut consumer: Consumer, shared: Arc<RunContext>, recorder: Arc<Recorder>) {
     let mut link = Some(link);
     loop {
         if let Some(mut open) = link.take() {

@@ -17,9 +17,9 @@
 //! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
 
 use super::pieces::Pieces;
-use super::placed::Placed;
+use super::placed::LentMemory;
 use crate::base::{ConnId, CoreId};
-use crate::ring::{self, KIND_BITS, Kind};
+use crate::ring::{self, KIND_BITS, OpKind};
 use crate::seam::message::MovedSession;
 use slab::Slab;
 use std::os::fd::OwnedFd;
@@ -81,7 +81,7 @@ pub(super) struct Conn {
     /// Goes after `sending`, instead of `queued`; there while it has something.
     pub pieces: Option<Box<Pieces>>,
     /// State of lent receive memory; present since memory was lent.
-    pub placed: Option<Box<Placed>>,
+    pub placed: Option<Box<LentMemory>>,
 }
 
 impl Conn {
@@ -134,7 +134,7 @@ impl Conn {
     }
 }
 
-pub(super) fn user_data(kind: Kind, conn: ConnId) -> u64 {
+pub(super) fn user_data(kind: OpKind, conn: ConnId) -> u64 {
     ring::user_data(kind, conn.0)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A command or a completion changes a connection's state and notes it in `todo`; `settle` then does what the state asks
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
-//! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
+//! while completions are being read. What it has to tell waits in `news` for the end of a `poll`.
 //!
 //! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads
 //! `Conn::sending`, or what `Conn::pieces` has in flight. All of that is neither changed nor freed before its completion.
@@ -18,7 +18,7 @@ use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive,
 use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
 use crate::base::{ConnId, CoreId, IdMap, Lent, Peer};
-use crate::ring::{self, Completion, Kind, Ring, SharedRing, WakeFd, of_user_data};
+use crate::ring::{self, Completion, OpKind, Ring, SharedRing, WakeFd, of_user_data};
 use crate::seam::message::MovedSession;
 use bytes::Bytes;
 use dial::Dials;
@@ -67,7 +67,7 @@ struct Listening {
 }
 
 /// News that `settle` has to report.
-enum Told {
+enum SocketNews {
     Ended { conn: ConnId, unanswered: bool },
     Closed { conn: ConnId },
     Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
@@ -97,7 +97,7 @@ pub struct Net {
     todo: Vec<ConnId>,
     /// Settled at the next submission: the caller may want to say first where what comes is to go.
     later: Vec<ConnId>,
-    told: VecDeque<Told>,
+    news: VecDeque<SocketNews>,
     /// Receives that found no buffer, first come first served.
     starved: VecDeque<ConnId>,
     /// Connections whose end was not told yet.
@@ -154,7 +154,7 @@ impl Net {
             phase_ends: BinaryHeap::new(),
             todo: Vec::new(),
             later: Vec::new(),
-            told: VecDeque::new(),
+            news: VecDeque::new(),
             starved: VecDeque::new(),
             open: 0,
             completions: Vec::with_capacity(COMPLETIONS_MAX),
@@ -280,7 +280,7 @@ impl Net {
                 Accept::Off => l.listener = None,
                 Accept::Armed => {
                     l.accept = Accept::Cancelling;
-                    push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Accept, ConnId(i as u64)));
+                    push_cancel(&mut self.ring.borrow_mut(), user_data(OpKind::Accept, ConnId(i as u64)));
                 }
                 Accept::Cancelling => {}
             }
@@ -300,7 +300,7 @@ impl Net {
         if ring.has_hidden_work() {
             ring.enter()?;
         }
-        Ok(is_due || !self.told.is_empty() || ring.has_work())
+        Ok(is_due || !self.news.is_empty() || ring.has_work())
     }
 
     /// The core is about to sleep in glommio on its [`crate::ring::Waiter`]: what comes from now on ends that sleep. False:
@@ -375,16 +375,16 @@ impl Net {
         self.take_resolved();
         self.end_dials();
         self.settle_all();
-        while let Some(told) = self.told.pop_front() {
+        while let Some(news) = self.news.pop_front() {
             events += 1;
-            match told {
-                Told::Ended { conn, unanswered } => each(NetEvent::Ended { conn, unanswered }),
-                Told::Closed { conn } => each(NetEvent::Closed { conn }),
-                Told::Moved { conn, fd, moving } => {
+            match news {
+                SocketNews::Ended { conn, unanswered } => each(NetEvent::Ended { conn, unanswered }),
+                SocketNews::Closed { conn } => each(NetEvent::Closed { conn }),
+                SocketNews::Moved { conn, fd, moving } => {
                     let Moving { to, session, unread } = *moving;
                     each(NetEvent::Moved { conn, fd, to, session, unread });
                 }
-                Told::Dialed { dial, result } => each(NetEvent::Dialed { dial, result }),
+                SocketNews::Dialed { dial, result } => each(NetEvent::Dialed { dial, result }),
             }
         }
         events
@@ -393,15 +393,15 @@ impl Net {
     /// A completion without a receive buffer.
     fn completed(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
         match of_user_data(c.user_data) {
-            Some((Kind::Receive, _)) => self.received(c, None, each),
-            Some((Kind::Send, conn)) => self.sent(ConnId(conn), c.result, each),
-            Some((Kind::Accept, listener)) => self.accepted(c, listener as usize, each),
-            Some((Kind::Connect, dial)) => {
+            Some((OpKind::Receive, _)) => self.received(c, None, each),
+            Some((OpKind::Send, conn)) => self.sent(ConnId(conn), c.result, each),
+            Some((OpKind::Accept, listener)) => self.accepted(c, listener as usize, each),
+            Some((OpKind::Connect, dial)) => {
                 self.connected(dial, c.result);
                 0
             }
-            Some((Kind::Disk, _)) => unreachable!("the ring keeps what completes for files"),
-            Some((Kind::Wake, _)) => {
+            Some((OpKind::Disk, _)) => unreachable!("the ring keeps what completes for files"),
+            Some((OpKind::Wake, _)) => {
                 self.ring.borrow_mut().heard();
                 if c.result < 0 && !matches!(-c.result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
                     self.wake_failed = Some(-c.result);
@@ -409,14 +409,14 @@ impl Net {
                 self.wake.take(); // the caller looks at the mesh after this poll
                 0
             }
-            Some((Kind::Timer, _)) => {
+            Some((OpKind::Timer, _)) => {
                 self.timer.fired();
                 if self.deadline.is_some_and(|at| at <= Instant::now()) {
                     self.deadline = None;
                 }
                 0
             }
-            Some((Kind::Control, _)) => 0,
+            Some((OpKind::Control, _)) => 0,
             None => unreachable!("the kernel answers only what was asked: {:#x}", c.user_data),
         }
     }
@@ -462,7 +462,7 @@ impl Net {
             self.deadline = self.deadline.filter(|d| *d > at);
             return true;
         }
-        self.timer.arm(&mut self.ring.borrow_mut(), at, user_data(Kind::Timer, NO_CONN), user_data(Kind::Control, NO_CONN));
+        self.timer.arm(&mut self.ring.borrow_mut(), at, user_data(OpKind::Timer, NO_CONN), user_data(OpKind::Control, NO_CONN));
         false
     }
 
@@ -536,7 +536,7 @@ impl Net {
                 listen::shutdown_write(&c.fd);
                 c.phase = Phase::Draining;
                 self.open -= 1;
-                self.told.push_back(Told::Closed { conn });
+                self.news.push_back(SocketNews::Closed { conn });
                 self.receive_if(conn, |_| true);
             }
             Phase::Draining if c.broken || c.ended || is_over => self.give_up(conn),
@@ -557,7 +557,7 @@ impl Net {
     fn peer_ended(&mut self, conn: ConnId) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         c.phase = Phase::HalfClosed;
-        self.told.push_back(Told::Ended { conn, unanswered: c.unanswered });
+        self.news.push_back(SocketNews::Ended { conn, unanswered: c.unanswered });
         self.end_phase_at(conn, Instant::now() + HALF_CLOSE_GRACE);
     }
 
@@ -578,7 +578,7 @@ impl Net {
         c.drop_queued();
         if c.is_sending() && !c.send_cancelled {
             c.send_cancelled = true;
-            push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Send, conn));
+            push_cancel(&mut self.ring.borrow_mut(), user_data(OpKind::Send, conn));
         }
         if !c.is_receiving() && !c.is_sending() {
             self.finish(conn);
@@ -589,8 +589,8 @@ impl Net {
         let gone = self.conns.remove(conn);
         match gone.phase {
             Phase::Draining => return,
-            Phase::Moving(moving) => self.told.push_back(Told::Moved { conn, fd: gone.fd, moving }),
-            _ => self.told.push_back(Told::Closed { conn }),
+            Phase::Moving(moving) => self.news.push_back(SocketNews::Moved { conn, fd: gone.fd, moving }),
+            _ => self.news.push_back(SocketNews::Closed { conn }),
         }
         self.open -= 1;
     }
@@ -609,11 +609,11 @@ fn push_send(ring: &mut Ring, c: &mut Conn) {
     };
     // SAFETY: `sending`, and what `pieces` has in flight, are neither changed nor freed before the completion, and the connection
     // stays until then.
-    unsafe { ring.push(entry.user_data(user_data(Kind::Send, c.id))) };
+    unsafe { ring.push(entry.user_data(user_data(OpKind::Send, c.id))) };
 }
 
 fn push_cancel(ring: &mut Ring, target: u64) {
-    let entry = opcode::AsyncCancel::new(target).build().user_data(user_data(Kind::Control, NO_CONN));
+    let entry = opcode::AsyncCancel::new(target).build().user_data(user_data(OpKind::Control, NO_CONN));
     // SAFETY: the entry points to nothing.
     unsafe { ring.push(entry) };
 }

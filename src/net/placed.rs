@@ -15,7 +15,7 @@
 
 use super::conn::{Conn, NO_CONN, user_data};
 use crate::base::Lent;
-use crate::ring::{Kind, Ring};
+use crate::ring::{OpKind, Ring};
 use io_uring::{opcode, squeue, types};
 use std::os::fd::AsRawFd;
 
@@ -31,7 +31,7 @@ const RECEIVE_BYTES_MAX: usize = 1 << 30;
 
 /// State of a connection that was lent memory once.
 #[derive(Debug, Default)]
-pub(super) struct Placed {
+pub(super) struct LentMemory {
     /// Lent memory; it neither moves nor goes while `is_in_flight`.
     lent: Option<Lent>,
     is_in_flight: bool,
@@ -42,7 +42,7 @@ pub(super) struct Placed {
     singles: u8,
 }
 
-impl Placed {
+impl LentMemory {
     /// The kernel put so much behind what is in the memory.
     fn came(&mut self, bytes: usize) {
         let lent = self.lent.as_mut().expect("what is with the kernel stays");
@@ -105,7 +105,7 @@ impl Conn {
 
     /// The receive that comes next, when it is not a multishot.
     pub fn push_single(&mut self, ring: &mut Ring, group: u16) -> bool {
-        let (fd, name) = (types::Fd(self.fd.as_raw_fd()), user_data(Kind::Receive, self.id));
+        let (fd, name) = (types::Fd(self.fd.as_raw_fd()), user_data(OpKind::Receive, self.id));
         let Some(placed) = &mut self.placed else { return false };
         if let Some(lent) = &mut placed.lent {
             placed.is_in_flight = true;
@@ -123,7 +123,7 @@ impl Conn {
             // SAFETY: the memory neither moves nor goes before the completion; the limit is read at the submission, and static.
             unsafe {
                 ring.push(entry.user_data(name).flags(squeue::Flags::IO_LINK));
-                ring.push(limit.user_data(user_data(Kind::Control, NO_CONN)));
+                ring.push(limit.user_data(user_data(OpKind::Control, NO_CONN)));
             }
             return true;
         }

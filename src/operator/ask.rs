@@ -19,14 +19,14 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// An answer, whatever its status.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub body: String,
     /// Clock of the node, as the head of the answer has it.
     pub date: Option<String>,
 }
 
-impl Answer {
+impl HttpResponse {
     /// The body of a 200.
     pub fn good(self) -> Result<String, String> {
         if self.status == 200 { Ok(self.body) } else { Err(format!("{} {}", self.status, self.body)) }
@@ -46,16 +46,16 @@ impl Asker {
     }
 
     /// `address`: host and port.
-    pub async fn get(&self, address: &str, path: &str) -> Result<Answer, String> {
+    pub async fn get(&self, address: &str, path: &str) -> Result<HttpResponse, String> {
         self.request(address, Method::GET, path).await
     }
 
     /// A POST without a body.
-    pub async fn post(&self, address: &str, path: &str) -> Result<Answer, String> {
+    pub async fn post(&self, address: &str, path: &str) -> Result<HttpResponse, String> {
         self.request(address, Method::POST, path).await
     }
 
-    async fn request(&self, address: &str, method: Method, path: &str) -> Result<Answer, String> {
+    async fn request(&self, address: &str, method: Method, path: &str) -> Result<HttpResponse, String> {
         let answer = within(exchange(connect(address), address, method.clone(), path)).await?;
         let Some(port) = https_port(&answer) else { return Ok(answer) };
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
@@ -72,12 +72,12 @@ impl Asker {
 }
 
 /// HTTPS port of a node that refuses plaintext; `None`: the answer is no such refusal.
-fn https_port(answer: &Answer) -> Option<u16> {
+fn https_port(answer: &HttpResponse) -> Option<u16> {
     let body: serde_json::Value = serde_json::from_str(&answer.body).ok().filter(|_| answer.status == 403)?;
     body["https_port"].as_u64()?.try_into().ok()
 }
 
-async fn within(exchange: impl Future<Output = Result<Answer, Box<dyn Error>>>) -> Result<Answer, String> {
+async fn within(exchange: impl Future<Output = Result<HttpResponse, Box<dyn Error>>>) -> Result<HttpResponse, String> {
     match timeout(ANSWER_LIMIT, exchange).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err(format!("no answer within {ANSWER_LIMIT:?}")),
@@ -105,7 +105,7 @@ async fn exchange(
     address: &str,
     method: Method,
     path: &str,
-) -> Result<Answer, Box<dyn Error>> {
+) -> Result<HttpResponse, Box<dyn Error>> {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream.await?)).await?;
     let carrier = tokio::task::spawn_local(connection);
     let request = Request::builder().method(method).uri(path).header("host", address).body(Empty::<Bytes>::new())?;
@@ -115,5 +115,5 @@ async fn exchange(
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(|error| error.to_string());
     carrier.abort();
     let body = String::from_utf8_lossy(&body?.to_bytes()).into_owned();
-    Ok(Answer { status, body, date })
+    Ok(HttpResponse { status, body, date })
 }

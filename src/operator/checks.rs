@@ -59,7 +59,7 @@ pub fn verify(
 
 /// Whether nothing bad was found.
 pub fn doctor(settings: &Settings, asker: &Asker, is_json: bool, out: &mut dyn Write) -> Result<bool, OperatorError> {
-    let mut seen = doctor::Seen { members: store::health(settings)?, ..Default::default() };
+    let mut seen = doctor::ClusterHealth { members: store::health(settings)?, ..Default::default() };
     seen.space = store::space(settings)?;
     let (began, mut missing) = (Instant::now(), None);
     match list(settings) {
@@ -112,7 +112,7 @@ async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], asker: &Asker, to
             let answer = match (&member.http_address, view.session(*id)) {
                 (_, None) => Err("it is away".to_owned()),
                 (None, _) => Err("it tells no HTTP address".to_owned()),
-                (Some(address), Some(_)) => asker.get(address, &path).await.and_then(ask::Answer::good),
+                (Some(address), Some(_)) => asker.get(address, &path).await.and_then(ask::HttpResponse::good),
             };
             match answer.and_then(|body| serde_json::from_str(&body).map_err(|error| error.to_string())) {
                 Ok(stats) => replicas.push(verify::replicas(&stats)),

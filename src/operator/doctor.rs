@@ -1,6 +1,6 @@
 //! `ringmq cluster doctor`: the etcd of a cluster and its nodes, as they can be seen from here.
 //!
-//! What was gathered is data ([`Seen`]); [`findings`] judges it.
+//! What was gathered is data ([`ClusterHealth`]); [`findings`] judges it.
 
 use super::finding::Finding;
 use crate::etcd::health::Health;
@@ -47,7 +47,7 @@ pub struct Node {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub struct ClusterHealth {
     pub members: Vec<Health>,
     /// Time of reading all keys, which takes a quorum; or why that failed.
     pub read: Option<Result<Duration, String>>,
@@ -56,7 +56,7 @@ pub struct Seen {
     pub nodes: Vec<Node>,
 }
 
-pub fn findings(seen: &Seen) -> Vec<Finding> {
+pub fn findings(seen: &ClusterHealth) -> Vec<Finding> {
     let mut all: Vec<Finding> = seen.members.iter().map(member).collect();
     all.extend(seen.members.iter().filter(|health| !health.alarms.is_empty()).map(|health| {
         let found = format!("alarm {}", health.alarms.join(", "));
@@ -172,7 +172,7 @@ mod tests {
         Node { name: name.into(), version: "1".into(), is_there: true, ping: Some("OK".into()), settings, ..Node::default() }
     }
 
-    fn bad(seen: &Seen) -> Vec<String> {
+    fn bad(seen: &ClusterHealth) -> Vec<String> {
         let found = findings(seen);
         assert!(found.iter().all(|f| f.is_bad != f.remedy.is_empty()), "each has a remedy: {found:?}");
         found.into_iter().filter(|f| f.is_bad).map(|f| format!("{}: {}", f.about, f.found)).collect()
@@ -181,8 +181,12 @@ mod tests {
     #[test]
     fn a_cluster_that_is_well_has_no_bad_finding() {
         let read = Some(Ok(Duration::from_millis(20)));
-        let seen =
-            Seen { members: vec![health("3.6.9")], read, space: Some((1 << 20, 2 << 30)), nodes: vec![well("a"), well("b")] };
+        let seen = ClusterHealth {
+            members: vec![health("3.6.9")],
+            read,
+            space: Some((1 << 20, 2 << 30)),
+            nodes: vec![well("a"), well("b")],
+        };
         assert_eq!(bad(&seen), [""; 0]);
         assert_eq!(findings(&seen).len(), 5);
     }
@@ -197,7 +201,7 @@ mod tests {
         other.settings.insert("replicas", "2".into());
         other.unreachable.push(("peer h:1".into(), "refused".into()));
         (other.ping, other.clock_seconds, other.version) = (Some("NOK - x".into()), Some(-4), "2".into());
-        let seen = Seen {
+        let seen = ClusterHealth {
             members: vec![old],
             read: Some(Err("no quorum".into())),
             space: Some((19 << 26, 20 << 26)),

@@ -1,7 +1,7 @@
 //! State of a cluster that only its nodes know, for `ringmq cluster status`: whether they answer, how far replicas have caught up, when a
 //! node that is away is replaced. A node that tells nothing leaves its part out; etcd alone is enough for the rest of the page.
 
-use super::ask::{Answer, Asker, is_refused};
+use super::ask::{Asker, HttpResponse, is_refused};
 use crate::base::NodeId;
 use crate::metadata::view::View;
 use ringmq_tools::text::bytes;
@@ -15,7 +15,7 @@ use tokio::time::sleep;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Topic, partition and name of the node whose replica catches up.
-pub type Place = (String, u16, String);
+pub type ReplicaName = (String, u16, String);
 
 /// A catch-up, as the partition's leader sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub struct Live {
     pub refusing: BTreeSet<NodeId>,
     /// Time until the replicas of a node that is away are made elsewhere, by the controller's clock and setting.
     pub replaced_in: BTreeMap<NodeId, Duration>,
-    pub catch_ups: BTreeMap<Place, CatchUp>,
+    pub catch_ups: BTreeMap<ReplicaName, CatchUp>,
 }
 
 impl CatchUp {
@@ -117,7 +117,7 @@ fn leaders_of_catch_ups(view: &View) -> BTreeSet<String> {
 }
 
 async fn json(asker: &Asker, address: &str, path: &str) -> Option<Value> {
-    let body = asker.get(address, path).await.and_then(Answer::good).ok()?;
+    let body = asker.get(address, path).await.and_then(HttpResponse::good).ok()?;
     serde_json::from_str(&body).ok()
 }
 
@@ -127,7 +127,7 @@ fn replaced_in(stats: &Value) -> BTreeMap<NodeId, Duration> {
     stats["replaced_in_ms"].as_object().into_iter().flatten().filter_map(row).collect()
 }
 
-async fn lags(asker: &Asker, leaders: &BTreeSet<String>) -> BTreeMap<Place, u64> {
+async fn lags(asker: &Asker, leaders: &BTreeSet<String>) -> BTreeMap<ReplicaName, u64> {
     let ask = |address: &String| {
         let (asker, address) = (asker.clone(), address.clone());
         spawn_local(async move { json(&asker, &address, "/stats?format=json&include_clients=false").await })
@@ -143,7 +143,7 @@ async fn lags(asker: &Asker, leaders: &BTreeSet<String>) -> BTreeMap<Place, u64>
 }
 
 /// Of `/stats` of a leader: bytes that followers which are not in sync lack.
-fn lags_of(stats: &Value) -> Vec<(Place, u64)> {
+fn lags_of(stats: &Value) -> Vec<(ReplicaName, u64)> {
     let mut lags = vec![];
     for topic in stats["topics"].as_array().into_iter().flatten() {
         let name = topic["topic_name"].as_str().unwrap_or_default();
@@ -161,9 +161,13 @@ fn lags_of(stats: &Value) -> Vec<(Place, u64)> {
 }
 
 /// What was behind at both looks is behind now.
-fn rates(first: &BTreeMap<Place, u64>, second: &BTreeMap<Place, u64>, between: Duration) -> BTreeMap<Place, CatchUp> {
+fn rates(
+    first: &BTreeMap<ReplicaName, u64>,
+    second: &BTreeMap<ReplicaName, u64>,
+    between: Duration,
+) -> BTreeMap<ReplicaName, CatchUp> {
     let ms = u64::try_from(between.as_millis()).unwrap_or(u64::MAX).max(1);
-    let row = |(place, left): (&Place, &u64)| {
+    let row = |(place, left): (&ReplicaName, &u64)| {
         let fallen = first.get(place)?.saturating_sub(*left);
         Some((place.clone(), CatchUp { left: *left, rate: fallen.saturating_mul(1000) / ms }))
     };

@@ -21,19 +21,19 @@ use std::io::{self, Write};
 
 /// Page or check that the operator asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum PageKind {
     Status,
     Nodes,
     Topics,
     Partitions,
 }
 
-/// The words of [`What`], as the command line has them.
+/// The words of [`PageKind`], as the command line has them.
 pub const WORDS: [&str; 4] = ["status", "nodes", "topics", "partitions"];
 
-impl What {
-    pub fn of(word: &str) -> Option<What> {
-        let all = [What::Status, What::Nodes, What::Topics, What::Partitions];
+impl PageKind {
+    pub fn of(word: &str) -> Option<PageKind> {
+        let all = [PageKind::Status, PageKind::Nodes, PageKind::Topics, PageKind::Partitions];
         WORDS.iter().position(|known| *known == word).map(|at| all[at])
     }
 }
@@ -89,7 +89,7 @@ pub fn check_call(settings: &Settings, word: &str, names: &change::Names) -> Res
 pub fn run(
     settings: &Settings,
     asker: &Asker,
-    what: What,
+    what: PageKind,
     topic: Option<&str>,
     is_json: bool,
     out: &mut dyn Write,
@@ -102,8 +102,8 @@ pub fn run(
     view.replace(listing, None)?;
     check_exists(settings, &view)?;
     let live = match what {
-        What::Status => store::on_a_loop(live::gather(asker, &view)),
-        What::Nodes | What::Topics | What::Partitions => Live::default(),
+        PageKind::Status => store::on_a_loop(live::gather(asker, &view)),
+        PageKind::Nodes | PageKind::Topics | PageKind::Partitions => Live::default(),
     };
     let report = Report::of(&view, &settings.cluster_name, topic, &live);
     match is_json {

@@ -1,6 +1,6 @@
 //! A cluster's metadata as an operator reads it.
 
-use super::What;
+use super::PageKind;
 use super::live::{Live, period};
 use crate::base::NodeId;
 use crate::metadata::record::PartitionRecord;
@@ -125,10 +125,10 @@ impl Report {
         self.partitions.iter().filter(|p| p.troubles.contains(&trouble)).count()
     }
 
-    pub fn text(&self, what: What) -> String {
+    pub fn text(&self, what: PageKind) -> String {
         match what {
-            What::Status => self.status(),
-            What::Nodes => table(
+            PageKind::Status => self.status(),
+            PageKind::Nodes => table(
                 &["node", "state", "zone", "replicas", "leads", "KiB/s", "address", "version", "id"],
                 self.nodes.iter().map(|n| {
                     let [replicas, leads, load] = [n.replicas.to_string(), n.leads.to_string(), n.kib_per_s.to_string()];
@@ -145,7 +145,7 @@ impl Report {
                     ]
                 }),
             ),
-            What::Topics => table(
+            PageKind::Topics => table(
                 &["topic", "partitions", "replicas", "min_isr", "settings"],
                 self.topics.iter().map(|t| {
                     let [partitions, replicas, min_isr] =
@@ -154,7 +154,7 @@ impl Report {
                     vec![t.name.clone(), partitions, replicas, min_isr, settings.join(" ")]
                 }),
             ),
-            What::Partitions => partitions(self.partitions.iter()),
+            PageKind::Partitions => partitions(self.partitions.iter()),
         }
     }
 
@@ -201,7 +201,7 @@ impl Report {
         text
     }
 
-    pub fn json(&self, what: What) -> Value {
+    pub fn json(&self, what: PageKind) -> Value {
         let nodes = || self.nodes.iter().map(Node::json).collect::<Vec<_>>();
         let topics = || self.topics.iter().map(Topic::json).collect::<Vec<_>>();
         let partitions = |only_troubled: bool| {
@@ -209,10 +209,10 @@ impl Report {
             wanted.map(Partition::json).collect::<Vec<_>>()
         };
         match what {
-            What::Nodes => json!(nodes()),
-            What::Topics => json!(topics()),
-            What::Partitions => json!(partitions(false)),
-            What::Status => json!({
+            PageKind::Nodes => json!(nodes()),
+            PageKind::Topics => json!(topics()),
+            PageKind::Partitions => json!(partitions(false)),
+            PageKind::Status => json!({
                 "cluster": self.cluster,
                 "id": self.id.map(|id| NodeId(id).to_string()),
                 "revision": self.revision,

@@ -31,7 +31,7 @@ pub use wake::{Waiter, WakeFd};
 /// Module that waits for a completion. Kind and id make the user data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum OpKind {
     Accept = 1,
     Receive,
     Send,
@@ -48,21 +48,21 @@ pub enum Kind {
 pub const KIND_BITS: u32 = 4;
 
 /// `id` is below 2^60.
-pub fn user_data(kind: Kind, id: u64) -> u64 {
+pub fn user_data(kind: OpKind, id: u64) -> u64 {
     debug_assert!(id < 1 << (u64::BITS - KIND_BITS));
     id << KIND_BITS | kind as u64
 }
 
-pub fn of_user_data(data: u64) -> Option<(Kind, u64)> {
+pub fn of_user_data(data: u64) -> Option<(OpKind, u64)> {
     let kind = match data & ((1 << KIND_BITS) - 1) {
-        1 => Kind::Accept,
-        2 => Kind::Receive,
-        3 => Kind::Send,
-        4 => Kind::Timer,
-        5 => Kind::Control,
-        6 => Kind::Wake,
-        7 => Kind::Disk,
-        8 => Kind::Connect,
+        1 => OpKind::Accept,
+        2 => OpKind::Receive,
+        3 => OpKind::Send,
+        4 => OpKind::Timer,
+        5 => OpKind::Control,
+        6 => OpKind::Wake,
+        7 => OpKind::Disk,
+        8 => OpKind::Connect,
         _ => return None,
     };
     Some((kind, data >> KIND_BITS))
@@ -77,7 +77,16 @@ mod tests {
     #[test]
     fn user_data_keeps_kind_and_id() {
         let id = (1 << 60) - 1;
-        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control, Kind::Wake, Kind::Disk, Kind::Connect] {
+        for kind in [
+            OpKind::Accept,
+            OpKind::Receive,
+            OpKind::Send,
+            OpKind::Timer,
+            OpKind::Control,
+            OpKind::Wake,
+            OpKind::Disk,
+            OpKind::Connect,
+        ] {
             assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
         }
         assert_eq!(of_user_data(0), None);
@@ -91,7 +100,7 @@ mod tests {
         let byte = [7u8];
         let entry = opcode::Write::new(types::Fd(writer.as_raw_fd()), byte.as_ptr(), 1).build();
         // SAFETY: the byte is there until the end of the test, which waits for the completion.
-        unsafe { ring.push(entry.user_data(user_data(Kind::Disk, 1))) };
+        unsafe { ring.push(entry.user_data(user_data(OpKind::Disk, 1))) };
         let mut unread = 0;
         // SAFETY: the number is writable.
         let mut count = || unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut unread) == 0 && unread > 0 };

@@ -8,7 +8,7 @@
 //! for completions once more: [`Ring::arm_wake`].
 
 use super::wake::WakeFd;
-use super::{Kind, of_user_data, user_data};
+use super::{OpKind, of_user_data, user_data};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -142,7 +142,7 @@ impl Ring {
     }
 
     /// Sees to it that a write of [`WakeFd`]'s eventfd for sleepers in this ring ends the sleep: its completion has
-    /// [`Kind::Wake`], and is to be told to [`Ring::heard`]. True: there is an entry to submit now.
+    /// [`OpKind::Wake`], and is to be told to [`Ring::heard`]. True: there is an entry to submit now.
     pub fn listen(&mut self, wake: &WakeFd) -> bool {
         if std::mem::replace(&mut self.is_listening, true) {
             return false;
@@ -150,7 +150,7 @@ impl Ring {
         let into = std::ptr::from_mut(&mut *self.woken).cast();
         let entry = opcode::Read::new(types::Fd(wake.raw_for_ring()), into, 8).build();
         // SAFETY: the eight bytes live until the completion, or for ever: see drop.
-        unsafe { self.push(entry.user_data(user_data(Kind::Wake, 0))) };
+        unsafe { self.push(entry.user_data(user_data(OpKind::Wake, 0))) };
         true
     }
 
@@ -180,7 +180,7 @@ impl Ring {
     pub fn take(&mut self, into: &mut Vec<Completion>, most: usize) {
         for c in self.uring.completion().take(most) {
             match of_user_data(c.user_data()) {
-                Some((Kind::Disk, id)) => self.of_files.push_back((id, c.result())),
+                Some((OpKind::Disk, id)) => self.of_files.push_back((id, c.result())),
                 _ => into.push(Completion { user_data: c.user_data(), result: c.result(), flags: c.flags() }),
             }
         }

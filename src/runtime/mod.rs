@@ -19,7 +19,7 @@ pub mod cores;
 pub mod machine;
 pub mod node;
 pub mod slice;
-pub mod start;
+pub mod startup;
 pub mod stop;
 #[cfg(test)]
 mod tests;
@@ -28,5 +28,5 @@ pub mod turn;
 pub use cores::{CoresOptions, run_cores};
 pub use machine::Machine;
 pub use node::{Front, FrontStart, NodeError, Recovered, Recovering, run_node};
-pub use start::recover_shards;
+pub use startup::recover_shards;
 pub use stop::StopHandle;

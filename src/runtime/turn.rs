@@ -87,7 +87,7 @@ struct Turn {
 }
 
 /// Result of a turn for the next.
-struct Ended {
+struct TurnResult {
     at: Instant,
     /// True when work waits already.
     is_busy: bool,
@@ -153,7 +153,7 @@ impl<M: Machine> Core<M> {
         Ok(stalls)
     }
 
-    fn turn(&mut self, turn: &mut Turn) -> io::Result<Ended> {
+    fn turn(&mut self, turn: &mut Turn) -> io::Result<TurnResult> {
         let begun = Instant::now();
         let mut counts = TurnCounts::default();
         self.collect(turn, &mut counts);
@@ -181,7 +181,7 @@ impl<M: Machine> Core<M> {
         let is_busy = self.net.submit()? || is_answered; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
-        Ok(Ended { at: carried, is_busy, gave_reactor_work })
+        Ok(TurnResult { at: carried, is_busy, gave_reactor_work })
     }
 
     /// Gives the machine everything that has happened. The clock is read behind each look at the ring and at a queue: a time from before
@@ -190,7 +190,7 @@ impl<M: Machine> Core<M> {
         let Core { clock, machine, coordinator, ring, net, places, links, port, disk, .. } = self;
         let Turn { effects, .. } = turn;
         if let Some(desk) = coordinator {
-            // first of all at the start: before a connection is taken
+            // first of all at the startup: before a connection is taken
             desk.news(&mut |fact| machine.step(clock.now(), Event::Cluster(fact), effects));
         }
         let mut polled = None;

@@ -10,10 +10,10 @@
 //! It is not decrypted before it leaves, since the answer that TLS may owe to it could not be sent any more.
 
 use super::files::{PeerTerms, Terms};
-use super::said::Said;
+use super::reported::ReportedErrors;
 use crate::base::{ConnId, IdMap, Now, Peer, Ticks};
 use crate::seam::faults::FaultLog;
-use crate::transport::tls::{End, Side, TlsStream};
+use crate::transport::tls::{Side, TlsEnd, TlsStream};
 use crate::{base::client::ClientInfo, seam::message::Layer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ struct Secured {
 const ENDED_EARLY: &str = "the other side closed the connection during the TLS handshake: see its log";
 
 /// State that travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
-struct Carried {
+struct MovedTls {
     link: TlsStream,
     ciphertext: Vec<u8>,
 }
@@ -85,7 +85,7 @@ pub struct Links {
     /// Time at which the log of faults has something to report.
     faults_at: Option<Ticks>,
     /// Last faults of other nodes, which try again and again.
-    said: Said,
+    said: ReportedErrors,
 }
 
 impl Links {
@@ -101,7 +101,7 @@ impl Links {
             wires: vec![],
             faults: FaultLog::default(),
             faults_at: None,
-            said: Said::default(),
+            said: ReportedErrors::default(),
         }
     }
 
@@ -180,7 +180,7 @@ impl Links {
     }
 
     /// Sends what TLS owes, and closes after an end.
-    fn settle(&mut self, now: Now, conn: ConnId, end: Option<End>) {
+    fn settle(&mut self, now: Now, conn: ConnId, end: Option<TlsEnd>) {
         let Some(secured) = self.links.get_mut(&conn) else { return };
         let bytes = secured.link.take_output();
         if !bytes.is_empty() {
@@ -190,9 +190,9 @@ impl Links {
             self.wires.push(Wire::Close { conn });
             if let Some(dial) = self.dialling.remove(&conn) {
                 // who dials says it
-                let error = if let End::Fault(error) = end { error } else { ENDED_EARLY.to_owned() };
+                let error = if let TlsEnd::Fault(error) = end { error } else { ENDED_EARLY.to_owned() };
                 self.dialed.push((dial.number, Err(error)));
-            } else if let End::Fault(error) = end {
+            } else if let TlsEnd::Fault(error) = end {
                 let (peer, is_peer) = (secured.peer.clone(), secured.link.side() != Side::Client);
                 self.complain(now, &peer, &error, is_peer);
             }
@@ -259,12 +259,12 @@ impl Links {
     pub fn moved(&mut self, conn: ConnId, unread: Vec<u8>) -> (Vec<u8>, Option<Layer>) {
         let Some(Secured { mut link, unread: plaintext, .. }) = self.links.remove(&conn) else { return (unread, None) };
         link.rebase();
-        (plaintext, Some(Box::new(Carried { link, ciphertext: unread })))
+        (plaintext, Some(Box::new(MovedTls { link, ciphertext: unread })))
     }
 
     /// A connection came over, and its session has what it had not parsed; `each` gets what came behind that.
     pub fn adopted(&mut self, now: Now, conn: ConnId, peer: &Peer, layer: Layer, each: &mut dyn FnMut(&[u8])) {
-        let Carried { link, ciphertext } = *layer.downcast().expect("only a core's links make layers");
+        let MovedTls { link, ciphertext } = *layer.downcast().expect("only a core's links make layers");
         self.links.insert(conn, Secured { link, peer: peer.clone(), unread: vec![] });
         self.received(now, conn, &ciphertext, each);
     }

@@ -24,7 +24,7 @@
 mod files;
 mod links;
 mod names;
-mod said;
+mod reported;
 mod shown;
 #[cfg(test)]
 pub(crate) mod tests;

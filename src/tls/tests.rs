@@ -4,7 +4,7 @@ use super::files::Terms;
 use super::links::{Links, Port, Wire};
 use crate::base::{ConnId, Now, Peer, Rng, Ticks};
 use crate::config::Settings;
-use crate::transport::tls::{End, Side, TlsStream};
+use crate::transport::tls::{Side, TlsEnd, TlsStream};
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -127,7 +127,7 @@ impl Client {
 }
 
 /// Exchanges bytes until neither side has more. Returns what the node's side read, and how it ended.
-fn shake(client: &mut Client, link: &mut TlsStream) -> (Vec<u8>, Option<End>, Result<(), rustls::Error>) {
+fn shake(client: &mut Client, link: &mut TlsStream) -> (Vec<u8>, Option<TlsEnd>, Result<(), rustls::Error>) {
     let (mut heard, mut end, mut client_says) = (vec![], None, Ok(()));
     for _ in 0..10 {
         let bytes = client.output();
@@ -165,7 +165,7 @@ fn both_versions_are_spoken_unless_the_older_is_ruled_out() {
         let (_, end, _) = shake(&mut client, &mut link);
         assert_eq!(end.is_none() && !client.tls.is_handshaking(), good, "{end:?}");
         if !good {
-            let Some(End::Fault(fault)) = end else { panic!("{end:?}") };
+            let Some(TlsEnd::Fault(fault)) = end else { panic!("{end:?}") };
             assert!(fault.starts_with("the TLS handshake failed: "), "{fault}");
         }
     }
@@ -177,7 +177,7 @@ fn a_client_that_trusts_another_ca_refuses_the_node_and_the_node_says_why() {
     let (mut client, mut link) = (client_of(&stranger.ca, rustls::ALL_VERSIONS, false), link_of(&PKI.settings()));
     let (_, end, says) = shake(&mut client, &mut link);
     assert!(matches!(says, Err(rustls::Error::InvalidCertificate(_))), "{says:?}");
-    let Some(End::Fault(fault)) = end else { panic!("{end:?}") };
+    let Some(TlsEnd::Fault(fault)) = end else { panic!("{end:?}") };
     assert!(fault.contains("UnknownCA") || fault.contains("BadCertificate"), "{fault}");
 }
 
@@ -189,7 +189,7 @@ fn a_client_shows_a_certificate_where_that_is_asked() {
 
     let (mut without, mut link) = (client_of(&PKI.ca, rustls::ALL_VERSIONS, false), link_of(&settings));
     let (_, end, says) = shake(&mut without, &mut link);
-    assert!(matches!(&end, Some(End::Fault(fault)) if fault.contains("no certificates")), "{end:?}");
+    assert!(matches!(&end, Some(TlsEnd::Fault(fault)) if fault.contains("no certificates")), "{end:?}");
     assert!(matches!(says, Err(rustls::Error::AlertReceived(_))), "the client is told: {says:?}");
 
     // one of another CA: the node trusts the stranger's clients only
@@ -197,14 +197,14 @@ fn a_client_shows_a_certificate_where_that_is_asked() {
     let other = Settings { native_tls_client_ca: stranger.path("ca.pem").to_str().unwrap().into(), ..PKI.settings() };
     let (mut wrong, mut link) = (client_of(&PKI.ca, rustls::ALL_VERSIONS, true), link_of(&other));
     let (heard, end, _) = shake(&mut wrong, &mut link);
-    assert!(heard.is_empty() && matches!(&end, Some(End::Fault(fault)) if fault.contains("certificate")), "{end:?}");
+    assert!(heard.is_empty() && matches!(&end, Some(TlsEnd::Fault(fault)) if fault.contains("certificate")), "{end:?}");
 }
 
 #[test]
 fn what_is_not_tls_ends_the_connection() {
     let mut link = TlsStream::accept(TERMS.config(), Side::Client).unwrap();
     let end = link.receive(b"\x99\x12\x34\x56 a frame of the native protocol", &mut |_| panic!("nothing was said"));
-    assert!(matches!(&end, Some(End::Fault(fault)) if fault.contains("speaks TLS")), "{end:?}");
+    assert!(matches!(&end, Some(TlsEnd::Fault(fault)) if fault.contains("speaks TLS")), "{end:?}");
     assert!(!link.take_output().is_empty(), "an alert");
     assert_eq!(link.receive(b"more", &mut |_| panic!("nothing was said")), None, "an end comes once");
     assert_eq!((link.send(b"x"), link.take_output().len()), (Ok(()), 0));
@@ -220,7 +220,7 @@ fn a_record_that_was_tampered_with_ends_the_connection_after_what_came_before_it
     let mut heard = vec![];
     let end = link.receive(&bytes, &mut |plain| heard.extend_from_slice(plain));
     assert_eq!(heard, b"good");
-    assert!(matches!(&end, Some(End::Fault(fault)) if fault.starts_with("TLS: ")), "{end:?}");
+    assert!(matches!(&end, Some(TlsEnd::Fault(fault)) if fault.starts_with("TLS: ")), "{end:?}");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn either_side_says_its_end() {
     client.tls.send_close_notify();
     bytes.extend(client.output());
     let mut heard = vec![];
-    assert_eq!(link.receive(&bytes, &mut |plain| heard.extend_from_slice(plain)), Some(End::Peer));
+    assert_eq!(link.receive(&bytes, &mut |plain| heard.extend_from_slice(plain)), Some(TlsEnd::Peer));
     assert_eq!(heard, b"last words");
     client.hear(&link.take_output()).unwrap();
     assert_eq!(client.tls.reader().read(&mut [0]).unwrap(), 0, "a clean end, not a truncation");

@@ -87,11 +87,11 @@ pub struct Event {
 /// Shared by all clients of a run.
 pub struct Recorder {
     began: Instant,
-    kept: Mutex<Kept>,
+    kept: Mutex<Recording>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Recording {
     events: Vec<Event>,
     /// What no client can have been given, as far as it is no message of this run.
     strange: Vec<String>,
@@ -102,7 +102,7 @@ impl Recorder {
         Recorder { began: Instant::now(), kept: Mutex::default() }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, Recording> {
         self.kept.lock().expect("nobody panics with it")
     }
 

@@ -32,13 +32,13 @@ struct LinkState {
 }
 
 /// What stands between a node and another one that it dials.
-pub struct Link {
+pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<LinkState>,
 }
 
-impl Link {
-    pub fn to(target: SocketAddr) -> Link {
+impl Proxy {
+    pub fn to(target: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let state = Arc::new(LinkState::default());
@@ -56,7 +56,7 @@ impl Link {
                 }
             }
         });
-        Link { address, state }
+        Proxy { address, state }
     }
 
     /// Nothing comes through any more, and nothing is closed.
@@ -84,7 +84,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::SeqCst);
         self.set(CUT);
@@ -187,7 +187,7 @@ pub struct Cluster {
     ids: Vec<String>,
     pub file: ClusterFile,
     /// (who dials, whom)
-    links: Vec<((usize, usize), Link)>,
+    links: Vec<((usize, usize), Proxy)>,
 }
 
 impl Cluster {
@@ -207,7 +207,7 @@ impl Cluster {
         let mut links = Vec::new();
         for from in 0..nodes.len() {
             for to in (0..nodes.len()).filter(|to| *to != from) {
-                links.push(((from, to), Link::to(nodes[to].peer())));
+                links.push(((from, to), Proxy::to(nodes[to].peer())));
             }
         }
         let all: Vec<usize> = (0..nodes.len()).collect();
@@ -277,7 +277,7 @@ impl Cluster {
         found.expect("it was found")
     }
 
-    fn link(&self, from: usize, to: usize) -> &Link {
+    fn link(&self, from: usize, to: usize) -> &Proxy {
         &self.links.iter().find(|(of, _)| *of == (from, to)).expect("each two have one").1
     }
 

@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 // ---- tests
 
 /// All that can be named: sources by their path, with what stands in their strings.
-struct Named {
+struct Sources {
     files: Vec<(PathBuf, String)>,
 }
 
-impl Named {
-    fn of_the_repository() -> Named {
+impl Sources {
+    fn of_the_repository() -> Sources {
         let mut files: Vec<(PathBuf, String)> = ["src", "tests", "crates"].into_iter().flat_map(rust_files).collect();
         for entry in fs::read_dir(root().join("tests/clients")).expect("it is there") {
             let path = entry.expect("a readable folder").path();
@@ -23,7 +23,7 @@ impl Named {
                 files.push((PathBuf::from("tests/clients"), fs::read_to_string(&path).expect("readable UTF-8")));
             }
         }
-        Named { files }
+        Sources { files }
     }
 
     /// A function, or a checker, which begins what it says with its name.
@@ -86,7 +86,7 @@ fn cells(page: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn the_tests_that_documents_name_are_there() {
-    let (named, mut complaints) = (Named::of_the_repository(), Vec::new());
+    let (named, mut complaints) = (Sources::of_the_repository(), Vec::new());
     for (document, rows_min) in [("docs/promise.md", 30), ("docs/rules.md", 15)] {
         let page = fs::read_to_string(root().join(document)).expect("it is there");
         assert!(cells(&page).count() > rows_min, "the tests of {document} were not found");
@@ -97,7 +97,7 @@ fn the_tests_that_documents_name_are_there() {
 
 #[test]
 fn a_name_of_nothing_is_found() {
-    let named = Named {
+    let named = Sources {
         files: vec![
             ("src/log/batch.rs".into(), "fn a_test() {} mod tests { fn inner() {} }".into()),
             ("src/sim/check.rs".into(), "assert!(x, \"a_checker: {y}\")".into()),

@@ -36,18 +36,18 @@ impl Published {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AckState {
     result: Option<Result<Published>>,
     wakers: Vec<Waker>,
 }
 
 /// The outcome of one batch, when there is one.
 #[derive(Debug, Default)]
-pub(super) struct Outcome {
-    state: Mutex<State>,
+pub(super) struct BatchOutcome {
+    state: Mutex<AckState>,
 }
 
-impl Outcome {
+impl BatchOutcome {
     fn set(&self, result: Result<Published>) {
         let mut state = self.state.lock().unwrap_or_else(|p| p.into_inner());
         if state.result.is_none() {
@@ -69,15 +69,15 @@ impl Outcome {
 
 /// Obligation to report an outcome. If it is dropped without one, it reports that.
 #[derive(Debug, Default)]
-pub(super) struct Owed(pub Arc<Outcome>);
+pub(super) struct OutcomeGuard(pub Arc<BatchOutcome>);
 
-impl Owed {
+impl OutcomeGuard {
     pub fn set(&self, result: Result<Published>) {
         self.0.set(result);
     }
 }
 
-impl Drop for Owed {
+impl Drop for OutcomeGuard {
     fn drop(&mut self) {
         self.0.set(Err(Error::outcome("the producer's task was stopped")));
     }
@@ -87,7 +87,7 @@ impl Drop for Owed {
 #[derive(Debug)]
 #[must_use = "the message was taken, and is not stored until this resolves"]
 pub struct Ack {
-    outcome: Arc<Outcome>,
+    outcome: Arc<BatchOutcome>,
     index: u32,
     /// Place of this future's waker.
     waker: Option<usize>,

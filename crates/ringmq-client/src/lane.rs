@@ -13,7 +13,7 @@ use super::ack::Published;
 use super::error::{Error, Result};
 use super::link::{Connection, LaneAnswer, RequestAnswer};
 use super::node::{Inner, chance, pause_after};
-use super::producer::{Lane, Next, Sealed, Shared};
+use super::producer::{Lane, LaneContext, Next, Sealed};
 use bytes::Bytes;
 use ringmq_protocol::base::PartitionId;
 use ringmq_protocol::codec::native::{Code, Publish, Retry};
@@ -28,7 +28,7 @@ use tokio::time::{sleep, sleep_until, timeout_at};
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-pub(super) fn spawn(inner: Arc<Inner>, shared: Arc<Shared>, lane: Arc<Lane>, partition: PartitionId) {
+pub(super) fn spawn(inner: Arc<Inner>, shared: Arc<LaneContext>, lane: Arc<Lane>, partition: PartitionId) {
     let (tx, rx) = mpsc::unbounded_channel();
     let pinned = shared.settings.pinned.filter(|pinned| pinned.partition == partition.0);
     let task = Task {
@@ -92,7 +92,7 @@ impl Flight {
 /// Dropped while it has work, which only the end of its runtime or a panic does, it owes an answer to all that was taken.
 struct Task {
     inner: Arc<Inner>,
-    shared: Arc<Shared>,
+    shared: Arc<LaneContext>,
     lane: Arc<Lane>,
     partition: PartitionId,
     tx: mpsc::UnboundedSender<LaneAnswer>,

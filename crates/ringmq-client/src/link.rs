@@ -102,7 +102,7 @@ pub(super) struct Facts {
 }
 
 #[derive(Default)]
-struct Out {
+struct SendBuffer {
     encoder: Encoder,
     /// Heads and small frames that are not a chunk yet.
     head: Vec<u8>,
@@ -122,7 +122,7 @@ struct Table {
 
 pub(super) struct Connection {
     pub facts: Facts,
-    out: Mutex<Out>,
+    out: Mutex<SendBuffer>,
     wake: Notify,
     table: Mutex<Table>,
     next_request: AtomicU64,

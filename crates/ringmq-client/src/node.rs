@@ -74,11 +74,11 @@ struct SlotState {
     not_before: Option<Instant>,
 }
 
-type Key = (Arc<str>, Option<u16>);
+type LeaderKey = (Arc<str>, Option<u16>);
 
 pub(super) struct Inner {
     pub config: Config,
-    slots: Mutex<HashMap<Key, Arc<Slot>>>,
+    slots: Mutex<HashMap<LeaderKey, Arc<Slot>>>,
     topics: Mutex<HashMap<String, Arc<TopicMap>>>,
     /// Native addresses of nodes of the cluster, the one that last answered first.
     nodes: Mutex<Vec<Arc<str>>>,
@@ -102,7 +102,7 @@ impl Inner {
         inner
     }
 
-    fn slot(&self, key: Key) -> Arc<Slot> {
+    fn slot(&self, key: LeaderKey) -> Arc<Slot> {
         locked(&self.slots).entry(key).or_default().clone()
     }
 

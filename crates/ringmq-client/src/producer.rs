@@ -2,7 +2,7 @@
 //! room for.
 
 use super::FOREVER;
-use super::ack::{Ack, Outcome, Owed};
+use super::ack::{Ack, BatchOutcome, OutcomeGuard};
 use super::batch::{Batch, Limits};
 use super::error::{Error, Result};
 use super::lane;
@@ -140,8 +140,13 @@ impl ProducerBuilder {
         let limits = Limits::new(facts.max_message_bytes, facts.max_frame_bytes);
         settings.batch_bytes = settings.batch_bytes.min(limits.body_bytes);
         let lanes = (0..map.partitions.len()).map(|_| Arc::new(Lane::default())).collect();
-        let shared =
-            Arc::new(Shared { settings, limits, held: AtomicUsize::new(0), room: Notify::new(), closed: AtomicBool::new(false) });
+        let shared = Arc::new(LaneContext {
+            settings,
+            limits,
+            held: AtomicUsize::new(0),
+            room: Notify::new(),
+            closed: AtomicBool::new(false),
+        });
         let producer = Producer { inner, shared, lanes, turn: AtomicUsize::new(chance_of(map.partitions.len())) };
         for (partition, lane) in producer.lanes.iter().enumerate() {
             lane::spawn(producer.inner.clone(), producer.shared.clone(), lane.clone(), partition_of(partition));
@@ -155,7 +160,7 @@ fn chance_of(n: usize) -> usize {
 }
 
 /// State that all lanes share.
-pub(super) struct Shared {
+pub(super) struct LaneContext {
     pub settings: Settings,
     pub limits: Limits,
     /// Bytes taken and not answered.
@@ -164,7 +169,7 @@ pub(super) struct Shared {
     pub closed: AtomicBool,
 }
 
-impl Shared {
+impl LaneContext {
     /// Room for a message, when anything is left of the window: so that none is too large to get through.
     fn take(&self, bytes: usize) -> bool {
         let max = self.settings.window_bytes;
@@ -194,20 +199,20 @@ pub(super) struct Queue {
     /// True when nobody takes from here any more.
     gone: bool,
     /// Outcomes that are still owed, in order.
-    owing: VecDeque<Arc<Outcome>>,
+    owing: VecDeque<Arc<BatchOutcome>>,
 }
 
 struct Gathering {
     batch: Batch,
     since: Instant,
-    owed: Owed,
+    owed: OutcomeGuard,
 }
 
 /// A batch to be sent.
 pub(super) struct Sealed {
     pub batch: Batch,
     pub since: Instant,
-    pub owed: Owed,
+    pub owed: OutcomeGuard,
 }
 
 /// Next action of a lane's task.
@@ -225,7 +230,7 @@ impl Lane {
 }
 
 impl Queue {
-    fn owe(&mut self, outcome: Arc<Outcome>) {
+    fn owe(&mut self, outcome: Arc<BatchOutcome>) {
         while self.owing.front().is_some_and(|o| o.is_set()) {
             self.owing.pop_front();
         }
@@ -285,7 +290,7 @@ impl Queue {
 /// for that.
 pub struct Producer {
     inner: Arc<Inner>,
-    shared: Arc<Shared>,
+    shared: Arc<LaneContext>,
     lanes: Vec<Arc<Lane>>,
     /// The partition whose turn it is.
     turn: AtomicUsize,
@@ -383,7 +388,7 @@ impl Producer {
 
     /// Queues a message on this lane, or on the lane whose turn it is.
     async fn push(&self, lane: Option<usize>, message: &[u8]) -> Result<Ack> {
-        let Shared { settings, limits, .. } = &*self.shared;
+        let LaneContext { settings, limits, .. } = &*self.shared;
         let bytes = message.len() + ringmq_protocol::format::batch::MESSAGE_OVERHEAD;
         if message.len() > limits.message_bytes || bytes > limits.body_bytes {
             return Err(Error::TooBig { len: message.len(), max: limits.message_bytes.min(limits.body_bytes) });
@@ -401,7 +406,7 @@ impl Producer {
             queue.seal();
         }
         let was_open = queue.open.is_some();
-        let open = queue.open.get_or_insert_with(|| Gathering { batch: Batch::new(), since: now, owed: Owed::default() });
+        let open = queue.open.get_or_insert_with(|| Gathering { batch: Batch::new(), since: now, owed: OutcomeGuard::default() });
         let ack = open.owed.0.ack(open.batch.num());
         open.batch.push_at(now, message);
         let full = open.batch.num() >= settings.batch_messages || open.batch.bytes() >= settings.batch_bytes;
@@ -423,7 +428,7 @@ impl Producer {
         batch.check(&self.shared.limits)?;
         self.room(batch.bytes()).await;
         let lane = &self.lanes[lane];
-        let owed = Owed::default();
+        let owed = OutcomeGuard::default();
         let ack = owed.0.ack(0);
         let mut queue = lane.locked();
         if queue.gone {

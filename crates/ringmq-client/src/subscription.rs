@@ -252,7 +252,7 @@ pub(super) struct Task {
 }
 
 /// Why a subscription ended.
-enum End {
+enum EndReason {
     Closed,
     /// Subscribing again would end the same way, or is not this side's to decide.
     Fatal(Error),
@@ -284,13 +284,13 @@ impl Task {
             let began = Instant::now();
             let end = match connected {
                 Ok(link) => self.attached(&link).await,
-                Err(error) if error.retry() == Retry::Never => End::Fatal(error),
-                Err(error) => End::Again(error),
+                Err(error) if error.retry() == Retry::Never => EndReason::Fatal(error),
+                Err(error) => EndReason::Again(error),
             };
             let error = match end {
-                End::Closed => return None,
-                End::Fatal(error) => return Some(error),
-                End::Again(error) => error,
+                EndReason::Closed => return None,
+                EndReason::Fatal(error) => return Some(error),
+                EndReason::Again(error) => error,
             };
             tracing::debug!(topic = %self.settings.topic, partition = self.sub.partition.0, "subscribing again: {error}");
             self.sub.turn_over();
@@ -306,17 +306,17 @@ impl Task {
         }
     }
 
-    async fn attached(&self, link: &Arc<Connection>) -> End {
+    async fn attached(&self, link: &Arc<Connection>) -> EndReason {
         let (number, mut events) = match link.new_subscription() {
             Ok(new) => new,
-            Err(error) => return End::Again(error),
+            Err(error) => return EndReason::Again(error),
         };
         let end = self.subscribed(link, number, &mut events).await;
         link.forget_subscription(number);
         end
     }
 
-    async fn subscribed(&self, link: &Arc<Connection>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
+    async fn subscribed(&self, link: &Arc<Connection>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> EndReason {
         let settings = &self.settings;
         let subscribe = Subscribe {
             subscription: number,
@@ -329,9 +329,9 @@ impl Task {
         };
         match link.ask(&Request::Subscribe(subscribe)).await {
             Ok(RequestAnswer::Subscribed) => {}
-            Ok(other) => return End::Fatal(unexpected(link, &other)),
-            Err(error) if error.retry() == Retry::Never => return End::Fatal(error),
-            Err(error) => return End::Again(error),
+            Ok(other) => return EndReason::Fatal(unexpected(link, &other)),
+            Err(error) if error.retry() == Retry::Never => return EndReason::Fatal(error),
+            Err(error) => return EndReason::Again(error),
         }
         let turn = self.sub.turn_over();
         let mut credit = Credit::new(number, &self.sub);
@@ -356,11 +356,11 @@ impl Task {
                         self.sub.received.fetch_add(payload.len() as u64, Ordering::Relaxed);
                         if let Err(error) = self.hand_on(link, turn, messages, payload) {
                             link.break_off(error.clone());
-                            return End::Again(error);
+                            return EndReason::Again(error);
                         }
                     }
                     Some(SubEvent::Ended(reason)) => return self.ended(link, Error::Unsubscribed { reason }).await,
-                    None => return End::Again(link.fault().unwrap_or(Error::Closed)),
+                    None => return EndReason::Again(link.fault().unwrap_or(Error::Closed)),
                 },
                 () = self.sub.wake.notified() => {}
                 // Also one that was never handed out.
@@ -374,17 +374,17 @@ impl Task {
             if self.sub.locked().closing || self.to.is_closed() {
                 self.tell(link, number, Some(Instant::now())).await;
                 let _ = link.ask(&Request::Unsubscribe { subscription: number }).await;
-                return End::Closed;
+                return EndReason::Closed;
             }
         }
     }
 
     /// The node has ended the subscription. While it knows the topic, another node leads the partition, or none for a while:
     /// the next leader is looked up.
-    async fn ended(&self, link: &Arc<Connection>, why: Error) -> End {
+    async fn ended(&self, link: &Arc<Connection>, why: Error) -> EndReason {
         match self.inner.refresh_by(link, &self.settings.topic).await {
-            Ok(None) => End::Fatal(why),
-            _ => End::Again(why),
+            Ok(None) => EndReason::Fatal(why),
+            _ => EndReason::Again(why),
         }
     }
 

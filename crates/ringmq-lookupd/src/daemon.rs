@@ -27,14 +27,14 @@ pub enum DaemonError {
 }
 
 /// The registry with its clocks. Lives on one thread; no borrow of it lasts over an await.
-pub struct Shared {
+pub struct RegistryClock {
     registry: RefCell<Registry>,
     began: Instant,
 }
 
-impl Shared {
+impl RegistryClock {
     pub fn new(limits: Limits) -> Rc<Self> {
-        Rc::new(Shared { registry: RefCell::new(Registry::new(limits)), began: Instant::now() })
+        Rc::new(RegistryClock { registry: RefCell::new(Registry::new(limits)), began: Instant::now() })
     }
 
     pub fn with<T>(&self, then: impl FnOnce(&mut Registry, Now) -> T) -> T {
@@ -61,7 +61,7 @@ pub fn run(options: Options, open: impl Fn(&str) -> Result<std::net::TcpListener
             tcp_port: tcp.port(),
             http_port: http.port(),
         };
-        let shared = Shared::new(options.limits());
+        let shared = RegistryClock::new(options.limits());
         let (stop, stopping) = watch::channel(());
         let nodes = tcp::serve(tcp_listener, shared.clone(), about, options.max_connections, stopping.clone());
         let clients = http::serve(http_listener, shared, options.max_connections, stopping);

@@ -1,7 +1,7 @@
 //! The HTTP side: hyper around [`routes::answer`].
 
-use crate::daemon::{Shared, each_connection};
-use crate::routes::{self, Answer};
+use crate::daemon::{RegistryClock, each_connection};
+use crate::routes::{self, HttpResponse};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, LOCATION};
@@ -25,7 +25,7 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Serves until `stopping` closes, and then until the requests under way are answered.
-pub async fn serve(listener: TcpListener, shared: Rc<Shared>, connections_max: usize, stopping: watch::Receiver<()>) {
+pub async fn serve(listener: TcpListener, shared: Rc<RegistryClock>, connections_max: usize, stopping: watch::Receiver<()>) {
     let converse = |stream, remote: SocketAddr| {
         let conversation = converse(stream, remote.to_string(), shared.clone(), stopping.clone());
         async move {
@@ -45,7 +45,12 @@ fn refuse(stream: &TcpStream) {
     let _ = stream.try_write(ANSWER);
 }
 
-async fn converse(stream: TcpStream, remote: String, shared: Rc<Shared>, mut stopping: watch::Receiver<()>) -> hyper::Result<()> {
+async fn converse(
+    stream: TcpStream,
+    remote: String,
+    shared: Rc<RegistryClock>,
+    mut stopping: watch::Receiver<()>,
+) -> hyper::Result<()> {
     let _ = stream.set_nodelay(true);
     let service = hyper::service::service_fn(move |request| {
         let (shared, remote) = (shared.clone(), remote.clone());
@@ -62,7 +67,7 @@ async fn converse(stream: TcpStream, remote: String, shared: Rc<Shared>, mut sto
     connection.await
 }
 
-async fn answer(shared: &Shared, request: Request<Incoming>, remote: &str) -> Response<Full<Bytes>> {
+async fn answer(shared: &RegistryClock, request: Request<Incoming>, remote: &str) -> Response<Full<Bytes>> {
     let began = Instant::now();
     let (head, body) = request.into_parts();
     let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
@@ -89,7 +94,7 @@ async fn discard(body: Incoming) -> bool {
     }
 }
 
-fn respond(answer: Answer) -> Response<Full<Bytes>> {
+fn respond(answer: HttpResponse) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(answer.body)));
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();

@@ -89,20 +89,20 @@ impl Name {
 
 /// Topics of a question: one, or all of them (`*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum TopicFilter<'a> {
     All,
     Topic(&'a str),
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> TopicFilter<'a> {
     pub fn new(text: &'a str) -> Self {
-        if text == "*" { Wanted::All } else { Wanted::Topic(text) }
+        if text == "*" { TopicFilter::All } else { TopicFilter::Topic(text) }
     }
 
     fn matches(self, topic: &Name) -> bool {
         match self {
-            Wanted::All => true,
-            Wanted::Topic(name) => name == topic.as_str(),
+            TopicFilter::All => true,
+            TopicFilter::Topic(name) => name == topic.as_str(),
         }
     }
 }
@@ -151,7 +151,7 @@ pub struct Node<'a> {
 
 /// A row of /debug.
 #[derive(Debug, Serialize)]
-pub struct Entry<'a> {
+pub struct DebugRow<'a> {
     pub broadcast_address: &'a str,
     pub hostname: &'a str,
     pub http_port: i64,
@@ -282,7 +282,7 @@ impl Registry {
     }
 
     /// The topic is forgotten, with its channels and who has them, until a node registers it again.
-    pub fn delete_topic(&mut self, wanted: Wanted<'_>) {
+    pub fn delete_topic(&mut self, wanted: TopicFilter<'_>) {
         let channels = self.channels.extract_if(.., |topic, _| wanted.matches(topic));
         let gone: usize = channels.map(|(_, of)| of.values().map(|producers| 1 + producers.len()).sum::<usize>()).sum();
         let topics = self.topics.extract_if(.., |topic, _| wanted.matches(topic));
@@ -311,7 +311,7 @@ impl Registry {
 
     /// /lookup names the node (`broadcast address:HTTP port`) no more for this topic, until the tombstone's life ends or the node
     /// registers it after it was unregistered.
-    pub fn tombstone(&mut self, wanted: Wanted<'_>, node: &str, now: Now) {
+    pub fn tombstone(&mut self, wanted: TopicFilter<'_>, node: &str, now: Now) {
         for (_, producers) in self.topics.iter_mut().filter(|(topic, _)| wanted.matches(topic)) {
             for (id, producer) in producers {
                 let info = &self.peers[id].info;
@@ -334,13 +334,13 @@ impl Registry {
     }
 
     /// A name that several topics have stands here several times, when all are asked for.
-    pub fn channels(&self, wanted: Wanted<'_>) -> Vec<&str> {
+    pub fn channels(&self, wanted: TopicFilter<'_>) -> Vec<&str> {
         let of_topic = self.channels.iter().filter(|(topic, _)| wanted.matches(topic));
         of_topic.flat_map(|(_, channels)| channels.keys().map(Name::as_str)).collect()
     }
 
     /// Producers of the topic that are active and not tombstoned for it. `None`: there is no such topic.
-    pub fn lookup(&self, wanted: Wanted<'_>, now: Now) -> Option<Lookup<'_>> {
+    pub fn lookup(&self, wanted: TopicFilter<'_>, now: Now) -> Option<Lookup<'_>> {
         let mut found = self.topics.iter().filter(|(topic, _)| wanted.matches(topic)).peekable();
         found.peek()?;
         // A node that has several of the topics stands in the answer once.
@@ -371,7 +371,7 @@ impl Registry {
     }
 
     /// Every registration, by `category:topic:channel`; names without producers are left out.
-    pub fn debug(&self) -> BTreeMap<String, Vec<Entry<'_>>> {
+    pub fn debug(&self) -> BTreeMap<String, Vec<DebugRow<'_>>> {
         let rows = |producers: &Producers| producers.iter().map(|(id, p)| self.entry(*id, p.tombstoned)).collect::<Vec<_>>();
         let clients = ("client::".to_owned(), self.peers.keys().map(|id| self.entry(*id, None)).collect());
         let topics = self.topics.iter().map(|(topic, producers)| (format!("topic:{}:", topic.as_str()), rows(producers)));
@@ -382,9 +382,9 @@ impl Registry {
         std::iter::once(clients).chain(topics).chain(channels).filter(|(_, rows): &(_, Vec<_>)| !rows.is_empty()).collect()
     }
 
-    fn entry(&self, id: PeerId, tombstoned: Option<Now>) -> Entry<'_> {
+    fn entry(&self, id: PeerId, tombstoned: Option<Now>) -> DebugRow<'_> {
         let Peer { info, last_update, .. } = &self.peers[&id];
-        Entry {
+        DebugRow {
             broadcast_address: &info.broadcast_address,
             hostname: &info.hostname,
             http_port: info.http_port,

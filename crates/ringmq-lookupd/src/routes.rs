@@ -2,7 +2,7 @@
 
 use crate::NSQ_VERSION;
 use crate::go::{Query, to_json, unescape};
-use crate::registry::{Full, Name, Now, Registry, Wanted};
+use crate::registry::{Full, Name, Now, Registry, TopicFilter};
 
 const JSON: &str = "application/json; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -10,7 +10,7 @@ const HTML: &str = "text/html; charset=utf-8";
 
 /// An answer, before any HTTP library has seen it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct HttpResponse {
     pub status: u16,
     pub content_type: Option<&'static str>,
     /// `X-NSQ-Content-Type: nsq; version=1.0`
@@ -20,21 +20,28 @@ pub struct Answer {
     pub body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     fn plain(body: &str) -> Self {
-        Answer { status: 200, content_type: Some(TEXT), is_versioned: false, allow: None, location: None, body: body.into() }
+        HttpResponse {
+            status: 200,
+            content_type: Some(TEXT),
+            is_versioned: false,
+            allow: None,
+            location: None,
+            body: body.into(),
+        }
     }
 
     fn empty() -> Self {
-        Answer { content_type: None, ..Answer::plain("") }
+        HttpResponse { content_type: None, ..HttpResponse::plain("") }
     }
 
     fn json(value: &impl serde::Serialize) -> Self {
-        Answer { content_type: Some(JSON), is_versioned: true, ..Answer::plain(&to_json(value)) }
+        HttpResponse { content_type: Some(JSON), is_versioned: true, ..HttpResponse::plain(&to_json(value)) }
     }
 
     fn failed(failure: Failure) -> Self {
-        Answer { status: failure.0, ..Answer::json(&serde_json::json!({ "message": failure.1 })) }
+        HttpResponse { status: failure.0, ..HttpResponse::json(&serde_json::json!({ "message": failure.1 })) }
     }
 
     /// Redirection to the right path.
@@ -46,7 +53,7 @@ impl Answer {
             }
             false => (307, None, String::new()),
         };
-        Answer { status, content_type, location: Some(location), ..Answer::plain(&body) }
+        HttpResponse { status, content_type, location: Some(location), ..HttpResponse::plain(&body) }
     }
 }
 
@@ -97,27 +104,27 @@ struct Nodes<'a> {
 }
 
 /// `path` as it came, with its escapes; `query` without its `?`.
-pub fn answer(registry: &mut Registry, method: &str, path: &str, query: &str, now: Now) -> Answer {
+pub fn answer(registry: &mut Registry, method: &str, path: &str, query: &str, now: Now) -> HttpResponse {
     if (method, path) == ("OPTIONS", "*") {
-        return Answer::empty();
+        return HttpResponse::empty();
     }
-    let Some(path) = unescape(path, false) else { return Answer::failed(Failure(400, "INVALID_REQUEST")) };
+    let Some(path) = unescape(path, false) else { return HttpResponse::failed(Failure(400, "INVALID_REQUEST")) };
     if let Some((_, _, route)) = ROUTES.iter().find(|(of, known, _)| *of == method && *known == path) {
-        return routed(registry, *route, query, now).unwrap_or_else(Answer::failed);
+        return routed(registry, *route, query, now).unwrap_or_else(HttpResponse::failed);
     }
     // Where a path is almost one, the client is told which.
     let clean = cleaned(&path);
     if let Some((of, known, _)) = ROUTES.iter().find(|(of, known, _)| *of == method && known.eq_ignore_ascii_case(&clean)) {
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
-        return Answer::moved(*of == "GET", format!("{known}{query}"));
+        return HttpResponse::moved(*of == "GET", format!("{known}{query}"));
     }
     let Some((of, _, _)) = ROUTES.iter().find(|(_, known, _)| *known == path) else {
-        return Answer::failed(Failure(404, "NOT_FOUND"));
+        return HttpResponse::failed(Failure(404, "NOT_FOUND"));
     };
     let allow = Some(if *of == "GET" { "GET, OPTIONS" } else { "OPTIONS, POST" });
     match method {
-        "OPTIONS" => Answer { allow, ..Answer::empty() },
-        _ => Answer { allow, ..Answer::failed(Failure(405, "METHOD_NOT_ALLOWED")) },
+        "OPTIONS" => HttpResponse { allow, ..HttpResponse::empty() },
+        _ => HttpResponse { allow, ..HttpResponse::failed(Failure(405, "METHOD_NOT_ALLOWED")) },
     }
 }
 
@@ -136,29 +143,29 @@ fn cleaned(path: &str) -> String {
     format!("/{}", segments.join("/"))
 }
 
-fn routed(registry: &mut Registry, route: Route, query: &str, now: Now) -> Result<Answer, Failure> {
+fn routed(registry: &mut Registry, route: Route, query: &str, now: Now) -> Result<HttpResponse, Failure> {
     // These look at no parameter, and so find none wrong.
     match route {
-        Route::Ping => return Ok(Answer::plain("OK")),
-        Route::Info => return Ok(Answer::json(&serde_json::json!({ "version": NSQ_VERSION }))),
-        Route::Debug => return Ok(Answer::json(&registry.debug())),
-        Route::Topics => return Ok(Answer::json(&serde_json::json!({ "topics": registry.topics() }))),
-        Route::Nodes => return Ok(Answer::json(&Nodes { producers: registry.nodes(now) })),
+        Route::Ping => return Ok(HttpResponse::plain("OK")),
+        Route::Info => return Ok(HttpResponse::json(&serde_json::json!({ "version": NSQ_VERSION }))),
+        Route::Debug => return Ok(HttpResponse::json(&registry.debug())),
+        Route::Topics => return Ok(HttpResponse::json(&serde_json::json!({ "topics": registry.topics() }))),
+        Route::Nodes => return Ok(HttpResponse::json(&Nodes { producers: registry.nodes(now) })),
         _ => {}
     }
     let query = Query::parse(query).ok_or(Failure(400, "INVALID_REQUEST"))?;
     let asked = query.get("topic").ok_or(Failure(400, "MISSING_ARG_TOPIC"))?;
-    let wanted = Wanted::new(asked);
+    let wanted = TopicFilter::new(asked);
     let topic = || Name::new(asked).ok_or(Failure(400, "INVALID_ARG_TOPIC"));
     let channel = || {
         let channel = query.get("channel").ok_or(Failure(400, "MISSING_ARG_CHANNEL"))?;
         Name::new(channel).ok_or(Failure(400, "INVALID_ARG_CHANNEL"))
     };
     match route {
-        Route::Channels => return Ok(Answer::json(&serde_json::json!({ "channels": registry.channels(wanted) }))),
+        Route::Channels => return Ok(HttpResponse::json(&serde_json::json!({ "channels": registry.channels(wanted) }))),
         Route::Lookup => {
             let found = registry.lookup(wanted, now).ok_or(Failure(404, "TOPIC_NOT_FOUND"))?;
-            return Ok(Answer::json(&found));
+            return Ok(HttpResponse::json(&found));
         }
         Route::CreateTopic => registry.create_topic(&topic()?)?,
         Route::DeleteTopic => registry.delete_topic(wanted),
@@ -176,5 +183,5 @@ fn routed(registry: &mut Registry, route: Route, query: &str, now: Now) -> Resul
         Route::Ping | Route::Info | Route::Debug | Route::Topics | Route::Nodes => unreachable!("answered above"),
     }
     tracing::info!(?route, topic = asked, "changed by HTTP");
-    Ok(Answer { is_versioned: true, ..Answer::empty() })
+    Ok(HttpResponse { is_versioned: true, ..HttpResponse::empty() })
 }

@@ -1,7 +1,7 @@
 //! The TCP side: one task for each connection of a node, around its [`Session`].
 
 use crate::About;
-use crate::daemon::{Shared, each_connection};
+use crate::daemon::{RegistryClock, each_connection};
 use crate::session::{Flow, Session};
 use std::io;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ const DRAIN_BYTES_MAX: usize = 1 << 20;
 /// Serves until `stopping` closes.
 pub async fn serve(
     listener: TcpListener,
-    shared: Rc<Shared>,
+    shared: Rc<RegistryClock>,
     about: About,
     connections_max: usize,
     stopping: watch::Receiver<()>,
@@ -50,7 +50,7 @@ pub async fn serve(
     each_connection(listener, connections_max, stopping.clone(), converse, refuse).await;
 }
 
-async fn converse(mut stream: TcpStream, session: &mut Session, shared: &Shared, about: &About) -> io::Result<()> {
+async fn converse(mut stream: TcpStream, session: &mut Session, shared: &RegistryClock, about: &About) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 4096];
     let mut out = Vec::new();

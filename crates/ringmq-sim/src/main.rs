@@ -5,7 +5,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ringmq_core::sim::cluster::coverage::{Coverage, Transition};
 use ringmq_core::sim::cluster::plan::{Coordination, FIELDS, Plan};
 use ringmq_core::sim::cluster::run;
-use ringmq_core::sim::cluster::shrink::{Cut, shrink};
+use ringmq_core::sim::cluster::shrink::{ReducedPlan, shrink};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ExitCode, Stdio};
@@ -75,7 +75,7 @@ fn command() -> Command {
 
 /// Options of the command line that change what a seed is.
 #[derive(Clone, Default)]
-struct Asked {
+struct SeedOptions {
     nodes: usize,
     by: Option<Coordination>,
     without: Vec<String>,
@@ -84,8 +84,8 @@ struct Asked {
     clients: Option<usize>,
 }
 
-impl Asked {
-    fn parse(matches: &ArgMatches) -> Result<Asked, String> {
+impl SeedOptions {
+    fn parse(matches: &ArgMatches) -> Result<SeedOptions, String> {
         let number = |name| matches.get_one::<u64>(name).copied();
         let by = matches.get_one::<String>("by").map(|by| match by.as_str() {
             "store" => Coordination::Store,
@@ -94,7 +94,7 @@ impl Asked {
             _ => Coordination::Alone,
         });
         let faults = |name| -> Vec<String> { matches.get_many::<String>(name).into_iter().flatten().cloned().collect() };
-        let asked = Asked {
+        let asked = SeedOptions {
             nodes: number("nodes").unwrap_or(0) as usize,
             by,
             without: faults("without"),
@@ -114,7 +114,7 @@ impl Asked {
 
     fn plan(&self, seed: u64) -> Result<Plan, String> {
         let mut plan = Plan::draw(seed, self.nodes, self.by);
-        let cut = Cut {
+        let cut = ReducedPlan {
             without: self.without.clone(),
             span_ms: self.span_ms.unwrap_or(plan.span_ms),
             clients: self.clients.unwrap_or(plan.clients),
@@ -128,10 +128,10 @@ impl Asked {
     }
 
     /// The same, smaller.
-    fn cut(&self, cut: &Cut) -> Asked {
+    fn cut(&self, cut: &ReducedPlan) -> SeedOptions {
         let mut without = self.without.clone();
         without.extend(cut.without.iter().cloned());
-        Asked { without, having: vec![], span_ms: Some(cut.span_ms), clients: Some(cut.clients), ..self.clone() }
+        SeedOptions { without, having: vec![], span_ms: Some(cut.span_ms), clients: Some(cut.clients), ..self.clone() }
     }
 
     fn args(&self) -> Vec<String> {
@@ -160,7 +160,7 @@ impl Asked {
 }
 
 fn sim(matches: &ArgMatches) -> ExitCode {
-    let asked = match Asked::parse(matches) {
+    let asked = match SeedOptions::parse(matches) {
         Ok(asked) => asked,
         Err(error) => {
             eprintln!("ringmq-sim: {error}");
@@ -180,7 +180,7 @@ fn sim(matches: &ArgMatches) -> ExitCode {
     sweep(&asked, start..start.saturating_add(seeds), jobs, !matches.get_flag("keep-going"))
 }
 
-fn show(asked: &Asked, seed: u64) -> ExitCode {
+fn show(asked: &SeedOptions, seed: u64) -> ExitCode {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).without_time();
     log.with_writer(std::io::stdout).init();
     let plan = asked.plan(seed).expect("it was tried");
@@ -201,7 +201,7 @@ fn exit_with_1_at_a_panic(seed: u64) {
 }
 
 /// Runs seeds one after the other, and says so; the first that fails ends the process.
-fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
+fn work(asked: &SeedOptions, start: u64, seeds: u64) -> ExitCode {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut vec![]);
         std::process::exit(1);
@@ -222,7 +222,7 @@ fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
 }
 
 /// Message of a process that runs seeds.
-enum Said {
+enum WorkerReport {
     Done {
         acknowledged: u64,
         effects: u64,
@@ -234,7 +234,7 @@ enum Said {
     /// A seed that failed, with less of everything; and how many runs that took.
     Smaller {
         seed: u64,
-        asked: Asked,
+        asked: SeedOptions,
         runs: u32,
     },
     /// A transition of a replica.
@@ -243,7 +243,7 @@ enum Said {
     Over,
 }
 
-fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -> ExitCode {
+fn sweep(asked: &SeedOptions, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -> ExitCode {
     let (tell, hear) = channel();
     let begun = Instant::now();
     let all = seeds.end - seeds.start;
@@ -255,12 +255,12 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
                 for (seed, why) in run_chunk(&asked, at..seeds.end.min(at + CHUNK), SEED_MAX, &tell) {
                     if shrinks {
                         let (asked, runs) = made_smaller(&asked, seed, &why);
-                        let _ = tell.send(Said::Smaller { seed, asked, runs });
+                        let _ = tell.send(WorkerReport::Smaller { seed, asked, runs });
                     }
                 }
                 at += jobs * CHUNK;
             }
-            let _ = tell.send(Said::Over);
+            let _ = tell.send(WorkerReport::Over);
         });
     }
     drop(tell);
@@ -269,20 +269,20 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
     let mut spoke = begun;
     while over < jobs {
         match hear.recv_timeout(Duration::from_secs(1)) {
-            Ok(Said::Done { acknowledged: a, effects: e }) => {
+            Ok(WorkerReport::Done { acknowledged: a, effects: e }) => {
                 (done, acknowledged, effects) = (done + 1, acknowledged + a, effects + e)
             }
-            Ok(Said::Failed { seed, why }) => {
+            Ok(WorkerReport::Failed { seed, why }) => {
                 done += 1;
                 println!("seed {seed} failed: {why}{}", if shrinks { "; it is made smaller" } else { "" });
                 failed.insert(seed, (why, asked.clone()));
             }
-            Ok(Said::Smaller { seed, asked, runs }) => {
+            Ok(WorkerReport::Smaller { seed, asked, runs }) => {
                 println!("seed {seed} was made smaller in {runs} runs: {}", trace_command(seed, &asked));
                 failed.entry(seed).and_modify(|(_, smaller)| *smaller = asked);
             }
-            Ok(Said::Made(transition)) => coverage.add(transition),
-            Ok(Said::Over) => over += 1,
+            Ok(WorkerReport::Made(transition)) => coverage.add(transition),
+            Ok(WorkerReport::Over) => over += 1,
             Err(RecvTimeoutError::Timeout) => {}
             // a thread of ours went down
             Err(RecvTimeoutError::Disconnected) => break,
@@ -306,11 +306,11 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
     if failed.is_empty() && over == jobs { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn trace_command(seed: u64, asked: &Asked) -> String {
+fn trace_command(seed: u64, asked: &SeedOptions) -> String {
     format!("cargo run --release -p ringmq-sim -- --trace={seed} {}", asked.args().join(" ")).trim_end().to_owned()
 }
 
-fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
+fn start(asked: &SeedOptions, start: u64, seeds: u64) -> std::io::Result<Child> {
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command.arg("--worker").arg(format!("--start={start}")).arg(format!("--seeds={seeds}")).args(asked.args());
     // a worker ends with who started it
@@ -318,19 +318,24 @@ fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
 }
 
 /// Runs seeds in a process; after each seed that fails, in another one. Returns the seeds that failed, with the reason.
-fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, limit: Duration, tell: &Sender<Said>) -> Vec<(u64, String)> {
+fn run_chunk(
+    asked: &SeedOptions,
+    seeds: std::ops::Range<u64>,
+    limit: Duration,
+    tell: &Sender<WorkerReport>,
+) -> Vec<(u64, String)> {
     let mut failed = vec![];
     let mut at = seeds.start;
     while at < seeds.end {
         let ended = match start(asked, at, seeds.end - at) {
             Ok(child) => follow(child, at, limit, tell),
             Err(error) => {
-                let _ = tell.send(Said::Failed { seed: at, why: format!("no process could be started: {error}") });
+                let _ = tell.send(WorkerReport::Failed { seed: at, why: format!("no process could be started: {error}") });
                 break;
             }
         };
         let Err((seed, why)) = ended else { break };
-        let _ = tell.send(Said::Failed { seed, why: why.clone() });
+        let _ = tell.send(WorkerReport::Failed { seed, why: why.clone() });
         failed.push((seed, why));
         at = seed + 1;
     }
@@ -338,7 +343,7 @@ fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, limit: Duration, tell: 
 }
 
 /// Hears what a worker says until it ends; or the seed that it began last, and why that failed.
-fn follow(mut child: Child, first: u64, limit: Duration, tell: &Sender<Said>) -> Result<(), (u64, String)> {
+fn follow(mut child: Child, first: u64, limit: Duration, tell: &Sender<WorkerReport>) -> Result<(), (u64, String)> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     // both pipes are emptied at the same time, so that neither fills
     let complaint = std::thread::spawn(move || {
@@ -374,19 +379,19 @@ fn follow(mut child: Child, first: u64, limit: Duration, tell: &Sender<Said>) ->
 }
 
 /// The seed that a worker begins, when it says so.
-fn heard(line: &str, tell: &Sender<Said>) -> Option<u64> {
+fn heard(line: &str, tell: &Sender<WorkerReport>) -> Option<u64> {
     let mut words = line.split(' ');
     let (what, seed) = (words.next(), words.next().and_then(|n| n.parse().ok()));
     match (what, seed) {
         (Some("begin"), seed) => return seed,
         (Some("made"), Some(_)) => {
             if let (Some(from), Some(trigger)) = (words.next(), words.next()) {
-                let _ = tell.send(Said::Made((from.to_owned(), trigger.to_owned())));
+                let _ = tell.send(WorkerReport::Made((from.to_owned(), trigger.to_owned())));
             }
         }
         (Some("done"), Some(_)) => {
             let mut number = || words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            let _ = tell.send(Said::Done { acknowledged: number(), effects: number() });
+            let _ = tell.send(WorkerReport::Done { acknowledged: number(), effects: number() });
         }
         _ => {}
     }
@@ -407,7 +412,7 @@ fn kind(why: &str) -> &str {
 }
 
 /// And in how many runs.
-fn made_smaller(asked: &Asked, seed: u64, why: &str) -> (Asked, u32) {
+fn made_smaller(asked: &SeedOptions, seed: u64, why: &str) -> (SeedOptions, u32) {
     let plan = asked.plan(seed).expect("it was tried");
     let mut runs = 0;
     // what does not end at all takes the whole limit each time; with less to do it has to be quicker
@@ -425,8 +430,8 @@ fn made_smaller(asked: &Asked, seed: u64, why: &str) -> (Asked, u32) {
 mod tests {
     use super::*;
 
-    fn asked(args: &[&str]) -> Result<Asked, String> {
-        Asked::parse(&command().try_get_matches_from([&["sim"], args].concat()).map_err(|e| e.to_string())?)
+    fn asked(args: &[&str]) -> Result<SeedOptions, String> {
+        SeedOptions::parse(&command().try_get_matches_from([&["sim"], args].concat()).map_err(|e| e.to_string())?)
     }
 
     #[test]
@@ -482,9 +487,9 @@ mod tests {
             let child = command.spawn().expect("there is a shell");
             let ended = follow(child, 3, Duration::from_millis(300), &tell);
             drop(tell);
-            let is_known = |said: &Said| match said {
-                Said::Done { acknowledged: 7, effects: 8 } => true,
-                Said::Made((from, trigger)) => from == "Asking" && trigger == "HeardOther",
+            let is_known = |said: &WorkerReport| match said {
+                WorkerReport::Done { acknowledged: 7, effects: 8 } => true,
+                WorkerReport::Made((from, trigger)) => from == "Asking" && trigger == "HeardOther",
                 _ => false,
             };
             (ended, hear.iter().filter(is_known).count())

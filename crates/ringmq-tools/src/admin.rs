@@ -2,7 +2,7 @@
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, given, tls_args};
 use crate::http::{HttpError, escaped};
-use crate::stats::{Counts, Look};
+use crate::stats::{Counts, StatsSample};
 use crate::text::{Table, bytes, grouped};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::io::{IsTerminal, Write};
@@ -201,8 +201,8 @@ async fn list_channels(nodes: &Nodes, topic: &str, json: bool) -> Result<(), Str
     Ok(())
 }
 
-async fn look(nodes: &Nodes, topic: Option<&str>) -> Result<Look, String> {
-    let look = Look::take(nodes, topic, None, false).await.map_err(|e| e.to_string())?;
+async fn look(nodes: &Nodes, topic: Option<&str>) -> Result<StatsSample, String> {
+    let look = StatsSample::take(nodes, topic, None, false).await.map_err(|e| e.to_string())?;
     look.troubles.iter().for_each(|trouble| eprintln!("ringmq: {trouble}"));
     Ok(look)
 }

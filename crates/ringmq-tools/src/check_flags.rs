@@ -6,7 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ringmq_core::config::file::FileError;
-use ringmq_core::config::{self, Asked, ConfigError, Surroundings, flags};
+use ringmq_core::config::{self, ConfigError, LoadedSettings, Surroundings, flags};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -113,7 +113,7 @@ pub fn judge(args: &[String], read: impl Fn(&str) -> Result<String, String>) -> 
     // Values, and what settings say together.
     let around = Surroundings { hostname: "localhost".into(), cpus: 1, working_directory: "/".into(), is_nsqd: true };
     match config::load(&matches, &around, |path| read(path)) {
-        Ok(Asked { notes, .. }) => notes.warnings.into_iter().for_each(|note| {
+        Ok(LoadedSettings { notes, .. }) => notes.warnings.into_iter().for_each(|note| {
             let name = name_of(&note).to_owned();
             tell(&mut findings, &name, Becomes::Otherwise, note);
         }),

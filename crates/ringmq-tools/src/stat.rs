@@ -1,7 +1,7 @@
 //! `ringmq stat`: the figures of a channel every two seconds, as nsq_stat prints them; without names a table of everything.
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration, tls_args};
-use crate::stats::{Counts, Look, rates};
+use crate::stats::{Counts, StatsSample, rates};
 use crate::text::{Table, short};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::io::IsTerminal;
@@ -65,9 +65,10 @@ struct Report {
 }
 
 impl Report {
-    async fn look(&self) -> Result<Look, String> {
-        let look =
-            Look::take(&self.nodes, self.topic.as_deref(), self.channel.as_deref(), false).await.map_err(|e| e.to_string())?;
+    async fn look(&self) -> Result<StatsSample, String> {
+        let look = StatsSample::take(&self.nodes, self.topic.as_deref(), self.channel.as_deref(), false)
+            .await
+            .map_err(|e| e.to_string())?;
         look.troubles.iter().for_each(|trouble| eprintln!("ringmq: {trouble}"));
         Ok(look)
     }
@@ -93,7 +94,7 @@ impl Report {
         Ok(())
     }
 
-    fn unless_empty(&self, look: &Look) -> Result<(), String> {
+    fn unless_empty(&self, look: &StatsSample) -> Result<(), String> {
         match &self.topic {
             Some(topic) if !look.topics.contains_key(topic) => {
                 Err(format!("there is no topic {topic}: `ringmq topic list` shows them"))
@@ -102,14 +103,14 @@ impl Report {
         }
     }
 
-    fn channel_of<'a>(&self, look: &'a Look) -> Result<Option<&'a Counts>, String> {
+    fn channel_of<'a>(&self, look: &'a StatsSample) -> Result<Option<&'a Counts>, String> {
         let (Some(topic), Some(channel)) = (&self.topic, &self.channel) else { return self.unless_empty(look).map(|()| None) };
         let found = look.topics.get(topic).and_then(|topic| topic.channels.get(channel));
         found.map(Some).ok_or_else(|| format!("topic {topic} has no channel {channel}: `ringmq channel list {topic}` shows them"))
     }
 
     /// Prints the interval's numbers in nsq_stat's columns.
-    fn line(&self, number: u64, look: &Look, before: &Look) -> Result<(), String> {
+    fn line(&self, number: u64, look: &StatsSample, before: &StatsSample) -> Result<(), String> {
         let (Some(now), Some(then)) = (self.channel_of(look)?, self.channel_of(before)?) else { return Ok(()) };
         let seconds = look.at.duration_since(before.at).as_secs_f64();
         let (came, went) = rates(now, Some(then), seconds);
@@ -135,7 +136,7 @@ impl Report {
         Ok(())
     }
 
-    fn table(&self, look: &Look, before: Option<&Look>) {
+    fn table(&self, look: &StatsSample, before: Option<&StatsSample>) {
         if self.json {
             let seconds = before.map(|before| look.at.duration_since(before.at).as_secs_f64());
             crate::print(&format!("{}\n", serde_json::json!({ "seconds": seconds, "topics": look.topics })));

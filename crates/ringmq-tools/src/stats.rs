@@ -50,7 +50,7 @@ pub struct Topic {
 
 /// Answers of the nodes at one time.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct StatsSample {
     pub at: Instant,
     pub topics: BTreeMap<String, Topic>,
     /// Nodes that are not well or did not answer, and why.
@@ -63,9 +63,9 @@ pub struct Look {
     pub publish_buckets: BTreeMap<u64, u64>,
 }
 
-impl Look {
-    pub fn empty() -> Look {
-        Look {
+impl StatsSample {
+    pub fn empty() -> StatsSample {
+        StatsSample {
             at: Instant::now(),
             topics: BTreeMap::new(),
             troubles: vec![],
@@ -77,8 +77,13 @@ impl Look {
     }
 
     /// Asks every node. One that does not answer is a trouble, unless none does.
-    pub async fn take(nodes: &Nodes, topic: Option<&str>, channel: Option<&str>, with_latency: bool) -> Result<Look, HttpError> {
-        let mut look = Look::empty();
+    pub async fn take(
+        nodes: &Nodes,
+        topic: Option<&str>,
+        channel: Option<&str>,
+        with_latency: bool,
+    ) -> Result<StatsSample, HttpError> {
+        let mut look = StatsSample::empty();
         let mut query = "/stats?format=json&include_clients=false&include_mem=true".to_owned();
         for (name, value) in [("topic", topic), ("channel", channel)] {
             query += &value.map(|value| format!("&{name}={}", escaped(value))).unwrap_or_default();
@@ -139,7 +144,7 @@ impl Look {
     }
 
     /// Time within which a share of the publishes since `before` was answered: the upper bound of its bucket.
-    pub fn publish_quantile(&self, before: &Look, share: f64) -> Option<Duration> {
+    pub fn publish_quantile(&self, before: &StatsSample, share: f64) -> Option<Duration> {
         let since = |micros: &u64, count: &u64| count.saturating_sub(before.publish_buckets.get(micros).copied().unwrap_or(0));
         let total = self.publish_buckets.iter().map(|(micros, count)| since(micros, count)).max().filter(|total| *total > 0)?;
         let wanted = (total as f64 * share).ceil() as u64;
@@ -163,7 +168,7 @@ mod tests {
 
     #[test]
     fn nodes_add_up() {
-        let mut look = Look::empty();
+        let mut look = StatsSample::empty();
         let stats = serde_json::json!({ "health": "OK", "memory": { "heap_in_use_bytes": 5 }, "cores": [{ "connections": 2 }],
             "topics": [{ "topic_name": "t", "depth": 1, "message_count": 4, "message_bytes": 9, "paused": false,
                 "channels": [{ "channel_name": "c", "depth": 3, "backend_depth": 1, "client_count": 2, "paused": true }] }] });
@@ -195,7 +200,7 @@ mod tests {
             let line = |le, n| format!("ringmq_publish_duration_seconds_bucket{{core=\"0\",le=\"{le}\"}} {n}\n");
             line("0.001", fast) + &line("0.01", all) + &line("+Inf", all)
         };
-        let (mut before, mut now) = (Look::empty(), Look::empty());
+        let (mut before, mut now) = (StatsSample::empty(), StatsSample::empty());
         before.add_latency(&text(1000, 0));
         now.add_latency(&text(1090, 10));
         let ms = |ms| Some(Duration::from_millis(ms));

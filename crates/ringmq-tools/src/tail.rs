@@ -63,7 +63,7 @@ pub fn command() -> Command {
 type Item = (String, Message, oneshot::Sender<()>);
 
 #[derive(Clone)]
-struct Wanted {
+struct TailTarget {
     topic: String,
     channel: String,
     ready: u32,
@@ -97,7 +97,7 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     crate::block_on(async {
         let (tx, rx) = mpsc::channel(ready as usize);
         for topic in topics {
-            let wanted = Wanted { topic, channel: channel.clone(), ready, identity: identity.clone() };
+            let wanted = TailTarget { topic, channel: channel.clone(), ready, identity: identity.clone() };
             tokio::spawn(follow(nodes.clone(), wanted, tx.clone()));
         }
         drop(tx);
@@ -113,7 +113,7 @@ fn misused_topic() -> ExitCode {
 }
 
 /// Keeps a connection to each node that has the topic. The first one that fails where the node was named ends the tool.
-async fn follow(nodes: Nodes, wanted: Wanted, tx: mpsc::Sender<Result<Item, String>>) {
+async fn follow(nodes: Nodes, wanted: TailTarget, tx: mpsc::Sender<Result<Item, String>>) {
     let mut known = HashSet::new();
     loop {
         match nodes.tcp(&wanted.topic).await {
@@ -136,7 +136,7 @@ async fn follow(nodes: Nodes, wanted: Wanted, tx: mpsc::Sender<Result<Item, Stri
 }
 
 /// Keeps consuming from one node, and reconnects when the connection is lost.
-async fn keep(address: String, wanted: Wanted, mut is_patient: bool, tx: mpsc::Sender<Result<Item, String>>) {
+async fn keep(address: String, wanted: TailTarget, mut is_patient: bool, tx: mpsc::Sender<Result<Item, String>>) {
     loop {
         let error = match consume(&address, &wanted, &mut is_patient, &tx).await {
             Ok(()) => return,
@@ -154,11 +154,11 @@ async fn keep(address: String, wanted: Wanted, mut is_patient: bool, tx: mpsc::S
 /// Consumes until nobody takes messages any more or the connection fails. `is_connected` is set once the connection stood.
 async fn consume(
     address: &str,
-    wanted: &Wanted,
+    wanted: &TailTarget,
     is_connected: &mut bool,
     tx: &mpsc::Sender<Result<Item, String>>,
 ) -> Result<(), NsqError> {
-    let Wanted { topic, channel, ready, identity } = wanted;
+    let TailTarget { topic, channel, ready, identity } = wanted;
     let mut connection = Connection::connect(address, identity).await?;
     connection.subscribe(topic, channel, *ready).await?;
     *is_connected = true;

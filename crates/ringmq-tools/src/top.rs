@@ -4,7 +4,7 @@
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration, tls_args};
 use crate::http::HttpError;
-use crate::stats::{Counts, Look, rates};
+use crate::stats::{Counts, StatsSample, rates};
 use crate::text::{bytes, grouped, short};
 use clap::{Arg, ArgMatches, Command};
 use ratatui::Frame;
@@ -61,7 +61,7 @@ impl Order {
 
 /// A line of the table.
 #[derive(Clone, PartialEq, Debug)]
-struct Shown {
+struct TableRow {
     topic: String,
     /// `None`: the topic itself.
     channel: Option<String>,
@@ -71,8 +71,8 @@ struct Shown {
 }
 
 struct View {
-    now: Look,
-    before: Look,
+    now: StatsSample,
+    before: StatsSample,
     order: Order,
     with_channels: bool,
     is_held: bool,
@@ -83,8 +83,8 @@ struct View {
 impl View {
     fn new() -> View {
         View {
-            now: Look::empty(),
-            before: Look::empty(),
+            now: StatsSample::empty(),
+            before: StatsSample::empty(),
             order: Order::Name,
             with_channels: true,
             is_held: false,
@@ -93,7 +93,7 @@ impl View {
         }
     }
 
-    fn looked(&mut self, look: Result<Look, HttpError>) {
+    fn looked(&mut self, look: Result<StatsSample, HttpError>) {
         match look {
             Ok(_) if self.is_held => {}
             Ok(look) => {
@@ -132,15 +132,15 @@ impl View {
     }
 
     /// Topics in their order, each with its channels.
-    fn rows(&self) -> Vec<Shown> {
+    fn rows(&self) -> Vec<TableRow> {
         let known = !self.before.topics.is_empty();
         let seconds = if known { self.now.at.duration_since(self.before.at).as_secs_f64() } else { 0.0 };
-        let mut groups: Vec<Vec<Shown>> = vec![];
+        let mut groups: Vec<Vec<TableRow>> = vec![];
         for (name, topic) in &self.now.topics {
             let was = self.before.topics.get(name);
             let shown = |channel: Option<&String>, counts: &Counts, before: Option<&Counts>| {
                 let (came, went) = rates(counts, before, seconds);
-                Shown { topic: name.clone(), channel: channel.cloned(), counts: counts.clone(), came, went }
+                TableRow { topic: name.clone(), channel: channel.cloned(), counts: counts.clone(), came, went }
             };
             let mut group = vec![shown(None, &topic.counts, was.map(|was| &was.counts))];
             for (channel, counts) in &topic.channels {
@@ -153,7 +153,7 @@ impl View {
             Order::Depth => groups.sort_by_key(|group| std::cmp::Reverse(group.iter().map(|s| s.counts.depth).max())),
             Order::Rate => groups.sort_by(|a, b| b[0].came.total_cmp(&a[0].came)),
         }
-        let mut rows: Vec<Shown> = groups.into_iter().flatten().collect();
+        let mut rows: Vec<TableRow> = groups.into_iter().flatten().collect();
         rows.retain(|shown| self.with_channels || shown.channel.is_none());
         rows
     }
@@ -205,7 +205,7 @@ impl View {
     }
 }
 
-fn row(shown: &Shown) -> Row<'static> {
+fn row(shown: &TableRow) -> Row<'static> {
     let counts = &shown.counts;
     let is_topic = shown.channel.is_none();
     let name = shown.channel.as_ref().map_or_else(|| shown.topic.clone(), |channel| format!("  {channel}"));
@@ -239,7 +239,7 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     let topic = matches.get_one::<String>("topic").cloned();
     crate::block_on(async {
         // The first look tells whether anybody is there, before the screen is taken.
-        let first = match Look::take(&nodes, topic.as_deref(), None, true).await {
+        let first = match StatsSample::take(&nodes, topic.as_deref(), None, true).await {
             Ok(first) => first,
             Err(error) => return crate::failed(&error),
         };
@@ -267,7 +267,7 @@ async fn watch(
     tokio::spawn(async move {
         loop {
             tokio::time::sleep(interval).await;
-            if tx.send(Look::take(&nodes, topic.as_deref(), None, true).await).await.is_err() {
+            if tx.send(StatsSample::take(&nodes, topic.as_deref(), None, true).await).await.is_err() {
                 return;
             }
         }
@@ -313,8 +313,8 @@ mod tests {
     /// Name and messages of a topic, and the depths of its channels.
     type Sample<'a> = (&'a str, u64, &'a [(&'a str, u64)]);
 
-    fn look(topics: &[Sample<'_>]) -> Look {
-        let mut look = Look { nodes: 1, ..Look::empty() };
+    fn look(topics: &[Sample<'_>]) -> StatsSample {
+        let mut look = StatsSample { nodes: 1, ..StatsSample::empty() };
         for (name, messages, channels) in topics {
             let counts = |depth, messages| Counts { depth, messages, ..Counts::default() };
             let channels = channels.iter().map(|(name, depth)| (name.to_string(), counts(*depth, *messages))).collect();

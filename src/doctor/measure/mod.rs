@@ -51,13 +51,13 @@ const ROUNDS: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum WritePath {
     Journal,
     Segment,
     Raw,
 }
 
-pub const WAYS: [Way; 3] = [Way::Journal, Way::Segment, Way::Raw];
+pub const WAYS: [WritePath; 3] = [WritePath::Journal, WritePath::Segment, WritePath::Raw];
 
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
@@ -106,12 +106,12 @@ impl Probe {
 
     /// Durable writes of `bytes` (whole blocks, at most 1 MiB) with `depth` (at most 64) under way, for about `time`; each of
     /// them at least once.
-    pub fn durable(&self, way: Way, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
+    pub fn durable(&self, way: WritePath, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
         let is_whole = bytes.is_multiple_of(crate::base::BLOCK) && (1..=STEP_BYTES).contains(&bytes);
         assert!(is_whole && (1..=64).contains(&depth), "{depth} writes of {bytes} bytes have no place");
         match way {
-            Way::Raw => self.raw.durable(bytes, depth, time),
-            Way::Journal | Way::Segment => self.node.run(way, bytes, depth, time),
+            WritePath::Raw => self.raw.durable(bytes, depth, time),
+            WritePath::Journal | WritePath::Segment => self.node.run(way, bytes, depth, time),
         }
     }
 
@@ -129,7 +129,7 @@ fn chance_bytes(len: usize) -> Vec<u8> {
 
 /// An entry of the plan, with its results.
 enum Job {
-    Durable { way: Way, bytes: usize, depth: usize, samples: Samples },
+    Durable { way: WritePath, bytes: usize, depth: usize, samples: Samples },
     Pass { pass: Pass, stream: Stream },
 }
 

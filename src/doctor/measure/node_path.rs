@@ -7,7 +7,7 @@
 //! does beside its disk (its sockets, its messages) is not here: this is what the disk code costs, no more.
 
 use super::samples::Samples;
-use super::{JOURNAL_BYTES, MeasureError, SEGMENT_BYTES, STEP_BYTES, Way, chance_bytes};
+use super::{JOURNAL_BYTES, MeasureError, SEGMENT_BYTES, STEP_BYTES, WritePath, chance_bytes};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, TopicName,
 };
@@ -30,7 +30,7 @@ pub struct NodePath {
 
 #[derive(Clone, Copy)]
 struct Job {
-    way: Way,
+    way: WritePath,
     bytes: usize,
     depth: usize,
     time: Duration,
@@ -81,7 +81,7 @@ impl NodePath {
     }
 
     /// `way` is one of the node's. At least `depth` writes are made.
-    pub fn run(&self, way: Way, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
+    pub fn run(&self, way: WritePath, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job { way, bytes, depth, time }).is_ok());
         if !sent {
             return Err(MeasureError::Executor { cpu: 0, what: "its thread has ended".into() });
@@ -187,7 +187,7 @@ impl Writer {
     async fn carry_out(&mut self, job: Job) -> Result<Samples, MeasureError> {
         let mut samples = Samples::default();
         while samples.ns.is_empty() || samples.time < job.time {
-            if job.way == Way::Segment && SEGMENT_BYTES - self.segment_end < (job.bytes * job.depth) as u64 {
+            if job.way == WritePath::Segment && SEGMENT_BYTES - self.segment_end < (job.bytes * job.depth) as u64 {
                 self.renew_segment().await?;
             }
             self.burst(job, &mut samples).await?;
@@ -202,7 +202,7 @@ impl Writer {
     async fn burst(&mut self, job: Job, samples: &mut Samples) -> Result<(), MeasureError> {
         let begun = Instant::now();
         let until = begun + job.time.saturating_sub(samples.time);
-        let mut places = Places { way: job.way, next: if job.way == Way::Segment { self.segment_end } else { 0 } };
+        let mut places = Places { way: job.way, next: if job.way == WritePath::Segment { self.segment_end } else { 0 } };
         let mut lanes = vec![];
         let mut active = 0;
         for number in 0..job.depth {
@@ -230,7 +230,7 @@ impl Writer {
             }
         }
         samples.time += begun.elapsed();
-        if job.way == Way::Segment {
+        if job.way == WritePath::Segment {
             self.segment_end = places.next.min(SEGMENT_BYTES);
         }
         Ok(())
@@ -242,13 +242,13 @@ impl Writer {
         loop {
             let len = (job.bytes - lane.submitted).min(IO_BYTES_MAX);
             let parts = vec![self.block.slice(lane.submitted..lane.submitted + len)];
-            let file = if job.way == Way::Segment { self.segment.clone() } else { FileId::Journal(0) };
+            let file = if job.way == WritePath::Segment { self.segment.clone() } else { FileId::Journal(0) };
             let at = lane.at + lane.submitted as u64;
             let request = DiskOp::Write { file, at, parts, durability: Durability::Durable };
             self.disk.submit_on(&mut self.ring, OpId(number as u64), request);
             lane.submitted += len;
             lane.pending += 1;
-            if job.way != Way::Segment || lane.submitted == job.bytes {
+            if job.way != WritePath::Segment || lane.submitted == job.bytes {
                 return;
             }
         }
@@ -257,7 +257,7 @@ impl Writer {
 
 /// Offsets of consecutive writes: a journal is a ring, a segment has an end.
 struct Places {
-    way: Way,
+    way: WritePath,
     next: u64,
 }
 
@@ -265,7 +265,7 @@ impl Places {
     fn take(&mut self, bytes: usize) -> Option<u64> {
         let bytes = bytes as u64;
         let at = self.next;
-        if self.way == Way::Segment {
+        if self.way == WritePath::Segment {
             if at + bytes > SEGMENT_BYTES {
                 return None;
             }

@@ -2,7 +2,7 @@
 //! the JSON, not changed.
 
 use super::samples::{Figures, StreamFigures};
-use super::{DEPTHS, SIZES, WAYS, Way};
+use super::{DEPTHS, SIZES, WAYS, WritePath};
 use crate::config::Settings;
 use crate::doctor::{Finding, Level};
 use serde::{Deserialize, Serialize};
@@ -38,13 +38,13 @@ pub struct Report {
     pub node_ran: bool,
     pub notes: Vec<String>,
     /// Findings of `ringmq doctor`.
-    pub findings: Vec<Found>,
+    pub findings: Vec<ReportedFinding>,
     pub durable: Vec<Durable>,
     pub sequential: Sequential,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct ReportedFinding {
     /// ok, warn or fail.
     pub level: String,
     pub name: String,
@@ -54,7 +54,7 @@ pub struct Found {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Durable {
-    pub way: Way,
+    pub way: WritePath,
     pub bytes: u64,
     /// Writes under way at a time.
     pub depth: usize,
@@ -94,7 +94,7 @@ impl Report {
             disk_bytes: 0,
             node_ran: false,
             notes: vec![],
-            findings: findings.iter().map(Found::of).collect(),
+            findings: findings.iter().map(ReportedFinding::of).collect(),
             durable: vec![],
             sequential: Sequential::default(),
         }
@@ -123,7 +123,7 @@ impl Report {
         serde_json::from_str(text).map_err(|e| not_ours(e.to_string()))
     }
 
-    pub fn durable(&self, way: Way, bytes: u64, depth: usize) -> Option<&Figures> {
+    pub fn durable(&self, way: WritePath, bytes: u64, depth: usize) -> Option<&Figures> {
         self.durable.iter().find(|d| (d.way, d.bytes, d.depth) == (way, bytes, depth))?.figures.as_ref()
     }
 
@@ -153,7 +153,7 @@ impl Report {
                     let _ = write!(out, " {} |", cells(self.durable(way, bytes, depth)));
                 }
                 let p50 = |way| self.durable(way, bytes, depth).map(|f| f.p50_us).filter(|us| *us > 0.0);
-                let _ = match p50(Way::Journal).zip(p50(Way::Raw)) {
+                let _ = match p50(WritePath::Journal).zip(p50(WritePath::Raw)) {
                     Some((journal, raw)) => writeln!(out, " {:.2}", journal / raw),
                     None => writeln!(out, " -"),
                 };
@@ -182,15 +182,15 @@ fn cells(figures: Option<&Figures>) -> String {
     format!("{rate:>8.0} {mb:>6.0} {:>7.0} {:>7.0} {:>7.0}", f.p50_us, f.p99_us, f.max_us)
 }
 
-impl Found {
-    fn of(finding: &Finding) -> Found {
+impl ReportedFinding {
+    fn of(finding: &Finding) -> ReportedFinding {
         let level = match finding.level {
             Level::Ok => "ok",
             Level::Warn => "warn",
             Level::Fail => "fail",
         };
         let (found, remedy) = (finding.found.clone(), finding.remedy.clone());
-        Found { level: level.into(), name: finding.name.into(), found, remedy }
+        ReportedFinding { level: level.into(), name: finding.name.into(), found, remedy }
     }
 }
 
@@ -210,9 +210,9 @@ mod tests {
             max_us: us,
         };
         report.durable = vec![
-            Durable { way: Way::Raw, bytes: 4096, depth: 1, figures: Some(figures(100.0)) },
-            Durable { way: Way::Journal, bytes: 4096, depth: 1, figures: Some(figures(150.0)) },
-            Durable { way: Way::Segment, bytes: 4096, depth: 1, figures: None },
+            Durable { way: WritePath::Raw, bytes: 4096, depth: 1, figures: Some(figures(100.0)) },
+            Durable { way: WritePath::Journal, bytes: 4096, depth: 1, figures: Some(figures(150.0)) },
+            Durable { way: WritePath::Segment, bytes: 4096, depth: 1, figures: None },
         ];
         report.sequential.read = Some(StreamFigures { bytes: 1, seconds: 1.0, megabytes_per_second: 2468.0 });
         report.notes.push("a note".into());

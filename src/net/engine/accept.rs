@@ -67,7 +67,7 @@ impl Net {
             l.accept = Accept::Armed;
             let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
             // SAFETY: the entry points to nothing.
-            unsafe { self.ring.borrow_mut().push(entry.user_data(user_data(Kind::Accept, ConnId(i as u64)))) };
+            unsafe { self.ring.borrow_mut().push(entry.user_data(user_data(OpKind::Accept, ConnId(i as u64)))) };
         }
     }
 }

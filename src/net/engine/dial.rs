@@ -73,7 +73,7 @@ impl Net {
             Ok(_) => self.dials.lookups += 1,
             Err(e) => {
                 let result = Err(format!("{address} cannot be looked up: {e}"));
-                self.told.push_back(Told::Dialed { dial, result });
+                self.news.push_back(SocketNews::Dialed { dial, result });
             }
         }
     }
@@ -89,7 +89,7 @@ impl Net {
                     addresses.reverse();
                     self.connect(dial, addresses, Instant::now() + DIAL_LIMIT);
                 }
-                Err(error) => self.told.push_back(Told::Dialed { dial, result: Err(error) }),
+                Err(error) => self.news.push_back(SocketNews::Dialed { dial, result: Err(error) }),
             }
         }
     }
@@ -101,7 +101,7 @@ impl Net {
             Ok(fd) => fd,
             Err(e) if addresses.is_empty() => {
                 let result = Err(format!("{at}: {e}"));
-                return self.told.push_back(Told::Dialed { dial, result });
+                return self.news.push_back(SocketNews::Dialed { dial, result });
             }
             Err(_) => return self.connect(dial, addresses, until),
         };
@@ -111,7 +111,7 @@ impl Net {
         let old = self.dials.connecting.insert(dial, dialing);
         assert!(old.is_none(), "a dial's number is of one at a time");
         // SAFETY: the address and the socket stay in `connecting` until the completion; see `shutdown` for the end.
-        unsafe { self.ring.borrow_mut().push(entry.user_data(ring::user_data(Kind::Connect, dial))) };
+        unsafe { self.ring.borrow_mut().push(entry.user_data(ring::user_data(OpKind::Connect, dial))) };
     }
 
     pub(super) fn connected(&mut self, dial: u64, result: i32) {
@@ -123,7 +123,7 @@ impl Net {
                     self.open += 1;
                     self.todo.push(conn);
                     let peer = Peer(at.to_string().into());
-                    return self.told.push_back(Told::Dialed { dial, result: Ok((conn, peer)) });
+                    return self.news.push_back(SocketNews::Dialed { dial, result: Ok((conn, peer)) });
                 }
                 None => format!("{at}: this core has {CONNECTIONS_MAX} connections"),
             },
@@ -131,7 +131,7 @@ impl Net {
             errno => format!("{at}: {}", io::Error::from_raw_os_error(errno)),
         };
         if others.is_empty() || until <= Instant::now() {
-            self.told.push_back(Told::Dialed { dial, result: Err(error) });
+            self.news.push_back(SocketNews::Dialed { dial, result: Err(error) });
         } else {
             self.connect(dial, others, until);
         }
@@ -145,7 +145,7 @@ impl Net {
         let now = Instant::now();
         for (dial, dialing) in self.dials.connecting.iter_mut().filter(|(_, d)| !d.is_cancelled && d.until <= now) {
             dialing.is_cancelled = true;
-            push_cancel(&mut self.ring.borrow_mut(), ring::user_data(Kind::Connect, *dial));
+            push_cancel(&mut self.ring.borrow_mut(), ring::user_data(OpKind::Connect, *dial));
         }
     }
 

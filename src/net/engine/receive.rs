@@ -16,7 +16,7 @@ impl Net {
         match c.receive {
             Receive::Armed => {
                 c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Receive, conn));
+                push_cancel(&mut self.ring.borrow_mut(), user_data(OpKind::Receive, conn));
             }
             Receive::Starved => c.receive = Receive::Off,
             Receive::Off | Receive::Cancelling => {}
@@ -25,7 +25,7 @@ impl Net {
     }
 
     pub(super) fn received(&mut self, c: Completion, buffer: Option<u16>, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
-        let Some((Kind::Receive, conn)) = of_user_data(c.user_data) else {
+        let Some((OpKind::Receive, conn)) = of_user_data(c.user_data) else {
             unreachable!("only receives have buffers: {:#x}", c.user_data)
         };
         let conn = ConnId(conn);
@@ -90,12 +90,12 @@ impl Net {
                 if !c.push_single(&mut self.ring.borrow_mut(), GROUP) {
                     let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
                     // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
-                    unsafe { self.ring.borrow_mut().push(entry.user_data(user_data(Kind::Receive, conn))) };
+                    unsafe { self.ring.borrow_mut().push(entry.user_data(user_data(OpKind::Receive, conn))) };
                 }
             }
             (false, Receive::Armed) => {
                 c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Receive, conn));
+                push_cancel(&mut self.ring.borrow_mut(), user_data(OpKind::Receive, conn));
             }
             (false, Receive::Starved) => c.receive = Receive::Off,
             _ => {}

@@ -12,7 +12,7 @@ impl Net {
         self.accepting = false;
         let cancel_all = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.borrow_mut().push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
+        unsafe { self.ring.borrow_mut().push(cancel_all.user_data(user_data(OpKind::Control, NO_CONN))) };
         let end = Instant::now() + Duration::from_secs(2);
         let mut done = Vec::new();
         while self.is_anything_in_flight() {
@@ -26,7 +26,7 @@ impl Net {
         *self.conns = Conns::new();
         self.listeners.clear();
         self.open = 0;
-        self.told.clear();
+        self.news.clear();
         self.is_shut_down = true;
         true
     }
@@ -42,7 +42,7 @@ impl Net {
     fn reap(&mut self, c: Completion) {
         let is_last = !cqueue::more(c.flags);
         match of_user_data(c.user_data) {
-            Some((Kind::Accept, listener)) => {
+            Some((OpKind::Accept, listener)) => {
                 if c.result >= 0 {
                     // SAFETY: the kernel has just made this descriptor for us.
                     drop(unsafe { OwnedFd::from_raw_fd(c.result) });
@@ -51,15 +51,15 @@ impl Net {
                     self.listeners[listener as usize].accept = Accept::Off;
                 }
             }
-            Some((Kind::Timer, _)) => self.timer.fired(),
-            Some((Kind::Connect, dial)) => self.reap_connect(dial),
-            Some((Kind::Wake, _)) => self.ring.borrow_mut().heard(),
-            Some((Kind::Receive, conn)) if is_last => {
+            Some((OpKind::Timer, _)) => self.timer.fired(),
+            Some((OpKind::Connect, dial)) => self.reap_connect(dial),
+            Some((OpKind::Wake, _)) => self.ring.borrow_mut().heard(),
+            Some((OpKind::Receive, conn)) if is_last => {
                 if let Some(c) = self.conns.get_mut(ConnId(conn)) {
                     c.receive = Receive::Off;
                 }
             }
-            Some((Kind::Send, conn)) => {
+            Some((OpKind::Send, conn)) => {
                 if let Some(c) = self.conns.get_mut(ConnId(conn)) {
                     c.drop_output();
                 }

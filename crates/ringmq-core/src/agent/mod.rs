@@ -27,7 +27,7 @@ mod writes;
 
 use crate::base::{NodeId, Rng, Ticks, TopicName};
 use crate::controller::{Batch, Controller, ControllerOptions};
-use crate::metadata::facts::Told;
+use crate::metadata::facts::FactsTold;
 use crate::metadata::keys::{Key, Layout};
 use crate::metadata::record::{ClusterRecord, ControllerRecord, MemberRecord, NodeRecord, encode};
 use crate::metadata::request::{Answer, Change, Compare, Failure, KeyValue, Listing, Op, Outcome, Request, Txn};
@@ -223,7 +223,7 @@ struct Pending {
 pub struct Agent {
     options: AgentOptions,
     view: View,
-    told: Told,
+    told: FactsTold,
     session: Session,
     controller: Controller,
     term: Option<u64>,
@@ -259,7 +259,7 @@ impl Agent {
     pub fn new(options: AgentOptions) -> Agent {
         Agent {
             view: View::new(options.layout.clone(), options.seen),
-            told: Told::new(options.me, options.member.process),
+            told: FactsTold::new(options.me, options.member.process),
             session: Session::default(),
             controller: Controller::new(options.me, ControllerOptions { ttl: options.ttl, ..options.controller.clone() }),
             term: None,

@@ -2,7 +2,7 @@
 //! An entry that was just pushed, or taken out of its list, is in no list: the next call puts it into one, or removes it.
 
 use super::delayed::{SPAN_BYTES, STRETCH_MAX};
-use super::open::{Deferred, List, Open, OpenSet, State};
+use super::open::{Deferred, List, Open, OpenSet, OpenState};
 use crate::base::{LogId, Position, Ticks};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 use std::num::NonZeroU64;
@@ -84,7 +84,7 @@ impl Backlog {
 
     /// The entry, which is in no list, is finished once that is durable.
     pub(super) fn begin_finish(&mut self, key: u32) {
-        self.open.get_mut(key).state = State::Finishing;
+        self.open.get_mut(key).state = OpenState::Finishing;
     }
 
     #[cfg(test)]
@@ -101,7 +101,7 @@ impl Backlog {
     /// An entry that is in no list is to be delivered again.
     pub(super) fn wait(&mut self, list: usize, key: u32) {
         let open = self.open.get_mut(key);
-        open.state = State::Waiting;
+        open.state = OpenState::Waiting;
         self.waiting_count += open.num as u64;
         self.open.push_back(&mut self.waiting[list], key);
     }
@@ -170,7 +170,7 @@ impl Backlog {
     /// An entry that is in no list goes to the client whose list this is.
     pub(super) fn begin_flight(&mut self, client: &mut List, key: u32) {
         let open = self.open.get_mut(key);
-        open.state = State::InFlight;
+        open.state = OpenState::InFlight;
         open.attempts = open.attempts.saturating_add(1);
         self.in_flight_count += open.num as u64;
         self.open.push_back(client, key);
@@ -205,7 +205,7 @@ impl Backlog {
     /// An entry that is in no list waits until it is due. Returns where it stands among the deferred ones.
     pub(super) fn defer(&mut self, key: u32, due: Ticks, now: Ticks) -> u64 {
         let open = self.open.get_mut(key);
-        open.state = State::Deferred;
+        open.state = OpenState::Deferred;
         self.deferred_count += open.num as u64;
         self.deferred.insert(&mut self.open, now, due, key)
     }

@@ -15,7 +15,7 @@ use super::Source;
 use super::deliver::find;
 use super::forward::Forward;
 use super::machine::Channel;
-use super::open::State;
+use super::open::OpenState;
 use crate::base::{LogId, Ticks};
 use crate::format::batch::{CopyOf, Message};
 use crate::log::fetch::Fetch;
@@ -132,7 +132,7 @@ impl Channel {
             return;
         }
         self.copies.by_id.remove(&id);
-        assert!(self.backlog.get(key).state == State::Deferred, "what falls due is forgotten here");
+        assert!(self.backlog.get(key).state == OpenState::Deferred, "what falls due is forgotten here");
         let interval = self.backlog.remove_deferred(key).interval();
         self.confirm(interval);
     }

@@ -1,6 +1,6 @@
 //! A REQ longer than the message timeout: a copy is wanted, and stands for the message once it is committed.
 
-use super::tests::{A, B, Got, Log, channel, finish, ms, subscribe};
+use super::tests::{A, B, DeliveryLog, Log, channel, finish, ms, subscribe};
 use crate::base::LogId;
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_long_req_wants_a_copy_and_a_short_one_none() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2]), DeliveryLog::default());
     subscribe(&mut channel, A, 10);
     channel.deliver(ms(0), &mut log, &mut got);
     channel.requeue(ms(0), A, LogId(2), Duration::from_millis(900)).expect("it has it");
@@ -32,7 +32,7 @@ fn a_long_req_wants_a_copy_and_a_short_one_none() {
 
 #[test]
 fn a_copy_comes_under_the_first_id_to_its_channel_alone() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), DeliveryLog::default());
     log.publish_copy("other", LogId(1), 4, 0);
     log.publish_copy("ch", LogId(1), 4, 10);
     subscribe(&mut channel, B, 10);

@@ -12,7 +12,7 @@
 use super::deliver::Turn;
 use super::machine::Channel;
 use super::open::Open;
-use super::reading::Place;
+use super::reading::BatchProgress;
 use crate::base::{LogId, Ticks};
 use crate::format::batch::{Batch, Messages};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) enum Stretch {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum StretchKind {
     Due,
     Later,
     Foreign,
@@ -50,9 +50,9 @@ impl Stretch {
             && let Some(message) = messages.next()
         {
             let found = match message.copy_of {
-                Some(copy_of) if copy_of.channel != channel => Kind::Foreign,
-                _ if message.due_unix_ns.is_some_and(|due| due > unix_ns) => Kind::Later,
-                _ => Kind::Due,
+                Some(copy_of) if copy_of.channel != channel => StretchKind::Foreign,
+                _ if message.due_unix_ns.is_some_and(|due| due > unix_ns) => StretchKind::Later,
+                _ => StretchKind::Due,
             };
             if *kind.get_or_insert(found) != found {
                 break;
@@ -61,9 +61,9 @@ impl Stretch {
             (num, end, nearest) = (num + 1, batch.bytes.len() - messages.rest_len(), nearest.min(due));
         }
         match kind {
-            Some(Kind::Later) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
-            Some(Kind::Foreign) => Stretch::Foreign { num: num as u16, end },
-            Some(Kind::Due) | None => Stretch::Due { num: num.max(1) },
+            Some(StretchKind::Later) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
+            Some(StretchKind::Foreign) => Stretch::Foreign { num: num as u16, end },
+            Some(StretchKind::Due) | None => Stretch::Due { num: num.max(1) },
         }
     }
 
@@ -81,7 +81,7 @@ impl Channel {
 
     /// Passes what the log has at the read position, where `place` stands too, and what is not due there, or for another channel.
     /// False: what stands there is due.
-    pub(super) fn put_off(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn) -> bool {
+    pub(super) fn put_off(&mut self, batch: &Batch, place: &mut BatchProgress, turn: &mut Turn) -> bool {
         let limit = self.reading.until_known(place.id).min(self.stretch_limit() as u64) as usize;
         let (num, end, due) = match Stretch::of(batch, place.at, place.id, limit, (self.name().as_str(), turn.unix_ns)) {
             Stretch::Due { .. } => return false,

@@ -1,7 +1,7 @@
 //! Messages with a due time: never early, whatever stands beside them, and cheap while they wait.
 
 use super::Channel;
-use super::tests::{A, Got, Log, channel, channel_at, cursor, ms, options, subscribe};
+use super::tests::{A, DeliveryLog, Log, channel, channel_at, cursor, ms, options, subscribe};
 use crate::base::LogId;
 use crate::format::cursor::CursorImage;
 use crate::log::fetch::Fetch;
@@ -10,7 +10,7 @@ use crate::seam::message::SubOptions;
 const MS: i64 = 1_000_000;
 
 /// Sets both clocks to that moment: first what falls due, then what is handed out.
-fn at(channel: &mut Channel, log: &mut Log, got: &mut Got, now_ms: u64) {
+fn at(channel: &mut Channel, log: &mut Log, got: &mut DeliveryLog, now_ms: u64) {
     log.unix_ns = now_ms as i64 * MS;
     channel.tick(ms(now_ms), &mut |_, _| {});
     while channel.deliver(ms(now_ms), log, got) {}
@@ -22,7 +22,7 @@ fn due(ms: i64) -> Option<i64> {
 
 #[test]
 fn each_comes_when_it_is_due_and_holds_up_nobody() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     log.publish_due(&[due(30), None, due(10), due(20), None, due(5)]);
     log.publish(1);
     subscribe(&mut channel, A, 100);
@@ -44,7 +44,7 @@ fn each_comes_when_it_is_due_and_holds_up_nobody() {
 /// The cursor knows that the messages are not confirmed: a restart meets them again, and their due times with them.
 #[test]
 fn a_restart_changes_no_due_time() {
-    let (mut first, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut first, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     log.publish_due(&[due(50), None, due(50)]);
     subscribe(&mut first, A, 100);
     at(&mut first, &mut log, &mut got, 1);
@@ -60,7 +60,7 @@ fn a_restart_changes_no_due_time() {
 
 #[test]
 fn a_wall_clock_that_is_set_back_makes_nothing_early() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     log.publish_due(&[due(50)]);
     subscribe(&mut channel, A, 1);
     at(&mut channel, &mut log, &mut got, 0);
@@ -73,12 +73,12 @@ fn a_wall_clock_that_is_set_back_makes_nothing_early() {
 /// A ranged client takes what is stored: a run must end before what is not due.
 #[test]
 fn a_run_has_only_what_is_due() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     log.publish_due(&[None, None, due(10), due(10), due(20), None]);
     let ranged = SubOptions { ranged: true, ..options(0) };
     channel.subscribe(ms(0), A, ranged);
     channel.lend(A, 100);
-    let runs = |got: &mut Got| std::mem::take(&mut got.runs).into_iter().map(|r| (r.1, r.2)).collect::<Vec<_>>();
+    let runs = |got: &mut DeliveryLog| std::mem::take(&mut got.runs).into_iter().map(|r| (r.1, r.2)).collect::<Vec<_>>();
     at(&mut channel, &mut log, &mut got, 0);
     assert_eq!(runs(&mut got), [(1, 2), (6, 6)]);
     at(&mut channel, &mut log, &mut got, 10);
@@ -90,7 +90,7 @@ fn a_run_has_only_what_is_due() {
 /// Ten million of 100 B in batches of 100 messages are some 6 MB by this.
 #[test]
 fn a_stretch_costs_one_entry_whatever_its_due_times() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     const BATCHES: i64 = 500;
     for batch in 0..BATCHES {
         let dues: Vec<_> = (0..100).map(|n| due(1_000 + (batch * 7919 + n * 104_729) % 100_000)).collect();
@@ -119,7 +119,7 @@ fn a_stretch_costs_one_entry_whatever_its_due_times() {
 /// every second one is finished.
 #[test]
 fn a_span_of_small_batches_costs_one_entry_whatever_its_due_times() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     const MESSAGES: i64 = 5_000;
     let due_ms = |n: i64| 1_000 + n * 104_729 % 100_000;
     for n in 0..MESSAGES {
@@ -147,7 +147,7 @@ fn a_span_of_small_batches_costs_one_entry_whatever_its_due_times() {
 
 #[test]
 fn damage_in_a_span_costs_what_it_took() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     let offsets: Vec<i64> = (0..5).map(|_| log.publish_due(&[due(10), due(10)])).collect();
     subscribe(&mut channel, A, 100);
     at(&mut channel, &mut log, &mut got, 0);
@@ -164,7 +164,7 @@ fn damage_in_a_span_costs_what_it_took() {
 #[test]
 fn an_ordered_channel_waits_for_what_is_not_due() {
     let (mut channel, mut log, mut got) =
-        (channel_at(CursorImage { ordered: true, ..cursor("ch") }), Log::default(), Got::default());
+        (channel_at(CursorImage { ordered: true, ..cursor("ch") }), Log::default(), DeliveryLog::default());
     log.publish_due(&[due(10), None]);
     subscribe(&mut channel, A, 10);
     at(&mut channel, &mut log, &mut got, 0);

@@ -6,7 +6,7 @@ use super::copies::known_as;
 use super::flights::Flight;
 use super::machine::Channel;
 use super::open::Open;
-use super::reading::Place;
+use super::reading::BatchProgress;
 use super::runs::HandedRun;
 use super::{Sink, Source};
 use crate::base::{LogId, Position, Ticks};
@@ -97,7 +97,7 @@ impl Turn {
 
 /// Why a part of the turn came to its end.
 #[derive(PartialEq, Eq)]
-enum Stop {
+enum TurnStop {
     /// No client has credit and room, or the channel is ordered and has a message out.
     NoClient,
     /// No message is there (yet), or the memory bound holds.
@@ -105,7 +105,7 @@ enum Stop {
     TurnSpent,
 }
 
-enum Handed {
+enum HandOut {
     Taken,
     /// The client whose turn it was does not sample the message.
     SampledOut,
@@ -138,9 +138,9 @@ impl Channel {
         let mut held = 0;
         for list in [REQUEUED, DUE] {
             match self.deliver_waiting(list, turn, &mut held, source, sink) {
-                Stop::NoClient => return false,
-                Stop::TurnSpent => return true,
-                Stop::NoMessage => {}
+                TurnStop::NoClient => return false,
+                TurnStop::TurnSpent => return true,
+                TurnStop::NoMessage => {}
             }
         }
         self.waiting_held = held.min(self.backlog.waiting_count());
@@ -149,7 +149,7 @@ impl Channel {
             return false;
         }
         turn.has_begun = false;
-        self.deliver_log(turn, source, sink) == Stop::TurnSpent || turn.has_taken_up
+        self.deliver_log(turn, source, sink) == TurnStop::TurnSpent || turn.has_taken_up
     }
 
     /// `held` counts the messages that no turn will get at before the partition is readable; others than those that are
@@ -161,7 +161,7 @@ impl Channel {
         held: &mut u64,
         source: &mut impl Source,
         sink: &mut impl Sink,
-    ) -> Stop {
+    ) -> TurnStop {
         let mut after = self.backlog.first_waiting(list);
         // Batch at the offset that was looked at last, or the end of a lost range there.
         let (mut batch, mut lost_to): (Option<Batch>, _) = (None, Position::START);
@@ -169,10 +169,10 @@ impl Channel {
         let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);
         while let Some(key) = after {
             if self.is_held() || self.clients.next().is_none() {
-                return Stop::NoClient;
+                return TurnStop::NoClient;
             }
             if turn.is_spent() {
-                return Stop::TurnSpent;
+                return TurnStop::TurnSpent;
             }
             after = self.backlog.open().after(key);
             let offset = self.backlog.get(key).offset;
@@ -181,7 +181,7 @@ impl Channel {
                 stepped_over += 1;
                 if stepped_over == STEPPED_OVER_MAX {
                     *held = self.backlog.waiting_count();
-                    return Stop::NoMessage;
+                    return TurnStop::NoMessage;
                 }
                 continue;
             }
@@ -196,7 +196,7 @@ impl Channel {
                         pending_count += 1;
                         if pending_count == PENDING_MAX {
                             *held = self.backlog.waiting_count();
-                            return Stop::NoMessage;
+                            return TurnStop::NoMessage;
                         }
                         continue;
                     }
@@ -222,7 +222,7 @@ impl Channel {
             let place = (offset + found.at as i64, (found.behind - found.at) as u32);
             let (shown, deliveries) = known_as(&found.message, attempts);
             match self.hand_out(&shown, deliveries, place, sink) {
-                Handed::Taken => {
+                HandOut::Taken => {
                     if shown.log_id != found.message.log_id {
                         self.shows(shown.log_id, found.message.log_id);
                     }
@@ -231,23 +231,23 @@ impl Channel {
                     self.begin_flight(taken, turn, found.message.unix_ns);
                     turn.spend(found.message.body.len());
                 }
-                Handed::Ranged => match self.hand_waiting_run(list, key, batch, found.at, turn, sink) {
+                HandOut::Ranged => match self.hand_waiting_run(list, key, batch, found.at, turn, sink) {
                     HandedRun::Taken(next) => after = next,
                     HandedRun::Refused => after = Some(key),
-                    HandedRun::Later => return Stop::TurnSpent,
+                    HandedRun::Later => return TurnStop::TurnSpent,
                 },
                 // It had a due time, and this would have been its first delivery.
-                Handed::SampledOut => {
+                HandOut::SampledOut => {
                     let taken;
                     (taken, after) = self.backlog.take_waiting(list, key, 1, (found.at, found.behind));
                     let interval = self.backlog.remove(taken).interval();
                     self.confirm(interval);
                     turn.spend(0);
                 }
-                Handed::NoClient => return Stop::NoClient,
+                HandOut::NoClient => return TurnStop::NoClient,
             }
         }
-        Stop::NoMessage
+        TurnStop::NoMessage
     }
 
     fn drop_lost(&mut self, list: usize, key: u32) {
@@ -260,16 +260,16 @@ impl Channel {
         self.confirm(open.interval());
     }
 
-    fn deliver_log(&mut self, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> Stop {
+    fn deliver_log(&mut self, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> TurnStop {
         loop {
             if self.clients.next().is_none() {
-                return Stop::NoClient;
+                return TurnStop::NoClient;
             }
             if !self.may_read() {
-                return Stop::NoMessage;
+                return TurnStop::NoMessage;
             }
             if turn.is_spent() {
-                return Stop::TurnSpent;
+                return TurnStop::TurnSpent;
             }
             let found = source.fetch(self.reading.next().offset);
             self.is_log_held = matches!(found, Fetch::Held);
@@ -294,15 +294,15 @@ impl Channel {
                 Fetch::Below { start } => start,
                 Fetch::Pending => {
                     self.awaits_read = true;
-                    return Stop::NoMessage;
+                    return TurnStop::NoMessage;
                 }
-                Fetch::Held | Fetch::End => return Stop::NoMessage,
+                Fetch::Held | Fetch::End => return TurnStop::NoMessage,
             };
             turn.spend_step();
             if !self.pass_lost(to) {
                 let next = self.reading.next();
                 tracing::error!(channel = %self.name(), ?next, ?to, "the log skips to a place before the read position");
-                return Stop::NoMessage;
+                return TurnStop::NoMessage;
             }
         }
     }
@@ -315,19 +315,25 @@ impl Channel {
     }
 
     /// Hands out messages of the batch in which the read position is. `None`: the position has left the batch.
-    fn deliver_batch(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> Option<Stop> {
+    fn deliver_batch(
+        &mut self,
+        batch: &Batch,
+        place: &mut BatchProgress,
+        turn: &mut Turn,
+        sink: &mut impl Sink,
+    ) -> Option<TurnStop> {
         let header = &batch.header;
         let (offset, unix_ns) = (header.offset.get(), header.base_unix_ns.get());
         let bytes = &batch.bytes;
         while self.reading.is_in(batch) {
             if self.is_held() {
-                return Some(Stop::NoClient);
+                return Some(TurnStop::NoClient);
             }
             if turn.is_spent() {
-                return Some(Stop::TurnSpent);
+                return Some(TurnStop::TurnSpent);
             }
             if !self.may_read() {
-                return Some(Stop::NoMessage);
+                return Some(TurnStop::NoMessage);
             }
             let mut messages = Messages::resume(&bytes[place.at..], place.id, unix_ns);
             let Some(message) = messages.next() else {
@@ -344,12 +350,12 @@ impl Channel {
             }
             if self.take_up(batch, place, turn) {
                 if self.ordered {
-                    return Some(Stop::TurnSpent);
+                    return Some(TurnStop::TurnSpent);
                 }
                 continue;
             }
             if turn.has_taken_up {
-                return Some(Stop::TurnSpent);
+                return Some(TurnStop::TurnSpent);
             }
             if message.due_unix_ns.is_some() && self.put_off(batch, place, turn) {
                 continue;
@@ -357,7 +363,7 @@ impl Channel {
             let open = self.reading.entry(batch, place, 1);
             let (shown, deliveries) = known_as(&message, 1);
             match self.hand_out(&shown, deliveries, (offset + at as i64, (behind - at) as u32), sink) {
-                Handed::Taken => {
+                HandOut::Taken => {
                     if shown.log_id != message.log_id {
                         self.shows(shown.log_id, message.log_id);
                     }
@@ -365,15 +371,15 @@ impl Channel {
                     self.begin_flight(key, turn, message.unix_ns);
                     turn.spend(message.body.len());
                 }
-                Handed::SampledOut => {
+                HandOut::SampledOut => {
                     self.confirm(open.interval());
                     turn.spend(0);
                 }
-                Handed::Ranged => match self.hand_log_run(batch, place, turn, sink) {
+                HandOut::Ranged => match self.hand_log_run(batch, place, turn, sink) {
                     HandedRun::Taken(_) | HandedRun::Refused => continue,
-                    HandedRun::Later => return Some(Stop::TurnSpent),
+                    HandedRun::Later => return Some(TurnStop::TurnSpent),
                 },
-                Handed::NoClient => return Some(Stop::NoClient),
+                HandOut::NoClient => return Some(TurnStop::NoClient),
             }
             place.pass(1, behind);
             self.reading.pass(&open);
@@ -383,25 +389,25 @@ impl Channel {
 
     /// Gives a message to the next client that takes it; then that client stays first until [`Channel::begin_flight`].
     /// `place` is where it stands in the log, and its bytes there.
-    fn hand_out(&mut self, message: &Message<'_>, attempts: u16, place: (i64, u32), sink: &mut impl Sink) -> Handed {
+    fn hand_out(&mut self, message: &Message<'_>, attempts: u16, place: (i64, u32), sink: &mut impl Sink) -> HandOut {
         while let Some(number) = self.clients.next() {
             let client = self.clients.get(number);
             if client.is_ranged {
-                return Handed::Ranged;
+                return HandOut::Ranged;
             }
             let rate = client.options.sample_rate as u64;
             // A redelivery is owed whatever the rate.
             if attempts == 1 && rate > 0 && !self.ordered && !self.samples(message.log_id, rate) {
                 self.clients.rotate();
-                return Handed::SampledOut;
+                return HandOut::SampledOut;
             }
             let place = client.options.placed.then_some(place);
             if sink.deliver(client.sub, message, attempts, place) {
-                return Handed::Taken;
+                return HandOut::Taken;
             }
             self.clients.get_mut(number).blocked = true;
         }
-        Handed::NoClient
+        HandOut::NoClient
     }
 
     /// The next client has taken an entry that is in no list; its messages were published then, or its batch was.
@@ -424,14 +430,14 @@ impl Channel {
 }
 
 /// A message in the bytes of its batch.
-pub(super) struct Found<'a> {
+pub(super) struct BatchMessage<'a> {
     pub(super) message: Message<'a>,
     pub(super) at: usize,
     pub(super) behind: usize,
 }
 
 /// The first message of an entry in its batch. `None` when this is another batch, or one that was lost.
-pub(super) fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
+pub(super) fn find<'a>(batch: &'a Batch, open: &Open) -> Option<BatchMessage<'a>> {
     let header = &batch.header;
     let is_there = header.offset.get() == open.offset
         && !header.is_lost()
@@ -444,5 +450,5 @@ pub(super) fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
     }
     let at = batch.bytes.len() - messages.rest_len();
     let message = messages.next()?;
-    Some(Found { message, at, behind: batch.bytes.len() - messages.rest_len() })
+    Some(BatchMessage { message, at, behind: batch.bytes.len() - messages.rest_len() })
 }

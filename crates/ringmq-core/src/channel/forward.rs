@@ -11,7 +11,7 @@
 use super::Source;
 use super::deliver::find;
 use super::machine::Channel;
-use super::open::State;
+use super::open::OpenState;
 use crate::base::{LogId, Position, Ticks};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl Channel {
     fn is_worth_a_copy(&self, key: u32, policy: ForwardPolicy) -> bool {
         let open = self.backlog.get(key);
         let held_bytes = (self.reading.next().offset - open.offset) as u64;
-        let is_unread = open.state == State::Deferred && open.attempts == 0;
+        let is_unread = open.state == OpenState::Deferred && open.attempts == 0;
         is_unread && held_bytes > policy.held_bytes && self.copies.forward.allowance > 0
     }
 }

@@ -1,7 +1,7 @@
 //! Messages that are due in a long time and hold back much move to the end of the log; all others stay where they are, and nothing is
 //! lost.
 
-use super::tests::{A, Got, Log, channel, finish, ms, subscribe};
+use super::tests::{A, DeliveryLog, Log, channel, finish, ms, subscribe};
 use super::{Channel, ForwardPolicy};
 use crate::base::{LogId, Rng};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ const MS: i64 = 1_000_000;
 const POLICY: ForwardPolicy = ForwardPolicy { held_bytes: 4_000, after: Duration::from_millis(1_000) };
 
 /// Delivers what there is, and finishes it.
-fn consume(channel: &mut Channel, log: &mut Log, got: &mut Got, now_ms: u64) -> Vec<u64> {
+fn consume(channel: &mut Channel, log: &mut Log, got: &mut DeliveryLog, now_ms: u64) -> Vec<u64> {
     log.unix_ns = now_ms as i64 * MS;
     channel.lend(A, 1_000_000);
     channel.tick(ms(now_ms), &mut |_, _| {});
@@ -35,7 +35,7 @@ fn copy_forward(channel: &mut Channel, log: &mut Log, now_ms: u64) -> Vec<u64> {
 
 #[test]
 fn a_message_that_holds_back_much_moves_and_keeps_its_id_and_its_time() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     subscribe(&mut channel, A, 0);
     log.publish_due(&[Some(50_000 * MS)]);
     (0..40).for_each(|_| _ = log.publish(10));
@@ -51,7 +51,7 @@ fn a_message_that_holds_back_much_moves_and_keeps_its_id_and_its_time() {
 fn what_is_due_soon_or_holds_back_little_stays() {
     let far = Some(50_000 * MS);
     for (due, batches) in [(Some(1_010 * MS), 40), (far, 5)] {
-        let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+        let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
         subscribe(&mut channel, A, 0);
         log.publish_due(&[due]);
         (0..batches).for_each(|_| _ = log.publish(10));
@@ -59,7 +59,7 @@ fn what_is_due_soon_or_holds_back_little_stays() {
         assert_eq!(copy_forward(&mut channel, &mut log, 10), [0; 0]);
     }
     // A channel that is far behind would meet the copy late.
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     subscribe(&mut channel, A, 0);
     log.publish_due(&[far]);
     (0..40).for_each(|_| _ = log.publish(10));
@@ -73,7 +73,7 @@ fn what_is_due_soon_or_holds_back_little_stays() {
 /// A copy of all that is deferred frees nothing: it is paid for by what clients get.
 #[test]
 fn a_log_of_deferred_messages_is_not_copied_again_and_again() {
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     subscribe(&mut channel, A, 0);
     (0..600).for_each(|_| _ = log.publish_due(&[Some(5_000_000 * MS); 100]));
     let mut round = || {
@@ -89,7 +89,7 @@ fn a_log_of_deferred_messages_is_not_copied_again_and_again() {
 #[test]
 fn what_is_put_off_meanwhile_is_not_confirmed_with_the_copy() {
     let policy = ForwardPolicy { held_bytes: 0, ..POLICY };
-    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     subscribe(&mut channel, A, 0);
     log.publish_due(&[Some(50_000 * MS)]);
     consume(&mut channel, &mut log, &mut got, 5);
@@ -105,7 +105,7 @@ fn what_is_put_off_meanwhile_is_not_confirmed_with_the_copy() {
 #[test]
 fn every_message_comes_once_and_at_its_time_and_the_log_is_freed() {
     for seed in 0..20 {
-        let (mut channel, mut log, mut got, mut rng) = (channel(), Log::default(), Got::default(), Rng::new(seed));
+        let (mut channel, mut log, mut got, mut rng) = (channel(), Log::default(), DeliveryLog::default(), Rng::new(seed));
         subscribe(&mut channel, A, 0);
         let (mut due, mut copied, mut most_held) = (BTreeMap::new(), 0, 0);
         let take = |due: &mut BTreeMap<u64, u64>, ids: Vec<u64>, now_ms: u64| {

@@ -5,8 +5,8 @@
 use super::backlog::REQUEUED;
 use super::deliver::Turn;
 use super::machine::Channel;
-use super::open::State;
-use super::reading::Place;
+use super::open::OpenState;
+use super::reading::BatchProgress;
 use crate::base::{IdMap, Now, Ticks};
 use crate::format::batch::{Batch, Messages};
 use crate::format::cursor::Handed;
@@ -22,7 +22,7 @@ impl Channel {
         let due: IdMap<u32, i64> = self.backlog.deferred().map(|(key, due)| (key, due_unix_ns(due))).collect();
         let mut kept: Vec<Handed> = vec![];
         for (key, open) in self.backlog.open().iter().filter(|(_, open)| open.attempts > 0) {
-            let due_unix_ns = if open.state == State::Deferred { due.get(&key).copied().unwrap_or(0) } else { 0 };
+            let due_unix_ns = if open.state == OpenState::Deferred { due.get(&key).copied().unwrap_or(0) } else { 0 };
             let handed = Handed { start: open.id, num: open.num as u32, attempts: open.attempts, due_unix_ns };
             match kept.last_mut() {
                 Some(last) if is_joined(last, &handed) => last.num += handed.num,
@@ -33,7 +33,7 @@ impl Channel {
     }
 
     /// Takes up what had been delivered before the stop, if that stands at the read position, where `place` stands too. False: it does not.
-    pub(super) fn take_up(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn) -> bool {
+    pub(super) fn take_up(&mut self, batch: &Batch, place: &mut BatchProgress, turn: &mut Turn) -> bool {
         let Some(handed) = self.reading.handed_at(place.id) else { return false };
         let limit = (handed.end().0 - place.id.0).min(self.reading.until_restored(place.id));
         let limit = limit.min(if self.ordered { 1 } else { ENTRY_MAX });

@@ -2,7 +2,7 @@
 
 use super::Channel;
 use super::range_tests::subscribe_ranged;
-use super::tests::{A, B, Got, Log, channel, channel_at, finish, ms, subscribe};
+use super::tests::{A, B, DeliveryLog, Log, channel, channel_at, finish, ms, subscribe};
 use crate::base::{LogId, Now};
 use crate::format::cursor::{CursorImage, Handed};
 use crate::log::fetch::Fetch;
@@ -16,7 +16,7 @@ fn stopped(mut channel: Channel, now_ms: u64, unix_ns: i64) -> CursorImage {
 
 #[test]
 fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_before_its_time() {
-    let (mut before, mut log, mut got) = (channel(), Log::new(&[3, 3]), Got::default());
+    let (mut before, mut log, mut got) = (channel(), Log::new(&[3, 3]), DeliveryLog::default());
     subscribe(&mut before, A, 5);
     before.deliver(ms(0), &mut log, &mut got);
     before.requeue(ms(0), A, LogId(2), Duration::ZERO).expect("it has it");
@@ -32,7 +32,7 @@ fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_bef
     let image = stopped(channel_at(image), 0, 0);
     assert_eq!(image.handed.len(), 4);
 
-    let (mut after, mut got) = (channel_at(image), Got::default());
+    let (mut after, mut got) = (channel_at(image), DeliveryLog::default());
     log.unix_ns = 1_100_000_000;
     subscribe(&mut after, B, 10);
     while after.deliver(ms(0), &mut log, &mut got) {}
@@ -51,12 +51,12 @@ fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_bef
 
 #[test]
 fn a_run_keeps_its_attempts_over_batches_and_a_set_offset_ends_them() {
-    let (mut before, mut log, mut got) = (channel(), Log::new(&[4, 4]), Got::default());
+    let (mut before, mut log, mut got) = (channel(), Log::new(&[4, 4]), DeliveryLog::default());
     subscribe_ranged(&mut before, A, 8);
     while before.deliver(ms(0), &mut log, &mut got) {}
     let image = stopped(before, 0, 0);
     assert_eq!(image.handed, [Handed { start: LogId(1), num: 8, attempts: 1, due_unix_ns: 0 }]);
-    let (mut after, mut got) = (channel_at(image.clone()), Got::default());
+    let (mut after, mut got) = (channel_at(image.clone()), DeliveryLog::default());
     subscribe(&mut after, B, 10);
     while after.deliver(ms(0), &mut log, &mut got) {}
     assert_eq!(got.take(), (1..=8).map(|id| (B, id, 2)).collect::<Vec<_>>());
@@ -67,7 +67,7 @@ fn a_run_keeps_its_attempts_over_batches_and_a_set_offset_ends_them() {
 
 #[test]
 fn a_stop_that_finds_a_run_half_read_keeps_each_message_once() {
-    let (mut before, mut log, mut got) = (channel(), Log::new(&[4]), Got::default());
+    let (mut before, mut log, mut got) = (channel(), Log::new(&[4]), DeliveryLog::default());
     let second = log.publish(4);
     subscribe(&mut before, A, 8);
     while before.deliver(ms(0), &mut log, &mut got) {}
@@ -87,11 +87,11 @@ fn a_stop_that_finds_a_run_half_read_keeps_each_message_once() {
 fn an_ordered_channel_goes_on_with_the_message_that_was_out() {
     let mut log = Log::new(&[3]);
     let image = CursorImage { ordered: true, ..super::tests::cursor("ch") };
-    let (mut before, mut got) = (channel_at(image), Got::default());
+    let (mut before, mut got) = (channel_at(image), DeliveryLog::default());
     subscribe(&mut before, A, 5);
     before.deliver(ms(0), &mut log, &mut got);
     let image = stopped(before, 0, 0);
-    let (mut after, mut got) = (channel_at(image), Got::default());
+    let (mut after, mut got) = (channel_at(image), DeliveryLog::default());
     subscribe(&mut after, B, 5);
     while after.deliver(ms(0), &mut log, &mut got) {}
     assert_eq!(got.take(), [(B, 1, 2)]);

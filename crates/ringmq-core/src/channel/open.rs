@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum State {
+pub enum OpenState {
     /// The message is with a client, until the client finishes it or the timer fires. The entry is in the client's list, and named by a
     /// `Flight`.
     InFlight,
@@ -47,7 +47,7 @@ pub struct Open {
     pub num: u16,
     /// A run that was cut does not know where what is left of it begins: so many messages behind `at`.
     pub skip: u16,
-    pub state: State,
+    pub state: OpenState,
 }
 
 const _: () = assert!(size_of::<Open>() <= 56);
@@ -66,7 +66,7 @@ pub struct Fresh {
 impl Open {
     pub fn new(fresh: Fresh) -> Open {
         let Fresh { id, offset, count, at, last_of, num } = fresh;
-        let (attempts, skip, state) = (0, 0, State::Waiting);
+        let (attempts, skip, state) = (0, 0, OpenState::Waiting);
         Open { id, offset, count, at, last_of, prev: NONE, next: NONE, lower: NONE, higher: NONE, attempts, num, skip, state }
     }
 

@@ -1,7 +1,7 @@
 //! Ordered channels and cursors that are set: one behaviour per test, and random lives of which each delivery must be that
 //! of the first message that is not finished.
 
-use super::tests::{A, B, Got, Log, TIMEOUT_MS, channel, channel_at, cursor, ms, options, subscribe};
+use super::tests::{A, B, DeliveryLog, Log, TIMEOUT_MS, channel, channel_at, cursor, ms, options, subscribe};
 use super::{Channel, NotInFlight};
 use crate::base::{LogId, Position, SubId, Ticks};
 use crate::format::cursor::{CursorImage, Interval};
@@ -14,7 +14,7 @@ fn ordered() -> Channel {
 }
 
 fn deliver(channel: &mut Channel, log: &mut Log, now: Ticks) -> Vec<(SubId, u64, u16)> {
-    let mut got = Got::default();
+    let mut got = DeliveryLog::default();
     while channel.deliver(now, log, &mut got) {}
     let runs = got.runs.iter().flat_map(|&(sub, first, last, attempts)| (first..=last).map(move |id| (sub, id, attempts)));
     let mut all: Vec<_> = runs.collect();

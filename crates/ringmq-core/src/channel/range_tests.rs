@@ -1,6 +1,6 @@
 //! One behaviour of ranged clients per test.
 
-use super::tests::{A, B, C, Got, Log, channel, channel_at, cursor, finish, ms, options, subscribe};
+use super::tests::{A, B, C, DeliveryLog, Log, channel, channel_at, cursor, finish, ms, options, subscribe};
 use super::{Channel, NotInFlight};
 use crate::base::{LogId, Position, SubId};
 use crate::format::cursor::{CursorImage, Interval};
@@ -22,7 +22,7 @@ fn requeue_range(channel: &mut Channel, sub: SubId, first: u64, last: u64) -> u6
     channel.requeue_range(ms(0), sub, LogId(first), LogId(last), Duration::ZERO)
 }
 
-impl Got {
+impl DeliveryLog {
     fn take_runs(&mut self) -> Vec<(SubId, u64, u64, u16)> {
         std::mem::take(&mut self.runs)
     }
@@ -35,7 +35,7 @@ fn a_run_ends_with_its_batch_its_clients_credit_or_what_is_confirmed() {
     let at = |id: u64| Position { offset, count: id as i64 - 1, log_id: LogId(id) };
     let intervals = vec![Interval { start: LogId(14), end: at(16) }];
     let mut channel = channel_at(CursorImage { intervals, ..cursor("ch") });
-    let mut got = Got::default();
+    let mut got = DeliveryLog::default();
     subscribe_ranged(&mut channel, A, 25);
     assert!(!channel.deliver(ms(0), &mut log, &mut got));
     assert_eq!(got.take_runs(), [(A, 1, 10, 1), (A, 11, 13, 1), (A, 16, 20, 1), (A, 21, 27, 1)]);
@@ -55,7 +55,7 @@ fn a_run_ends_with_its_batch_its_clients_credit_or_what_is_confirmed() {
 
 #[test]
 fn a_part_that_is_finished_leaves_its_pieces_in_flight() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[20]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[20]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 100);
     channel.deliver(ms(10), &mut log, &mut got);
     assert_eq!(finish_range(&mut channel, A, 5, 6), 2);
@@ -80,7 +80,7 @@ fn a_part_that_is_finished_leaves_its_pieces_in_flight() {
 
 #[test]
 fn what_waits_side_by_side_goes_out_as_one_run() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[6, 6]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[6, 6]), DeliveryLog::default());
     subscribe(&mut channel, A, 9);
     channel.deliver(ms(0), &mut log, &mut got);
     channel.unsubscribe(ms(0), A);
@@ -100,7 +100,7 @@ fn what_waits_side_by_side_goes_out_as_one_run() {
 
 #[test]
 fn a_waiting_run_falls_to_a_client_that_takes_messages() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[8]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[8]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 8);
     channel.deliver(ms(0), &mut log, &mut got);
     finish_range(&mut channel, A, 3, 4);
@@ -123,7 +123,7 @@ fn a_waiting_run_falls_to_a_client_that_takes_messages() {
 
 #[test]
 fn deferred_ranges_fall_due() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[8]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[8]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 8);
     channel.deliver(ms(0), &mut log, &mut got);
     assert_eq!(channel.requeue_range(ms(0), A, LogId(3), LogId(50), Duration::from_millis(20)), 6);
@@ -137,7 +137,7 @@ fn deferred_ranges_fall_due() {
 
 #[test]
 fn a_turn_cuts_no_batch_that_fits_one() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1000, 1000, 1000, 2500, 4000]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1000, 1000, 1000, 2500, 4000]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 20_000);
     let turns = (1..).find(|_| !channel.deliver(ms(0), &mut log, &mut got)).unwrap();
     let lens: Vec<u64> = got.take_runs().iter().map(|&(_, first, last, _)| last - first + 1).collect();
@@ -147,7 +147,7 @@ fn a_turn_cuts_no_batch_that_fits_one() {
 
 #[test]
 fn a_full_client_is_passed_over_and_a_paused_channel_gives_nothing() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[5, 5]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[5, 5]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 100);
     subscribe_ranged(&mut channel, B, 100);
     got.full.insert(A);
@@ -170,7 +170,7 @@ fn a_full_client_is_passed_over_and_a_paused_channel_gives_nothing() {
 
 #[test]
 fn both_kinds_of_clients_share_fairly() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2000; 5]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2000; 5]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 100_000);
     subscribe(&mut channel, B, 100_000);
     subscribe(&mut channel, C, 100_000);
@@ -193,7 +193,7 @@ fn both_kinds_of_clients_share_fairly() {
 
 #[test]
 fn a_run_that_was_lost_since_counts_as_confirmed() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[4, 4]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[4, 4]), DeliveryLog::default());
     let starts: Vec<_> = log.batches.values().map(|b| b.header.start()).collect();
     subscribe_ranged(&mut channel, A, 8);
     channel.deliver(ms(0), &mut log, &mut got);
@@ -209,7 +209,7 @@ fn a_run_that_was_lost_since_counts_as_confirmed() {
 
 #[test]
 fn a_million_messages_in_runs_cost_next_to_nothing() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1000; 1000]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1000; 1000]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, u32::MAX);
     while channel.deliver(ms(0), &mut log, &mut got) {}
     assert_eq!((channel.in_flight_count(), got.runs.len()), (1_000_000, 1000));
@@ -221,7 +221,7 @@ fn a_million_messages_in_runs_cost_next_to_nothing() {
 
 #[test]
 fn a_run_goes_on_in_its_batch_after_a_read() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10]), DeliveryLog::default());
     subscribe_ranged(&mut channel, A, 4);
     channel.deliver(ms(0), &mut log, &mut got);
     assert_eq!(got.runs, [(A, 1, 4, 1)]);
@@ -242,7 +242,7 @@ fn a_run_goes_on_in_its_batch_after_a_read() {
 
 #[test]
 fn nobody_is_hungry_for_what_cannot_be_read() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10, 10]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10, 10]), DeliveryLog::default());
     let hungry = |channel: &mut Channel, log: &Log| {
         let mut subs = vec![];
         channel.hungry(log.end(), &mut |sub| subs.push(sub));

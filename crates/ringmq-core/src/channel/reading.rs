@@ -11,7 +11,7 @@ use crate::format::cursor::{Handed, Interval};
 /// Progress within a batch. The batch itself is asked for again in each turn: a channel that kept it would keep the whole buffer that
 /// was read with it, beyond what the read cache counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BatchProgress {
     /// Offset of the batch, and crc of its header.
     offset: i64,
     crc: u32,
@@ -20,11 +20,11 @@ pub(super) struct Place {
     pub(super) id: LogId,
 }
 
-impl Place {
-    fn start_of(batch: &Batch) -> Place {
+impl BatchProgress {
+    fn start_of(batch: &Batch) -> BatchProgress {
         let header = &batch.header;
         let (offset, crc, id) = (header.offset.get(), header.header_crc.get(), LogId(header.log_id.get()));
-        Place { offset, crc, at: BATCH_HEADER_LEN, id }
+        BatchProgress { offset, crc, at: BATCH_HEADER_LEN, id }
     }
 
     /// The place behind `num` messages, which end at `end`.
@@ -41,7 +41,7 @@ pub(super) struct Reading {
     /// Runs that had been delivered before a clean stop and are not read yet; the nearest is last.
     handed: Vec<Handed>,
     /// Progress within the batch that contains `next`.
-    place: Option<Place>,
+    place: Option<BatchProgress>,
 }
 
 impl Reading {
@@ -143,7 +143,7 @@ impl Reading {
     // ---- reading on
 
     /// The entry of the next `num` messages, which stand at `place` in `batch`.
-    pub(super) fn entry(&self, batch: &Batch, place: &Place, num: u16) -> Open {
+    pub(super) fn entry(&self, batch: &Batch, place: &BatchProgress, num: u16) -> Open {
         let header = &batch.header;
         let is_last = place.id.0 + num as u64 - 1 == header.last_log_id.get();
         Open::new(Fresh {
@@ -187,7 +187,7 @@ impl Reading {
     }
 
     /// Goes on in `batch`, where it was read up to before. `None`: no message of it is wanted.
-    pub(super) fn begin_batch(&mut self, batch: &Batch) -> Option<Place> {
+    pub(super) fn begin_batch(&mut self, batch: &Batch) -> Option<BatchProgress> {
         let (start, end) = (batch.header.start(), batch.header.end());
         if batch.header.is_lost() || end.log_id <= self.next.log_id {
             return None;
@@ -195,13 +195,13 @@ impl Reading {
         let index = self.next.log_id.0 - start.log_id.0;
         self.next.offset = start.offset;
         self.next.count = start.count + index as i64;
-        let first = Place::start_of(batch);
-        let is_here = |p: &Place| (p.offset, p.crc) == (first.offset, first.crc);
+        let first = BatchProgress::start_of(batch);
+        let is_here = |p: &BatchProgress| (p.offset, p.crc) == (first.offset, first.crc);
         Some(self.place.take().filter(is_here).unwrap_or(first))
     }
 
     /// The turn ends at `place` in `batch`.
-    pub(super) fn end_batch(&mut self, batch: &Batch, place: Place) {
+    pub(super) fn end_batch(&mut self, batch: &Batch, place: BatchProgress) {
         if self.is_in(batch) {
             self.place = Some(place);
         }

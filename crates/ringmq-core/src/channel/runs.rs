@@ -4,7 +4,7 @@
 use super::delayed::Stretch;
 use super::deliver::{RUN_MAX, Turn};
 use super::machine::Channel;
-use super::reading::Place;
+use super::reading::BatchProgress;
 use super::{Run, Sink};
 use crate::base::LogId;
 use crate::format::batch::{Batch, Messages};
@@ -20,8 +20,14 @@ pub(super) enum HandedRun {
 
 impl Channel {
     /// Gives the next client, which is ranged, a run of what the log has at the read position, where `place` stands too.
-    pub(super) fn hand_log_run(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> HandedRun {
-        let Place { at, id: first, .. } = *place;
+    pub(super) fn hand_log_run(
+        &mut self,
+        batch: &Batch,
+        place: &mut BatchProgress,
+        turn: &mut Turn,
+        sink: &mut impl Sink,
+    ) -> HandedRun {
+        let BatchProgress { at, id: first, .. } = *place;
         let number = self.clients.next().expect("the next client was seen");
         let ahead = self.reading.until_known(first);
         let limit = (self.clients.run_max(number) as u64).min(ahead).min(self.run_limit() as u64) as usize;
@@ -114,20 +120,20 @@ impl Channel {
 }
 
 /// End of a run.
-struct Cut {
+struct RunEnd {
     num: u16,
     end: usize,
 }
 
 /// Cuts a run of at most `limit` messages from what `batch` has at `at`, where message `first` begins. `None`: it is all
 /// that is left of the batch, and goes in the next turn rather than being cut.
-fn cut(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> Option<Cut> {
+fn cut(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> Option<RunEnd> {
     let bytes = &batch.bytes;
     let rest = usize::try_from(batch.header.last_log_id.get() - first.0 + 1).unwrap_or(usize::MAX);
     if limit >= rest {
         let len = bytes.len() - at;
         if turn.has_room(rest, len) {
-            return Some(Cut { num: rest as u16, end: bytes.len() });
+            return Some(RunEnd { num: rest as u16, end: bytes.len() });
         }
         if turn.should_wait(rest, len) {
             return None;
@@ -143,5 +149,5 @@ fn cut(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> Opt
         (num, end) = (num + 1, behind);
     }
     assert!(num > 0, "a run begins with a message that was read");
-    Some(Cut { num, end })
+    Some(RunEnd { num, end })
 }

@@ -1,6 +1,6 @@
 //! Messages that an ephemeral channel keeps, and those that it drops.
 
-use super::tests::{A, Got, Log, channel, channel_at, cursor, finish, ms, subscribe};
+use super::tests::{A, DeliveryLog, Log, channel, channel_at, cursor, finish, ms, subscribe};
 use super::{Channel, Tail};
 use crate::base::{LogId, Position};
 use std::time::Duration;
@@ -9,13 +9,13 @@ struct Tailed {
     channel: Channel,
     log: Log,
     tail: Tail,
-    got: Got,
+    got: DeliveryLog,
 }
 
 impl Tailed {
     fn keeps(kept: u64) -> Tailed {
         let (channel, tail) = (channel_at(cursor("ch#ephemeral")), Tail::new(kept, Position::START));
-        Tailed { channel, log: Log::default(), tail, got: Got::default() }
+        Tailed { channel, log: Log::default(), tail, got: DeliveryLog::default() }
     }
 
     /// A batch of `num` messages is committed, and the channel has its turn. How many messages it drops.

@@ -87,14 +87,14 @@ impl Source for Log {
 
 /// Deliveries by client, message and attempt; and the clients that are full.
 #[derive(Default)]
-pub(super) struct Got {
+pub(super) struct DeliveryLog {
     pub messages: Vec<(SubId, u64, u16)>,
     /// First and last.
     pub runs: Vec<(SubId, u64, u64, u16)>,
     pub full: HashSet<SubId>,
 }
 
-impl Got {
+impl DeliveryLog {
     pub fn take(&mut self) -> Vec<(SubId, u64, u16)> {
         std::mem::take(&mut self.messages)
     }
@@ -104,7 +104,7 @@ impl Got {
     }
 }
 
-impl Sink for Got {
+impl Sink for DeliveryLog {
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, _: Option<(i64, u32)>) -> bool {
         let has_room = !self.full.contains(&sub);
         if has_room {
@@ -166,7 +166,7 @@ pub(super) fn finish(channel: &mut Channel, sub: SubId, ids: impl IntoIterator<I
 
 #[test]
 fn clients_take_turns_and_a_full_one_stops_nobody() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[4, 20]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[4, 20]), DeliveryLog::default());
     [A, B, C].into_iter().for_each(|sub| subscribe(&mut channel, sub, 100));
     channel.lend(B, 0);
     got.full.insert(B);
@@ -187,7 +187,7 @@ fn clients_take_turns_and_a_full_one_stops_nobody() {
 
 #[test]
 fn requeued_go_first_then_due_ones_then_the_log() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3]), DeliveryLog::default());
     subscribe(&mut channel, A, 3);
     channel.deliver(ms(0), &mut log, &mut got);
     channel.requeue(ms(0), A, LogId(1), Duration::from_millis(5)).unwrap();
@@ -205,7 +205,7 @@ fn requeued_go_first_then_due_ones_then_the_log() {
 
 #[test]
 fn a_timeout_comes_in_time_and_touch_has_its_limit() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), DeliveryLog::default());
     subscribe(&mut channel, A, 9);
     let mut late = vec![];
     channel.deliver(ms(10), &mut log, &mut got);
@@ -227,7 +227,7 @@ fn a_timeout_comes_in_time_and_touch_has_its_limit() {
 
 #[test]
 fn the_memory_bound_stops_the_log_but_not_what_waits() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[500, 500]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[500, 500]), DeliveryLog::default());
     channel.set_room(100 * size_of::<super::open::Open>());
     subscribe(&mut channel, A, 1000);
     while channel.deliver(ms(0), &mut log, &mut got) {}
@@ -253,7 +253,7 @@ fn the_memory_bound_stops_the_log_but_not_what_waits() {
 
 #[test]
 fn a_channel_with_nothing_open_reads_whatever_its_room() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[500]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[500]), DeliveryLog::default());
     channel.set_room(0);
     subscribe(&mut channel, A, 1000);
     for round in 0.. {
@@ -277,7 +277,7 @@ fn a_restored_cursor_is_stepped_over() {
     };
     let intervals = [2, 4, 6, 8, 10, 12].map(|id| Interval { start: LogId(id), end: at(&log, id + 1) });
     let mut channel = channel_at(CursorImage { intervals: intervals.to_vec(), ..cursor("ch") });
-    let mut got = Got::default();
+    let mut got = DeliveryLog::default();
     subscribe(&mut channel, A, 6);
     assert_eq!(channel.depth(log.end()), 14);
     channel.deliver(ms(0), &mut log, &mut got);
@@ -305,7 +305,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
         let mut channel = channel_at(cursor("ch"));
         // No delay is longer than the message timeout: such a one is a copy in the log.
         (channel.max_req_timeout, channel.max_msg_timeout) = (Duration::from_secs(3600), Duration::from_secs(3600));
-        let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), Got::default());
+        let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), DeliveryLog::default());
         channel.subscribe(ms(0), A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
         channel.lend(A, 1000);
         for first in (1..=(gaps * each) as u64).step_by(1000) {
@@ -348,7 +348,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
 #[test]
 fn sampling_delivers_rate_plus_one_percent_and_confirms_the_rest() {
     for (rate, least, most) in [(0, 10_000, 10_000), (10, 1000, 1200), (50, 4900, 5300), (99, 10_000, 10_000)] {
-        let (mut channel, mut log, mut got) = (channel_at(cursor("ch")), Log::new(&[5000, 5000]), Got::default());
+        let (mut channel, mut log, mut got) = (channel_at(cursor("ch")), Log::new(&[5000, 5000]), DeliveryLog::default());
         channel.subscribe(ms(0), A, options(rate));
         channel.lend(A, 10_000);
         while channel.deliver(ms(0), &mut log, &mut got) {}
@@ -367,7 +367,7 @@ fn sampling_delivers_rate_plus_one_percent_and_confirms_the_rest() {
 
 #[test]
 fn what_a_leaving_client_had_goes_out_again_at_once() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[5]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[5]), DeliveryLog::default());
     subscribe(&mut channel, A, 4);
     channel.deliver(ms(0), &mut log, &mut got);
     finish(&mut channel, A, [2]);
@@ -385,7 +385,7 @@ fn what_a_leaving_client_had_goes_out_again_at_once() {
 
 #[test]
 fn attempts_saturate() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), DeliveryLog::default());
     subscribe(&mut channel, A, 3);
     channel.deliver(ms(0), &mut log, &mut got);
     let (key, _) = channel.backlog.open().iter().next().unwrap();
@@ -399,7 +399,7 @@ fn attempts_saturate() {
 
 #[test]
 fn what_retention_or_damage_took_counts_as_confirmed() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3, 3, 3]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3, 3, 3]), DeliveryLog::default());
     let offsets: Vec<i64> = log.batches.keys().copied().collect();
     let starts: Vec<Position> = log.batches.values().map(|b| b.header.start()).collect();
     subscribe(&mut channel, A, 2);
@@ -422,7 +422,7 @@ fn what_retention_or_damage_took_counts_as_confirmed() {
 
 #[test]
 fn an_answer_that_leads_nowhere_does_not_spin() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), DeliveryLog::default());
     log.answers.insert(0, Fetch::Below { start: Position::START });
     subscribe(&mut channel, A, 9);
     assert!(!channel.deliver(ms(0), &mut log, &mut got));
@@ -431,7 +431,7 @@ fn an_answer_that_leads_nowhere_does_not_spin() {
 
 #[test]
 fn a_pending_batch_blocks_neither_other_redeliveries_nor_the_log() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2, 2, 2]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2, 2, 2]), DeliveryLog::default());
     let offsets: Vec<i64> = log.batches.keys().copied().collect();
     subscribe(&mut channel, A, 4);
     channel.deliver(ms(0), &mut log, &mut got);
@@ -452,7 +452,7 @@ fn a_pending_batch_blocks_neither_other_redeliveries_nor_the_log() {
 
 #[test]
 fn a_turn_is_bounded_and_fetches_a_batch_once() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10_000]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10_000]), DeliveryLog::default());
     subscribe(&mut channel, A, 20_000);
     let turns = (1..).find(|_| !channel.deliver(ms(0), &mut log, &mut got)).unwrap();
     assert_eq!((turns, got.messages.len()), (5, 10_000));
@@ -461,7 +461,7 @@ fn a_turn_is_bounded_and_fetches_a_batch_once() {
 
 #[test]
 fn a_paused_channel_delivers_nothing() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), DeliveryLog::default());
     subscribe(&mut channel, A, 1);
     channel.deliver(ms(0), &mut log, &mut got);
     channel.set_paused(true);
@@ -477,7 +477,7 @@ fn a_paused_channel_delivers_nothing() {
 
 #[test]
 fn the_hungry_are_named_once_and_only_when_something_is_there() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[]), DeliveryLog::default());
     let hungry = |channel: &mut Channel, log: &Log| {
         let mut subs = vec![];
         channel.hungry(log.end(), &mut |sub| subs.push(sub));
@@ -502,7 +502,7 @@ fn the_hungry_are_named_once_and_only_when_something_is_there() {
 
 #[test]
 fn an_ephemeral_channel_has_nothing_for_the_journal() {
-    let (mut channel, mut log, mut got) = (channel_at(cursor("ch#ephemeral")), Log::new(&[3]), Got::default());
+    let (mut channel, mut log, mut got) = (channel_at(cursor("ch#ephemeral")), Log::new(&[3]), DeliveryLog::default());
     subscribe(&mut channel, A, 9);
     channel.deliver(ms(0), &mut log, &mut got);
     finish(&mut channel, A, [1, 2, 3]);
@@ -516,7 +516,7 @@ fn an_idle_channel_is_tiny_and_an_open_message_small() {
     let mut channel = channel();
     assert!(size_of::<Channel>() <= 1024, "{}", size_of::<Channel>());
     assert_eq!(channel.memory_bytes(), 0);
-    let (mut log, mut got) = (Log::new(&[COUNT / 2, COUNT / 2]), Got::default());
+    let (mut log, mut got) = (Log::new(&[COUNT / 2, COUNT / 2]), DeliveryLog::default());
     subscribe(&mut channel, A, u32::MAX);
     while channel.deliver(ms(0), &mut log, &mut got) {}
     assert_eq!(channel.in_flight_count(), COUNT as u64);
@@ -527,7 +527,7 @@ fn an_idle_channel_is_tiny_and_an_open_message_small() {
 
 #[test]
 fn a_crowd_of_timeouts_is_handled_in_pieces() {
-    let (mut channel, mut log, mut got) = (channel(), Log::new(&[25_000]), Got::default());
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[25_000]), DeliveryLog::default());
     subscribe(&mut channel, A, 30_000);
     while channel.deliver(ms(0), &mut log, &mut got) {}
     let (mut late, mut ticks) = (0, 0);

@@ -2,7 +2,7 @@
 
 use super::{
     Notes, Settings, TopicSettings, find,
-    row::{BadValue, Setting, Taken, Unit, Value},
+    row::{BadValue, ReadValue, Setting, Unit, Value},
 };
 use crate::base::TopicName;
 use std::collections::BTreeMap;
@@ -64,7 +64,7 @@ pub(super) fn is_key_of(name: &str, key: &str) -> bool {
     key == name || key.strip_suffix('s') == Some(name)
 }
 
-fn read(row: &Setting, key: &str, value: &Toml) -> Result<Taken, BadValue> {
+fn read(row: &Setting, key: &str, value: &Toml) -> Result<ReadValue, BadValue> {
     let result = match value {
         // As in nsqd, whose flags know no commas.
         Toml::String(text) if row.unit == Unit::List => list(row, text.split(',').map(|one| Ok(one.trim().to_owned()))),
@@ -86,16 +86,16 @@ fn read(row: &Setting, key: &str, value: &Toml) -> Result<Taken, BadValue> {
 }
 
 /// The values of a list's texts, joined.
-fn list(row: &Setting, texts: impl Iterator<Item = Result<String, String>>) -> Result<Taken, String> {
+fn list(row: &Setting, texts: impl Iterator<Item = Result<String, String>>) -> Result<ReadValue, String> {
     let (mut joined, mut notes) = (vec![], vec![]);
     for text in texts {
-        let Taken { value, note } = row.parse(&text?)?;
+        let ReadValue { value, note } = row.parse(&text?)?;
         notes.extend(note);
         if let Value::List(more) = value {
             joined.extend(more);
         }
     }
-    Ok(Taken { value: Value::List(joined), note: (!notes.is_empty()).then(|| notes.join("; ")) })
+    Ok(ReadValue { value: Value::List(joined), note: (!notes.is_empty()).then(|| notes.join("; ")) })
 }
 
 /// Puts the `[topics.<name>]` tables into `settings` and returns their errors.

@@ -18,7 +18,7 @@ pub struct Surroundings {
 
 /// Settings in force, with the lines that the log should have of them.
 #[derive(Debug)]
-pub struct Asked {
+pub struct LoadedSettings {
     pub settings: Settings,
     pub notes: Notes,
 }
@@ -166,7 +166,7 @@ pub fn load(
     matches: &ArgMatches,
     surroundings: &Surroundings,
     read_file: impl FnOnce(&str) -> Result<String, String>,
-) -> Result<Asked, ConfigErrors> {
+) -> Result<LoadedSettings, ConfigErrors> {
     let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
     let mut errors = Vec::new();
     let mut settings = Settings::default();
@@ -239,19 +239,19 @@ pub fn load(
     settings.follow(&mut notes);
     settings.guard_native(surroundings.is_nsqd, &mut notes);
     settings.check()?;
-    Ok(Asked { settings, notes })
+    Ok(LoadedSettings { settings, notes })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(args: &[&str], file: Option<&str>) -> Result<Asked, String> {
+    fn asked(args: &[&str], file: Option<&str>) -> Result<LoadedSettings, String> {
         asked_as(false, args, file)
     }
 
     /// Settings of a program that was called by nsqd's name, or not.
-    fn asked_as(is_nsqd: bool, args: &[&str], file: Option<&str>) -> Result<Asked, String> {
+    fn asked_as(is_nsqd: bool, args: &[&str], file: Option<&str>) -> Result<LoadedSettings, String> {
         let args = normalise(std::iter::once("serve").chain(args.iter().copied()).map(String::from));
         let matches = add_flags(Command::new("serve")).arg(words()).try_get_matches_from(args).map_err(|e| e.to_string())?;
         let around = Surroundings { hostname: "host".into(), cpus: 3, working_directory: "/here".into(), is_nsqd };
@@ -499,7 +499,7 @@ mod tests {
             ("--http-address=", "http-address", "", false),
             ("--tcp-address=", "tcp-address", "127.0.0.1:0", true),
         ] {
-            let Asked { settings, notes } = taken(flag);
+            let LoadedSettings { settings, notes } = taken(flag);
             let row = find(name).expect("a row");
             assert_eq!(row.show(&row.value(&settings)), wanted, "{flag}");
             assert_eq!(notes.warnings.len(), usize::from(is_told), "{flag}: {notes:?}");

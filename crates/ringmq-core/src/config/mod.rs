@@ -11,7 +11,7 @@ pub mod row;
 mod table;
 pub mod value;
 
-pub use flags::{Asked, ConfigError, Notes, Surroundings, load};
+pub use flags::{ConfigError, LoadedSettings, Notes, Surroundings, load};
 use row::{Setting, Value};
 use std::collections::BTreeMap;
 pub use table::{Settings, TABLE};

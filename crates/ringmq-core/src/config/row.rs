@@ -15,15 +15,15 @@ pub enum Value {
 
 /// A value, and what to tell the operator of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct ReadValue {
     pub value: Value,
     /// Why it is not the value that was written.
     pub note: Option<String>,
 }
 
-impl From<Value> for Taken {
+impl From<Value> for ReadValue {
     fn from(value: Value) -> Self {
-        Taken { value, note: None }
+        ReadValue { value, note: None }
     }
 }
 
@@ -82,7 +82,7 @@ impl Setting {
     }
 
     /// Reads what stands behind a flag, or in a string of the file.
-    pub fn parse(&self, text: &str) -> Result<Taken, String> {
+    pub fn parse(&self, text: &str) -> Result<ReadValue, String> {
         let value = match self.unit {
             Unit::Text => Value::Text(text.into()),
             Unit::Switch(words) => Value::Text(switch(text, words)?.into()),
@@ -117,7 +117,7 @@ impl Setting {
     }
 
     /// Reads a duration in units of `scale` nanoseconds.
-    fn duration(&self, text: &str, scale: u128, name: &str) -> Result<Taken, String> {
+    fn duration(&self, text: &str, scale: u128, name: &str) -> Result<ReadValue, String> {
         if !nsqd::is_unbounded(self) {
             return self.bounded(whole(parse_duration_ns(text)?, scale, name)?.into());
         }
@@ -132,7 +132,7 @@ impl Setting {
     }
 
     /// An integer of the file. For a duration it is milliseconds, as nsqd reads it.
-    pub fn number(&self, number: i64) -> Result<Taken, String> {
+    pub fn number(&self, number: i64) -> Result<ReadValue, String> {
         match self.unit {
             Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number.into()),
             Unit::Micros => self.bounded(i128::from(number) * 1000),
@@ -144,23 +144,23 @@ impl Setting {
     }
 
     /// 0 and 1 mean what they mean elsewhere. nsqd reads them the other way round, which nobody can have meant.
-    fn switch_number(&self, number: i64) -> Result<Taken, String> {
+    fn switch_number(&self, number: i64) -> Result<ReadValue, String> {
         let (word, theirs) = match number {
             0 => ("false", "true"),
             1 => ("true", "false"),
             _ => return Err("must be true or false".into()),
         };
         let note = format!("{word} is in force; write true or false, since nsqd reads {number} as {theirs}");
-        Ok(Taken { value: Value::Text(word.into()), note: Some(note) })
+        Ok(ReadValue { value: Value::Text(word.into()), note: Some(note) })
     }
 
-    fn bounded(&self, number: i128) -> Result<Taken, String> {
+    fn bounded(&self, number: i128) -> Result<ReadValue, String> {
         let within = u64::try_from(number).ok().filter(|number| (self.min..=self.max).contains(number));
         if let Some(number) = within {
             return Ok(Value::Number(number).into());
         }
         let (number, why) = nsqd::instead(self, number).ok_or_else(|| format!("must be {}", self.bounds()))?;
-        Ok(Taken { value: Value::Number(number), note: Some(format!("{} is in force: {why}", self.show_number(number))) })
+        Ok(ReadValue { value: Value::Number(number), note: Some(format!("{} is in force: {why}", self.show_number(number))) })
     }
 
     pub fn bounds(&self) -> String {
@@ -255,18 +255,18 @@ fn whole(ns: u128, scale: u128, name: &str) -> Result<u64, String> {
 }
 
 /// Stand-in for a port that nsqd can do without, and this node cannot.
-fn hidden_port() -> Taken {
+fn hidden_port() -> ReadValue {
     const LOCAL: &str = "127.0.0.1:0";
     let note = format!("{LOCAL} is in force: a free port that this host alone reaches, since the node always has one");
-    Taken { value: Value::Text(LOCAL.into()), note: Some(note) }
+    ReadValue { value: Value::Text(LOCAL.into()), note: Some(note) }
 }
 
 /// Addresses with commas between them. One without a port is left out: nsqd tries it again and again, in vain.
-fn addresses(text: &str) -> Result<Taken, String> {
+fn addresses(text: &str) -> Result<ReadValue, String> {
     let (with_port, without): (Vec<&str>, Vec<&str>) = text.split(',').map(str::trim).partition(|one| one.contains(':'));
     let list = with_port.into_iter().map(address).collect::<Result<_, _>>().map(Value::List)?;
     let note = (!without.is_empty()).then(|| format!("{} is left out: an address is host:port", without.join(", ")));
-    Ok(Taken { value: list, note })
+    Ok(ReadValue { value: list, note })
 }
 
 /// `host:port` or `:port`; the host may be a name or an IPv6 address in brackets.

@@ -1,6 +1,6 @@
 //! Next record of a partition: an election first, then replicas that are too many, a hand-over, replicas that are missing.
 
-use super::{At, Controller};
+use super::{Controller, PartitionKey};
 use crate::base::{NodeId, Ticks};
 use crate::metadata::record::{Leader, PartitionRecord};
 use crate::metadata::view::View;
@@ -25,7 +25,7 @@ impl From<PartitionRecord> for Verdict {
 }
 
 /// Whether the replica there lost nothing, as far as its node says.
-fn is_sound(view: &View, at: At, node: NodeId) -> bool {
+fn is_sound(view: &View, at: PartitionKey, node: NodeId) -> bool {
     view.node(node).is_some_and(|e| !e.value.suspects.has(at))
 }
 
@@ -34,7 +34,7 @@ fn is_in_session(view: &View, leader: Leader) -> bool {
 }
 
 impl Controller {
-    pub(super) fn decide(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
+    pub(super) fn decide(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Verdict {
         let Some(topic) = view.topic_by_id(at.0).filter(|_| view.gone(at.0).is_none()) else { return Verdict::Rest };
         let leads = record.leader.is_some_and(|l| is_in_session(view, l) && !self.is_down(view, l.node));
         if !leads {
@@ -57,7 +57,7 @@ impl Controller {
     }
 
     /// A leader of the ISR whose node is alive. Nobody rather than a wrong one.
-    fn elect(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
+    fn elect(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Verdict {
         let lives = |n: &NodeId| view.session(*n).is_some() && !self.is_down(view, *n);
         let alive: Vec<NodeId> = record.isr.iter().copied().filter(lives).collect();
         if alive.is_empty() {
@@ -106,7 +106,7 @@ impl Controller {
 
     /// Removes a surplus replica, once as many others that stay as the topic wants are in sync, alive and whole. A replica that should
     /// stay is removed only when no such replica is still catching up: it may be the one that was added.
-    fn remove(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
+    fn remove(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
         if record.replicas.len() <= wanted {
             return None;
         }
@@ -153,7 +153,7 @@ impl Controller {
     }
 
     /// The first replica is to lead, when it is in sync and has been here for a while; never a node that is drained.
-    fn hand_over(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Option<Verdict> {
+    fn hand_over(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Option<Verdict> {
         let leader = record.leader?.node;
         let is_fit = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n) && self.stays_in(now, view, record, *n);
         if record.wanted.is_some_and(|to| to == leader || !is_fit(&to)) {
@@ -175,7 +175,7 @@ impl Controller {
     }
 
     /// A replica on another node, for one that does not stay.
-    fn add(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Verdict {
+    fn add(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord, wanted: usize) -> Verdict {
         let staying = record.replicas.iter().filter(|n| self.stays_in(now, view, record, **n)).count();
         if staying >= wanted || record.replicas.len() >= crate::seam::membership::REPLICAS_MAX {
             return Verdict::Rest;

@@ -7,8 +7,8 @@
 //! - The counts of leaders stay as even as the balance by counts leaves them.
 //! - A node that was relieved is looked at again when it has told its load anew.
 
-use super::placement::{Move, Place, places};
-use super::{At, Controller};
+use super::placement::{Move, NodeLoad, places};
+use super::{Controller, PartitionKey};
 use crate::base::{NodeId, Ticks};
 use crate::metadata::view::View;
 
@@ -27,7 +27,7 @@ impl Controller {
         }
         let places = places(view, &self.down(view));
         // Per mille of an ordinary node's capacity, so that different nodes compare.
-        let share = |p: &Place| kib(view, p.node) * 100 / p.capacity as u64;
+        let share = |p: &NodeLoad| kib(view, p.node) * 100 / p.capacity as u64;
         let most = places.iter().max_by_key(|p| (share(p), p.node))?;
         let least = places.iter().min_by_key(|p| (share(p), p.node))?;
         let (top, low) = (share(most), share(least));
@@ -38,16 +38,16 @@ impl Controller {
         if self.relieved.get(&most.node) == Some(&told.mod_revision) {
             return None;
         }
-        let step = |p: &Place| 100_000 / p.capacity;
+        let step = |p: &NodeLoad| 100_000 / p.capacity;
         let found = told.value.busiest.iter().find_map(|busy| {
-            let at: At = (busy.topic, busy.partition);
+            let at: PartitionKey = (busy.topic, busy.partition);
             let entry = view.partition(at.0, at.1)?;
             let record = &entry.value;
             let leads = record.leader.is_some_and(|l| l.node == most.node) && record.replicas.first() == Some(&most.node);
             if !leads || record.isr.len() != record.replicas.len() || record.wanted.is_some() {
                 return None;
             }
-            let fits = |p: &&Place| {
+            let fits = |p: &&NodeLoad| {
                 let added = u64::from(busy.kib_per_s) * 100 / p.capacity as u64;
                 let is_less = share(p) + added < top;
                 let is_even = p.lead() + step(p) <= most.lead() + step(most);

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A topic's id and a partition's number.
-pub type At = (TopicId, u16);
+pub type PartitionKey = (TopicId, u16);
 
 /// Partitions of a transaction, at most. With their compares they stay below what the store takes.
 const BATCH_MAX: usize = 100;
@@ -77,7 +77,7 @@ impl Default for ControllerOptions {
 /// Records to write at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Batch {
-    pub partitions: Vec<At>,
+    pub partitions: Vec<PartitionKey>,
     pub txn: Txn,
 }
 
@@ -104,25 +104,25 @@ pub struct Controller {
     /// Time until which a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
     fresh_until: Ticks,
     in_office: bool,
-    dirty: BTreeSet<At>,
-    held: BTreeSet<At>,
-    postponed: BTreeSet<At>,
+    dirty: BTreeSet<PartitionKey>,
+    held: BTreeSet<PartitionKey>,
+    postponed: BTreeSet<PartitionKey>,
     /// Partitions that no node can take another replica of. A node that comes may.
-    short: BTreeSet<At>,
-    in_flight: BTreeSet<At>,
+    short: BTreeSet<PartitionKey>,
+    in_flight: BTreeSet<PartitionKey>,
     batches: usize,
     /// Partitions with a live replica that is not in sync.
-    rebuilding: BTreeSet<At>,
+    rebuilding: BTreeSet<PartitionKey>,
     /// Partitions of `rebuilding` that a look at the distribution has met, with the time of the first look.
-    slow: BTreeMap<At, Ticks>,
+    slow: BTreeMap<PartitionKey, Ticks>,
     /// Partitions whose leader is asked to hand over.
-    handing: BTreeSet<At>,
+    handing: BTreeSet<PartitionKey>,
     /// Records of the next transaction, at most.
     batch_max: usize,
     written: u64,
     balance_at: Ticks,
     /// Moves that the last look at the distribution found.
-    moves: BTreeMap<At, Move>,
+    moves: BTreeMap<PartitionKey, Move>,
     /// Revision of a node's load that a leader was moved for. Its next load tells what came of that.
     relieved: BTreeMap<NodeId, u64>,
 }
@@ -305,7 +305,7 @@ impl Controller {
         }
     }
 
-    fn see_partition(&mut self, view: &View, at: At) {
+    fn see_partition(&mut self, view: &View, at: PartitionKey) {
         if !self.in_office {
             return;
         }
@@ -328,7 +328,7 @@ impl Controller {
         self.leave_office();
         self.in_office = true;
         self.balance_at = now + BALANCE_EVERY;
-        let all: Vec<At> = view.partitions().map(|(at, _)| at).collect();
+        let all: Vec<PartitionKey> = view.partitions().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.see_partition(view, at));
     }
 
@@ -401,7 +401,7 @@ impl Controller {
         ];
         let of_node = |(node, is): (&NodeId, &u64)| Compare::CreateRevision { key: layout.key(&Key::Node(*node)), is: *is };
         // The keys that may have made it fail are read, so that the next attempt does not fail by them again.
-        let of_partition = |at: &At| Key::Partition(at.0, at.1);
+        let of_partition = |at: &PartitionKey| Key::Partition(at.0, at.1);
         let others = [Key::Controller].into_iter().chain(sessions.keys().map(|node| Key::Node(*node)));
         let read = others.chain(batch.partitions.iter().map(of_partition));
         let otherwise = read.map(|key| Op::Get { key: layout.key(&key) }).collect();
@@ -463,7 +463,7 @@ impl Controller {
     }
 }
 
-fn note(set: &mut BTreeSet<At>, at: At, is_in: bool) {
+fn note(set: &mut BTreeSet<PartitionKey>, at: PartitionKey, is_in: bool) {
     match is_in {
         true => drop(set.insert(at)),
         false => drop(set.remove(&at)),

@@ -4,7 +4,7 @@
 //! different nodes always, and in different zones where there are enough.
 
 use super::decide::{capacity, zone};
-use super::{At, Controller};
+use super::{Controller, PartitionKey};
 use crate::base::{NodeId, Ticks};
 use crate::metadata::record::PartitionRecord;
 use crate::metadata::view::View;
@@ -23,7 +23,7 @@ pub struct TooFewNodes {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct NodeLoad {
     pub node: NodeId,
     zone: usize,
     pub capacity: usize,
@@ -33,7 +33,7 @@ pub(super) struct Place {
     weight: usize,
 }
 
-impl Place {
+impl NodeLoad {
     /// Replicas per mille of the node's capacity, so that nodes of different capacities compare.
     fn load(&self) -> usize {
         self.replicas * 100_000 / self.capacity
@@ -52,13 +52,13 @@ impl Place {
 /// A record that evens the load out, if nothing changes it before.
 #[derive(Debug)]
 pub(super) struct Move {
-    pub at: At,
+    pub at: PartitionKey,
     pub seen: u64,
     pub next: PartitionRecord,
 }
 
 /// Nodes that are alive and not drained, without those whose process is taken for ended.
-pub(super) fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
+pub(super) fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<NodeLoad> {
     let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
     let is_usable = |n: &NodeId| view.member(*n).is_some() && !view.is_draining(*n) && !down.contains(n);
     let usable = view.nodes().map(|(node, _)| node).filter(is_usable);
@@ -67,14 +67,14 @@ pub(super) fn places(view: &View, down: &BTreeSet<NodeId>) -> Vec<Place> {
             let count = zones.len();
             let zone = *zones.entry(zone(view, node)).or_insert(count);
             let (replicas, firsts) = (view.replica_count(node), view.first_count(node));
-            Place { node, zone, capacity: capacity(view, node), replicas, firsts, weight: 0 }
+            NodeLoad { node, zone, capacity: capacity(view, node), replicas, firsts, weight: 0 }
         })
         .collect()
 }
 
 /// Sets the weights, where there is enough to weigh.
-fn weigh(view: &View, places: &mut [Place]) {
-    let kib = |place: &Place| view.load(place.node).map_or(0, |e| e.value.kib_per_s as usize);
+fn weigh(view: &View, places: &mut [NodeLoad]) {
+    let kib = |place: &NodeLoad| view.load(place.node).map_or(0, |e| e.value.kib_per_s as usize);
     let (sum, firsts) = places.iter().fold((0, 0), |(sum, firsts), p| (sum + kib(p), firsts + p.firsts));
     if sum >= WEIGHED_KIB_PER_S {
         places.iter_mut().for_each(|p| p.weight = kib(p) * firsts / sum);
@@ -126,8 +126,9 @@ impl Controller {
     /// The best node that has no replica of the partition.
     pub(super) fn another(&self, view: &View, replicas: &[NodeId]) -> Option<NodeId> {
         let free = places(view, &self.down(view)).into_iter().filter(|p| !replicas.contains(&p.node));
-        let shared =
-            |p: &Place| replicas.iter().filter(|r| view.session(**r).is_some() && zone(view, **r) == zone(view, p.node)).count();
+        let shared = |p: &NodeLoad| {
+            replicas.iter().filter(|r| view.session(**r).is_some() && zone(view, **r) == zone(view, p.node)).count()
+        };
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
     }
 
@@ -135,7 +136,7 @@ impl Controller {
     /// replica that catches up for as long as a node may be away waits for an operator, or for a disk: the others do not wait for it.
     pub(super) fn is_calm(&self, now: Ticks) -> bool {
         let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
-        let is_stuck = |at: &At| self.slow.get(at).is_some_and(|since| now >= *since + self.options.replace_after);
+        let is_stuck = |at: &PartitionKey| self.slow.get(at).is_some_and(|since| now >= *since + self.options.replace_after);
         self.rebuilding.iter().all(is_stuck) && is_settled && now >= self.held_until() && self.in_flight.is_empty()
     }
 
@@ -146,7 +147,7 @@ impl Controller {
             return vec![];
         }
         let places = places(view, &self.down(view));
-        let by_load = |p: &&Place| (p.load(), p.node);
+        let by_load = |p: &&NodeLoad| (p.load(), p.node);
         let (Some(full), Some(under)) = (places.iter().max_by_key(by_load), places.iter().min_by_key(by_load)) else {
             return vec![];
         };
@@ -156,7 +157,7 @@ impl Controller {
         if full.load() <= under.load() + 2 * step || full.load() * 10 <= under.load() * 11 {
             return self.balance_leaders(view, &places);
         }
-        let fits = |at: &At| {
+        let fits = |at: &PartitionKey| {
             let entry = view.partition(at.0, at.1)?;
             let record = &entry.value;
             let others = || record.replicas.iter().filter(|n| **n != over);
@@ -176,12 +177,12 @@ impl Controller {
 
     /// Replicas stand evenly: whoever is first in too many partitions lets others be first. Each move counts before the next is chosen, so
     /// that nobody gets more than it takes to be even.
-    fn balance_leaders(&self, view: &View, places: &[Place]) -> Vec<Move> {
+    fn balance_leaders(&self, view: &View, places: &[NodeLoad]) -> Vec<Move> {
         let Some(most) = places.iter().max_by_key(|p| (p.lead(), p.node)) else { return vec![] };
         let step = 100_000 / most.capacity;
         let (mut top, mut leads) =
             (most.lead(), places.iter().map(|p| (p.node, (p.lead(), p.capacity))).collect::<BTreeMap<_, _>>());
-        let better = |at: At| {
+        let better = |at: PartitionKey| {
             let entry = view.partition(at.0, at.1)?;
             let record = &entry.value;
             let is_first = record.replicas.first() == Some(&most.node);

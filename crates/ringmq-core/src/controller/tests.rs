@@ -143,7 +143,7 @@ impl Rig {
 
     /// Leaders do as they should: hand over when they are asked to, take replicas that are alive into the ISR.
     fn leaders_work(&mut self) {
-        let all: Vec<At> = self.view.partitions().map(|(at, _)| at).collect();
+        let all: Vec<PartitionKey> = self.view.partitions().map(|(at, _)| at).collect();
         for at in all {
             let mut r = self.view.partition(at.0, at.1).unwrap().value.clone();
             let Some(leader) = r.leader.filter(|l| self.view.session(l.node) == Some(l.session)) else { continue };

@@ -9,7 +9,7 @@ use std::ops::Range;
 use zerocopy::FromBytes;
 
 /// A block that begins like a write of this journal. Without `bad` its head holds.
-pub(super) struct Head {
+pub(super) struct WriteHead {
     pub header: WriteHeader,
     pub bad: Option<Bad>,
 }
@@ -17,7 +17,7 @@ pub(super) struct Head {
 /// Heads that stand at the start of a ring's blocks.
 #[derive(Default)]
 pub(super) struct FoundHeads {
-    pub heads: Vec<Head>,
+    pub heads: Vec<WriteHead>,
     pub copies: Vec<FactsHeader>,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Resul
         found.heads.extend(more.heads);
         found.copies.extend(more.copies);
     }
-    let knows_newer = |h: &Head| h.bad.is_none() && h.header.checkpoint.get() > ring.slot_sequence;
+    let knows_newer = |h: &WriteHead| h.bad.is_none() && h.header.checkpoint.get() > ring.slot_sequence;
     match found.heads.iter().any(|h| h.header.generation.get() >= ring.generation && knows_newer(h)) {
         // A slot that was durable is lost, and its limit with it.
         true => read_heads(storage, ring, RING_START..ring.file_len),
@@ -88,10 +88,10 @@ fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Resul
                 parsed = WriteHeader::parse(&whole, &h.journal_id, CoreId(ring.core), len_max);
             }
             match parsed {
-                Ok(p) if p.header.len.get() == 0 => heads.push(Head { header: h, bad: Some(Bad::Bounds) }),
-                Ok(p) => heads.push(Head { header: p.header, bad: None }),
+                Ok(p) if p.header.len.get() == 0 => heads.push(WriteHead { header: h, bad: Some(Bad::Bounds) }),
+                Ok(p) => heads.push(WriteHead { header: p.header, bad: None }),
                 Err(what @ Bad::Version(_)) => return Err(ReplayError::Unknown { file, at: block_at, what }),
-                Err(bad) => heads.push(Head { header: h, bad: Some(bad) }),
+                Err(bad) => heads.push(WriteHead { header: h, bad: Some(bad) }),
             }
         }
         at += len as u64;

@@ -9,7 +9,7 @@
 //! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
 //! flight: what follows a torn one is truncated with it.
 
-use super::heads::{FoundHeads, Head, needed_parts, read_needed_heads};
+use super::heads::{FoundHeads, WriteHead, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX, block_up};
 use crate::format::batch::{Batch, BatchHeader};
@@ -369,13 +369,13 @@ impl Ring {
         self.copies = ours.map(|c| (c.sequence.get(), WriteSpan { at: c.position.get(), len: c.len.get() })).collect();
     }
 
-    fn note_torn(&mut self, heads: &[Head]) {
+    fn note_torn(&mut self, heads: &[WriteHead]) {
         let torn = heads.iter().filter(|h| h.bad.is_some()).map(|h| (h.header.sequence.get(), h.header.position.get()));
         self.torn = torn.collect();
     }
 
     /// The file ends before a place where writes that redo needs may have stood.
-    pub fn is_cut(&self) -> bool {
+    pub fn is_truncated(&self) -> bool {
         let is_short = !self.is_closed() && self.file_len < self.named_len;
         is_short && needed_parts(self, self.named_len).is_none_or(|parts| parts.iter().any(|part| part.end > self.file_len))
     }

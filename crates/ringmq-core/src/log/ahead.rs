@@ -14,12 +14,12 @@
 //! Only who reads in sequence comes here. A read that brings no run takes those that follow it with it: nobody can tell where a
 //! batch begins in them, and whoever wants it asks again.
 
-use super::chain::{Chain, Stop, Walk};
+use super::chain::{Chain, ChainStop, Walk};
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
 use super::reader::{PARTITION_READS_MAX, Purpose, READS_MAX, Read, Reader};
 use super::recovery::scan::segment_at;
-use super::store::Shared;
+use super::store::StoreParts;
 use crate::base::{BLOCK, PartitionDir, block_down, block_up, read_memory};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::format::files::Bad;
@@ -43,7 +43,7 @@ impl Reader {
     /// Reads what follows a run before somebody asks: the next run, and while there is little to read those after it, so
     /// that the disk has something to do while others are handed out. `from` is of a batch that is cached. False: there may be more
     /// to do when a batch is asked for again.
-    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut Shared<'_>) -> bool {
+    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut StoreParts<'_>) -> bool {
         let (mut offset, mut tail) = (from, Bytes::new());
         for ahead in 0..=RUNS_AHEAD {
             if let Some(run) = self.cache.run(p, offset) {
@@ -66,7 +66,7 @@ impl Reader {
     }
 
     /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
-    fn start_behind(&mut self, p: PartitionIdx, (offset, limit): (i64, i64), tail: &[u8], shared: &mut Shared<'_>) {
+    fn start_behind(&mut self, p: PartitionIdx, (offset, limit): (i64, i64), tail: &[u8], shared: &mut StoreParts<'_>) {
         let log = shared.log(p);
         let base = log.segments.holding(offset).1.base();
         let first_at = segment_at(base, offset);
@@ -113,7 +113,7 @@ impl Reader {
     }
 
     /// Reads what follows what is being read; so many runs are ahead already.
-    fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut Shared<'_>) -> bool {
+    fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut StoreParts<'_>) -> bool {
         for ahead in ahead..RUNS_AHEAD {
             let read = &self.reads[key as usize];
             let p = read.p;
@@ -147,7 +147,7 @@ impl Reader {
 
     /// Begins to read behind a read that is under way. Where its run will end is not known, but where it does when batches are as long as
     /// those before: from that block on nothing needs to be copied, even if that block is read twice.
-    fn start_next(&mut self, before: u32, shared: &mut Shared<'_>) -> u32 {
+    fn start_next(&mut self, before: u32, shared: &mut StoreParts<'_>) -> u32 {
         let read = &self.reads[before as usize];
         let (p, base, limit, offset) = (read.p, read.base, read.limit, read.offset);
         let batch = shared.log(p).reading.batch_len() as u64;
@@ -167,12 +167,12 @@ impl Reader {
     }
 
     /// The first batch of a read, which begins in the one before: in memory of its own.
-    pub(super) fn join(&self, key: u32, mut head: Vec<u8>, logs: &Slab<PartitionLog>) -> Result<Batch, Stop> {
+    pub(super) fn join(&self, key: u32, mut head: Vec<u8>, logs: &Slab<PartitionLog>) -> Result<Batch, ChainStop> {
         let read = &self.reads[key as usize];
         let walk = Walk::new(&logs[read.p.0 as usize].dir, read.offset, read.limit, Chain::default());
         let mut rest = &read.found[..];
         let mut take = |head: &mut Vec<u8>, len: usize| {
-            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Stop::More(len))?;
+            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(ChainStop::More(len))?;
             head.extend_from_slice(now);
             rest = later;
             Ok(())
@@ -181,11 +181,11 @@ impl Reader {
         take(&mut head, BATCH_HEADER_LEN)?;
         let header = walk.header(&head)?;
         if header.is_lost() || header.len() <= len || !self.has_room_for(header.len()) {
-            return Err(Stop::More(header.len()));
+            return Err(ChainStop::More(header.len()));
         }
         head.reserve_exact(header.len() - head.len());
         take(&mut head, header.len())?;
-        walk.batch(&head.into())?.verify().map_err(Stop::Bad)
+        walk.batch(&head.into())?.verify().map_err(ChainStop::Bad)
     }
 
     /// Drops the reads that follow one that brings no run.

@@ -9,7 +9,7 @@ use super::store::{Store, batch_cost, commit_len};
 use crate::base::{Now, Position};
 use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BatchBuilder, COPY_LEN, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::format::files::FILE_HEADER_LEN;
-use crate::format::producer::{Judged, SequenceError};
+use crate::format::producer::{SequenceError, SequenceVerdict};
 
 impl Store {
     /// [`Store::append_due`] of messages that are due at once.
@@ -104,8 +104,8 @@ impl Store {
     /// that would leave a gap.
     pub fn append_batch(&mut self, now: Now, p: PartitionIdx, batch: NativeBatch, io: &mut Io) -> Result<Appended, NotAppended> {
         match self.judge(p, &batch) {
-            Ok(Judged::New) => {}
-            Ok(Judged::Repeat { at, upto }) => return Ok(self.repeated(p, at, upto)),
+            Ok(SequenceVerdict::New) => {}
+            Ok(SequenceVerdict::Repeat { at, upto }) => return Ok(self.repeated(p, at, upto)),
             // Failed batches are forgotten, so that correct sequences may look wrong.
             Err(_) if self.takes_nothing(p) => return Err(NotAppended { why: Refusal::ReadOnly.into(), batch }),
             Err(why) => return Err(NotAppended { why: why.into(), batch }),
@@ -127,10 +127,10 @@ impl Store {
         Ok(Appended::New { at, ticket })
     }
 
-    fn judge(&self, p: PartitionIdx, batch: &NativeBatch) -> Result<Judged, SequenceError> {
+    fn judge(&self, p: PartitionIdx, batch: &NativeBatch) -> Result<SequenceVerdict, SequenceError> {
         match batch.sequence() {
             Some(sequence) => self.part(p).producers.sealed().judge(sequence, batch.num()),
-            None => Ok(Judged::New),
+            None => Ok(SequenceVerdict::New),
         }
     }
 

@@ -58,7 +58,7 @@ pub struct Walk<'a> {
 
 /// Reason why no batch is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stop {
+pub enum ChainStop {
     /// Bytes that are needed, from the start of the batch on.
     More(usize),
     /// No batch of the partition is at this place.
@@ -82,22 +82,22 @@ impl<'a> Walk<'a> {
     }
 
     /// The header of the next batch. `bytes` begin at [`Walk::offset`].
-    pub fn header(&self, bytes: &[u8]) -> Result<BatchHeader, Stop> {
+    pub fn header(&self, bytes: &[u8]) -> Result<BatchHeader, ChainStop> {
         let h = match BatchHeader::parse(bytes, self.dir.topic_id, self.dir.partition) {
             Ok(h) => h,
-            Err(Bad::Short) => return Err(Stop::More(BATCH_HEADER_LEN)),
-            Err(bad) => return Err(Stop::Bad(bad)),
+            Err(Bad::Short) => return Err(ChainStop::More(BATCH_HEADER_LEN)),
+            Err(bad) => return Err(ChainStop::Bad(bad)),
         };
         match self.check(&h) {
             Ok(()) => Ok(h),
-            Err(bad) => Err(Stop::Breaks(bad)),
+            Err(bad) => Err(ChainStop::Breaks(bad)),
         }
     }
 
     /// The next batch, whose body is not verified. `bytes` begin at [`Walk::offset`].
-    pub fn batch(&self, bytes: &Bytes) -> Result<FoundBatch, Stop> {
+    pub fn batch(&self, bytes: &Bytes) -> Result<FoundBatch, ChainStop> {
         let header = self.header(bytes)?;
-        FoundBatch::of(header, bytes).ok_or(Stop::More(header.stored_len()))
+        FoundBatch::of(header, bytes).ok_or(ChainStop::More(header.stored_len()))
     }
 
     /// Whether the batch that stands at [`Walk::offset`] belongs there.
@@ -172,12 +172,12 @@ mod tests {
         let walk = Walk::new(&dir, 0, len as i64, Chain::default());
         let found = |len: usize| walk.batch(&bytes.slice(..len)).map(|found| found.verify().map(|batch| batch.bytes));
         assert_eq!(found(len), Ok(Ok(bytes.clone())));
-        assert_eq!(found(BATCH_HEADER_LEN - 1), Err(Stop::More(BATCH_HEADER_LEN)));
-        assert_eq!(found(len - 1), Err(Stop::More(len)));
+        assert_eq!(found(BATCH_HEADER_LEN - 1), Err(ChainStop::More(BATCH_HEADER_LEN)));
+        assert_eq!(found(len - 1), Err(ChainStop::More(len)));
         assert_eq!(walk.header(&bytes[..BATCH_HEADER_LEN]), Ok(first.header), "a header needs no body");
-        assert_eq!(walk.header(&[0; BATCH_HEADER_LEN]), Err(Stop::Bad(Bad::Zero)));
-        assert_eq!(Walk { offset: 1, ..walk }.header(&bytes), Err(Stop::Breaks(Bad::Foreign)));
-        assert_eq!(Walk { dir: &other, ..walk }.header(&bytes), Err(Stop::Bad(Bad::Foreign)));
+        assert_eq!(walk.header(&[0; BATCH_HEADER_LEN]), Err(ChainStop::Bad(Bad::Zero)));
+        assert_eq!(Walk { offset: 1, ..walk }.header(&bytes), Err(ChainStop::Breaks(Bad::Foreign)));
+        assert_eq!(Walk { dir: &other, ..walk }.header(&bytes), Err(ChainStop::Bad(Bad::Foreign)));
     }
 
     #[test]

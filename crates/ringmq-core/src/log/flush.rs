@@ -41,7 +41,7 @@ const OPS_MAX: usize = 4;
 const DIRECT_OPS_MAX: usize = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stage {
+pub enum FlushStage {
     Idle,
     Segment,
     SegmentSync,
@@ -53,7 +53,7 @@ pub enum Stage {
 
 #[derive(Debug)]
 pub struct Flush {
-    pub stage: Stage,
+    pub stage: FlushStage,
     /// The partition is in the store's queue.
     pub is_queued: bool,
     /// True if [`Store::rounds`] counts this round: nobody waits for it, nor it for space.
@@ -108,7 +108,7 @@ impl Flush {
         if waits {
             let counted = std::mem::take(&mut self.counts);
             self.want_snapshot(counted);
-            (self.stage, self.image) = (Stage::Idle, Bytes::new());
+            (self.stage, self.image) = (FlushStage::Idle, Bytes::new());
         }
         waits
     }
@@ -120,13 +120,13 @@ impl Flush {
         self.committed_beside = None;
         self.retry_at = None;
         self.wants_snapshot = false;
-        self.stage = Stage::Idle;
+        self.stage = FlushStage::Idle;
         std::mem::take(&mut self.counts) | std::mem::take(&mut self.is_awaited)
     }
 
     pub fn new(end: Mark) -> Self {
         Flush {
-            stage: Stage::Idle,
+            stage: FlushStage::Idle,
             is_queued: false,
             is_background: false,
             wants_snapshot: false,
@@ -154,12 +154,12 @@ impl Flush {
 impl Flush {
     /// True once the round's snapshot is taken: later journal records are not in it.
     pub fn is_snapshot_taken(&self) -> bool {
-        matches!(self.stage, Stage::SnapshotSpace | Stage::Snapshot)
+        matches!(self.stage, FlushStage::SnapshotSpace | FlushStage::Snapshot)
     }
 
     /// End offset of this round's segment writes.
     pub fn written_until(&self) -> u64 {
-        if self.stage == Stage::Segment { self.until.number } else { 0 }
+        if self.stage == FlushStage::Segment { self.until.number } else { 0 }
     }
 
     /// The write that was issued as this one is done; the end of the last batch that is complete by what is, if that has moved.
@@ -187,7 +187,7 @@ impl Store {
             self.break_off_waiting(p);
         }
         let part = &mut self.partitions[p.0 as usize];
-        if part.flush.stage != Stage::Idle {
+        if part.flush.stage != FlushStage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
         }
@@ -245,7 +245,7 @@ impl Store {
         if part.is_closed() || part.is_busy() {
             return;
         }
-        assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");
+        assert_eq!(part.flush.stage, FlushStage::Idle, "a partition has one round at a time");
         assert!(part.flush.outstanding == 0 && part.flush.todo.is_empty());
         part.flush.is_background = is_background;
         if is_background {
@@ -300,7 +300,7 @@ impl Store {
         f.snapshot = std::mem::take(&mut f.wants_snapshot);
         f.counts = std::mem::take(&mut f.is_awaited);
         f.sync = f.snapshot || direct.is_some();
-        f.stage = Stage::Segment;
+        f.stage = FlushStage::Segment;
         if direct.is_some() {
             let beside = self.plan_commits(now, p);
             self.part_mut(p).flush.committed_beside = Some(beside);
@@ -359,15 +359,15 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             let f = &mut part.flush;
             match f.stage {
-                Stage::Idle => return,
-                Stage::Segment => {
+                FlushStage::Idle => return,
+                FlushStage::Segment => {
                     part.progress.write(f.until);
                     if f.sync {
                         f.todo = f.unsynced_segments.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
-                    f.stage = Stage::SegmentSync;
+                    f.stage = FlushStage::SegmentSync;
                 }
-                Stage::SegmentSync => {
+                FlushStage::SegmentSync => {
                     let beside = f.committed_beside.take();
                     let ends = beside.is_some() && !f.snapshot;
                     if f.sync {
@@ -384,26 +384,26 @@ impl Store {
                     let until = self.plan_commits(now, p);
                     let f = &mut self.partitions[p.0 as usize].flush;
                     f.until = until;
-                    f.stage = Stage::Commit;
+                    f.stage = FlushStage::Commit;
                 }
-                Stage::Commit => {
+                FlushStage::Commit => {
                     let until = f.until;
                     part.commit(until);
                     let f = &mut part.flush;
                     if f.snapshot {
                         f.todo = f.unsynced_commits.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
-                    f.stage = Stage::CommitSync;
+                    f.stage = FlushStage::CommitSync;
                     self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
                 }
-                Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
+                FlushStage::CommitSync if !f.snapshot => return self.end_round(p, io),
                 // The records that required this snapshot are in another one by now.
-                Stage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > self.ring.durable()) => {
+                FlushStage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > self.ring.durable()) => {
                     self.snapshot_stands(p);
                     return self.end_round(p, io);
                 }
-                Stage::CommitSync => self.take_snapshot(p, cursors),
-                Stage::SnapshotSpace => {
+                FlushStage::CommitSync => self.take_snapshot(p, cursors),
+                FlushStage::SnapshotSpace => {
                     if std::mem::take(&mut f.is_told) {
                         self.rounds.unstall(p);
                     }
@@ -417,9 +417,9 @@ impl Store {
                         let (file, parts) = (file.clone(), vec![part]);
                         f.todo.push_back(DiskOp::Write { file, at: at as u64, parts, durability: Durability::Durable });
                     }
-                    f.stage = Stage::Snapshot;
+                    f.stage = FlushStage::Snapshot;
                 }
-                Stage::Snapshot => {
+                FlushStage::Snapshot => {
                     part.slots.written();
                     f.copies -= 1;
                     if f.copies > 0 {
@@ -502,7 +502,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let (file, len) = (Snapshot::file(&part.dir, part.slots.next_sequence()), image.len() as u64);
         let f = &mut part.flush;
-        (f.image, f.stage) = (image, Stage::SnapshotSpace);
+        (f.image, f.stage) = (image, FlushStage::SnapshotSpace);
         if !part.slots.has_space(len) {
             f.todo.push_back(DiskOp::Allocate { file, len });
         }
@@ -510,7 +510,7 @@ impl Store {
 
     fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
-        part.flush.stage = Stage::Idle;
+        part.flush.stage = FlushStage::Idle;
         self.rounds.end_background(part.flush.uncount());
         self.flush_if_due(p);
         self.finish_checkpoint(io);
@@ -544,7 +544,7 @@ impl Store {
         }
         match outcome {
             Ok(_) => {
-                if part.flush.stage == Stage::Segment
+                if part.flush.stage == FlushStage::Segment
                     && let Some(mark) = part.flush.step_done(index)
                 {
                     part.progress.write_durably(mark);
@@ -552,7 +552,7 @@ impl Store {
                 }
                 self.proceed(now, p, cursors, io);
             }
-            Err(error) if error.is_no_space() && part.flush.stage == Stage::SnapshotSpace => {
+            Err(error) if error.is_no_space() && part.flush.stage == FlushStage::SnapshotSpace => {
                 // Tried again each second; `health` goes on telling.
                 if !std::mem::replace(&mut part.flush.is_told, true) {
                     tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");

@@ -6,7 +6,7 @@
 
 use super::admission::Lack;
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
-use super::shared::Shared;
+use super::replica_state::ReplicaState;
 use super::store::{Store, batch_cost};
 use super::view::View;
 use crate::base::{Epoch, Position};
@@ -86,7 +86,7 @@ impl Store {
         let part = self.part_mut(p);
         // Until now it was alone: what is durable is committed.
         let durable = part.progress.durable().at;
-        let shared = part.shared.get_or_insert_with(|| Box::new(Shared::new(epoch, durable, Default::default())));
+        let shared = part.shared.get_or_insert_with(|| Box::new(ReplicaState::new(epoch, durable, Default::default())));
         shared.promise(epoch);
         self.fact(p, RecordKind::Epoch, epoch.0.to_le_bytes().to_vec())
     }

@@ -7,7 +7,7 @@ use super::notice::{Notice, PartitionIdx};
 use super::partition::PartitionLog;
 use super::reader::{Purpose, Reader};
 use super::search::Searches;
-use super::store::Shared;
+use super::store::StoreParts;
 use crate::base::{BLOCK, Now, Ticks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -133,7 +133,7 @@ impl Reader {
     }
 
     /// Tries again what is due, unless a search is under way for the end of the batch there.
-    pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut Shared<'_>) {
+    pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut StoreParts<'_>) {
         while let Some(&(at, p, offset)) = self.holds.due.first() {
             if at > now.ticks {
                 return;

@@ -10,7 +10,7 @@
 //! last block of the file with its writer comes from the writer's memory, and goes into it. Commit records that damage
 //! took as well are the scrubber's ([`super::scrub`]).
 
-use super::flush::Stage as FlushStage;
+use super::flush::FlushStage;
 use super::notice::{Io, Notice, PartitionIdx};
 use super::recovery::scan::segment_at;
 use super::store::{Op, Store};
@@ -21,7 +21,7 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum MendStage {
     Waiting,
     Reading,
     Writing,
@@ -31,7 +31,7 @@ enum Stage {
 #[derive(Debug)]
 pub struct Mend {
     batches: Vec<Batch>,
-    stage: Stage,
+    stage: MendStage,
     /// Base offset of the segment.
     base: i64,
     /// File position of the buffer, whole blocks.
@@ -53,7 +53,7 @@ impl Mend {
 
     /// The partition's files are being written by it.
     pub fn is_under_way(&self) -> bool {
-        self.stage != Stage::Waiting
+        self.stage != MendStage::Waiting
     }
 }
 
@@ -98,7 +98,7 @@ impl Store {
             shared.push_back(block_down(z));
         }
         let buffer = vec![0; (until - at) as usize];
-        let mend = Mend { batches: kept, stage: Stage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
+        let mend = Mend { batches: kept, stage: MendStage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
         self.part_mut(p).mend = Some(Box::new(mend));
         self.rewrites.mends.push(p);
         self.drive_mend(p, io);
@@ -134,7 +134,7 @@ impl Store {
             return self.end_mend(p, false);
         }
         if part.flush.stage == FlushStage::Idle {
-            mend.stage = Stage::Reading;
+            mend.stage = MendStage::Reading;
             self.mend_next(p, io);
         }
     }
@@ -147,8 +147,8 @@ impl Store {
         if let Some(&at) = mend.shared.front() {
             return self.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Mend(p));
         }
-        if mend.stage == Stage::Reading {
-            mend.stage = Stage::Writing;
+        if mend.stage == MendStage::Reading {
+            mend.stage = MendStage::Writing;
             let mut at = segment_at(mend.base, mend.from().offset);
             let is_active = part.writers.segment.base() == mend.base;
             if is_active {
@@ -181,7 +181,7 @@ impl Store {
     pub(super) fn mend_went_on(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mend) = &mut part.mend else { return };
-        let (at, is_reading) = (mend.at, mend.stage == Stage::Reading);
+        let (at, is_reading) = (mend.at, mend.stage == MendStage::Reading);
         if part.closed.is_some() {
             return self.end_mend(p, false);
         }

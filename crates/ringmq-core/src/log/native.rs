@@ -87,8 +87,8 @@ pub fn verify_body(body: &[u8], num: u32, body_crc: u32, limits: &BodyLimits) ->
 
 /// Verifies the message at the start of `rest`; what follows it.
 fn verify_message<'a>(rest: &'a [u8], message: u32, limits: &BodyLimits, info: &mut BodyInfo) -> Result<&'a [u8], BadBody> {
-    let cut = BadBody::Truncated { message };
-    let (head, after) = rest.split_first_chunk::<MESSAGE_OVERHEAD>().ok_or(cut)?;
+    let truncated = BadBody::Truncated { message };
+    let (head, after) = rest.split_first_chunk::<MESSAGE_OVERHEAD>().ok_or(truncated)?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (len, delta_us) = (word(0) as usize, word(8));
     let flags = u16::from_le_bytes([head[4], head[5]]);
@@ -104,16 +104,16 @@ fn verify_message<'a>(rest: &'a [u8], message: u32, limits: &BodyLimits, info: &
     if delta_us < info.last_delta_us {
         return Err(BadBody::Order { message });
     }
-    let len = len.checked_sub(MESSAGE_OVERHEAD - 4).ok_or(cut)?;
-    let (mut entry, after) = after.split_at_checked(len).ok_or(cut)?;
+    let len = len.checked_sub(MESSAGE_OVERHEAD - 4).ok_or(truncated)?;
+    let (mut entry, after) = after.split_at_checked(len).ok_or(truncated)?;
     if flags & MESSAGE_TRACE != 0 {
-        entry = entry.get(8..).ok_or(cut)?;
+        entry = entry.get(8..).ok_or(truncated)?;
     }
     let mut ext = 0;
     if flags & MESSAGE_EXT != 0 {
-        let (ext_len, tail) = entry.split_first_chunk::<2>().ok_or(cut)?;
+        let (ext_len, tail) = entry.split_first_chunk::<2>().ok_or(truncated)?;
         ext = u16::from_le_bytes(*ext_len) as usize;
-        entry = tail.get(ext..).ok_or(cut)?;
+        entry = tail.get(ext..).ok_or(truncated)?;
     }
     let (len, max) = (entry.len() + ext, limits.message_bytes_max);
     if len > max {

@@ -18,8 +18,8 @@ use super::producers::ProducerLimits;
 use super::progress::{Mark, Progress};
 use super::reading::Reading;
 use super::recent::{Recent, RecentBatches};
+use super::replica_state::ReplicaState;
 use super::segments::{Segment, Segments};
-use super::shared::Shared;
 use super::space::Space;
 use super::state::RecoveredPartition;
 use super::truncate::Truncation;
@@ -68,7 +68,7 @@ pub struct PartitionLog {
     pub slots: SnapshotSlots,
     pub reading: Reading,
     /// `None`: the partition has no other replica.
-    pub shared: Option<Box<Shared>>,
+    pub shared: Option<Box<ReplicaState>>,
     /// The truncation under way.
     pub truncation: Option<Box<Truncation>>,
     /// Range that damage took and that is being written again.
@@ -151,7 +151,7 @@ impl PartitionLog {
             journaled: Journaled::new(r.record_sequence, r.end),
             slots: SnapshotSlots::new(r.snapshot_sequence, r.end),
             reading: Reading::default(),
-            shared: is_shared.then(|| Box::new(Shared::new(r.promised, r.committed, r.counted))),
+            shared: is_shared.then(|| Box::new(ReplicaState::new(r.promised, r.committed, r.counted))),
             truncation: None,
             mend: None,
             closed: None,

@@ -6,7 +6,7 @@ use crate::base::{DiskDone, DiskError};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
-enum Found {
+enum PieceState {
     Asked,
     Bytes(Bytes),
     Refused(String),
@@ -16,7 +16,7 @@ enum Found {
 struct Piece {
     at: u64,
     len: usize,
-    found: Found,
+    found: PieceState,
 }
 
 impl Piece {
@@ -26,7 +26,7 @@ impl Piece {
 }
 
 /// Why the file is not known any further.
-pub(super) enum End {
+pub(super) enum PiecesEnd {
     File,
     Refused(String),
 }
@@ -57,34 +57,34 @@ impl Pieces {
     /// An operation is under way that reads what is behind the last piece.
     pub fn ask(&mut self, at: u64, len: usize) {
         assert!(self.end().is_none_or(|end| end == at), "a piece goes on where the one before it ends");
-        self.0.push_back(Piece { at, len, found: Found::Asked });
+        self.0.push_back(Piece { at, len, found: PieceState::Asked });
     }
 
     /// Outcome of the operation that began at `at`.
     pub fn answer(&mut self, at: u64, outcome: Result<DiskDone, DiskError>) {
         let piece = self.0.iter_mut().find(|piece| piece.at == at).expect("a piece stays while it is under way");
         piece.found = match outcome {
-            Ok(DiskDone::Read(bytes)) => Found::Bytes(bytes),
-            Ok(_) => Found::Bytes(Bytes::new()),
-            Err(error) => Found::Refused(error.to_string()),
+            Ok(DiskDone::Read(bytes)) => PieceState::Bytes(bytes),
+            Ok(_) => PieceState::Bytes(Bytes::new()),
+            Err(error) => PieceState::Refused(error.to_string()),
         };
     }
 
     pub fn is_under_way(&self) -> bool {
-        self.0.iter().any(|piece| matches!(piece.found, Found::Asked))
+        self.0.iter().any(|piece| matches!(piece.found, PieceState::Asked))
     }
 
     /// End of what is known from the first piece on; and what ends it there, when that is no operation under way.
-    pub fn known_until(&self) -> (u64, Option<End>) {
+    pub fn known_until(&self) -> (u64, Option<PiecesEnd>) {
         let mut at = self.0.front().map_or(0, |piece| piece.at);
         for piece in &self.0 {
             match &piece.found {
-                Found::Asked => return (at, None),
-                Found::Refused(error) => return (at, Some(End::Refused(error.clone()))),
-                Found::Bytes(bytes) => at += bytes.len() as u64,
+                PieceState::Asked => return (at, None),
+                PieceState::Refused(error) => return (at, Some(PiecesEnd::Refused(error.clone()))),
+                PieceState::Bytes(bytes) => at += bytes.len() as u64,
             }
             if at < piece.end() {
-                return (at, Some(End::File));
+                return (at, Some(PiecesEnd::File));
             }
         }
         (at, None)
@@ -94,7 +94,7 @@ impl Pieces {
     pub fn bytes_at(&self, at: u64, len: usize) -> (Bytes, Option<Slice>) {
         let mut joined = vec![];
         for (index, piece) in self.0.iter().enumerate() {
-            let Found::Bytes(bytes) = &piece.found else { break };
+            let PieceState::Bytes(bytes) = &piece.found else { break };
             let wanted = at + joined.len() as u64;
             if wanted >= piece.end() {
                 continue;
@@ -117,14 +117,14 @@ impl Pieces {
 
     fn slice(&self, slice: Slice) -> Bytes {
         match &self.0[slice.index].found {
-            Found::Bytes(bytes) => bytes.slice(slice.from..slice.to),
+            PieceState::Bytes(bytes) => bytes.slice(slice.from..slice.to),
             _ => unreachable!("it was just looked at"),
         }
     }
 
     /// Drops the pieces that end before `at`, up to one that is under way.
     pub fn drop_before(&mut self, at: u64) {
-        while self.0.pop_front_if(|piece| piece.end() <= at && !matches!(piece.found, Found::Asked)).is_some() {}
+        while self.0.pop_front_if(|piece| piece.end() <= at && !matches!(piece.found, PieceState::Asked)).is_some() {}
     }
 }
 
@@ -193,14 +193,14 @@ mod tests {
     #[test]
     fn the_first_piece_that_is_short_refused_or_under_way_ends_what_is_known() {
         let mut short = pieces([b"abc", b"efgh"]);
-        assert!(matches!(short.known_until(), (13, Some(End::File))));
+        assert!(matches!(short.known_until(), (13, Some(PiecesEnd::File))));
         assert_eq!(short.bytes_at(12, 4), (Bytes::from_static(b"c"), None));
         short.ask(18, 4);
         assert!(short.is_under_way() && short.len() == 12 && short.end() == Some(22));
         short.drop_before(18);
         assert!(matches!(short.known_until(), (18, None)));
         short.answer(18, Err(DiskError::NotFound { file: FileId::Journal(0) }));
-        assert!(!short.is_under_way() && matches!(short.known_until(), (18, Some(End::Refused(_)))));
+        assert!(!short.is_under_way() && matches!(short.known_until(), (18, Some(PiecesEnd::Refused(_)))));
     }
 
     #[test]

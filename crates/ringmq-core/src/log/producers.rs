@@ -20,7 +20,7 @@
 //! below the expiry, and takes a new random id after [`SequenceError::UnknownProducer`].
 
 use crate::format::batch::BatchHeader;
-use crate::format::producer::{BatchPlace, Judged, PRODUCERS_MAX, Producer, Sequence, SequenceError};
+use crate::format::producer::{BatchPlace, PRODUCERS_MAX, Producer, Sequence, SequenceError, SequenceVerdict};
 
 use crate::base::ProducerId;
 use crate::config::Settings;
@@ -97,14 +97,14 @@ impl Producers {
     }
 
     /// Judges a batch of `num` messages. Changes nothing.
-    pub fn judge(&self, sequence: Sequence, num: u32) -> Result<Judged, SequenceError> {
+    pub fn judge(&self, sequence: Sequence, num: u32) -> Result<SequenceVerdict, SequenceError> {
         let end = sequence.first.checked_add(num as u64).ok_or(SequenceError::TooHigh)?;
         let Some(producer) = self.by_id.get(&sequence.producer) else {
-            return if sequence.first == 0 { Ok(Judged::New) } else { Err(SequenceError::UnknownProducer) };
+            return if sequence.first == 0 { Ok(SequenceVerdict::New) } else { Err(SequenceError::UnknownProducer) };
         };
         let expected = producer.next;
         match sequence.first.cmp(&expected) {
-            std::cmp::Ordering::Equal => Ok(Judged::New),
+            std::cmp::Ordering::Equal => Ok(SequenceVerdict::New),
             std::cmp::Ordering::Greater => Err(SequenceError::Gap { expected, found: sequence.first }),
             std::cmp::Ordering::Less if end > expected => {
                 Err(SequenceError::Overlap { expected, first: sequence.first, last: end - 1 })
@@ -291,7 +291,7 @@ mod tests {
             at
         }
 
-        fn judge(&self, producer: u64, first: u64, num: u32) -> Result<Judged, SequenceError> {
+        fn judge(&self, producer: u64, first: u64, num: u32) -> Result<SequenceVerdict, SequenceError> {
             self.table.judge(Sequence { producer: id(producer), first }, num)
         }
     }
@@ -314,9 +314,9 @@ mod tests {
         assert_eq!(later.judge(1, 5, 1), Err(SequenceError::UnknownProducer));
         let adopted = later.table.adopt(&told, start.offset);
         assert_eq!(adopted.iter().map(|p| p.id).collect::<Vec<_>>(), [id(1)], "three are remembered, the last ones");
-        assert_eq!(later.judge(1, 5, 1), Ok(Judged::New));
-        assert_eq!(later.judge(1, 2, 3), Ok(Judged::Repeat { at: Some(last), upto: last.offset }));
-        assert_eq!(later.judge(1, 0, 2), Ok(Judged::Repeat { at: None, upto: last.offset }));
+        assert_eq!(later.judge(1, 5, 1), Ok(SequenceVerdict::New));
+        assert_eq!(later.judge(1, 2, 3), Ok(SequenceVerdict::Repeat { at: Some(last), upto: last.offset }));
+        assert_eq!(later.judge(1, 0, 2), Ok(SequenceVerdict::Repeat { at: None, upto: last.offset }));
         let used: Vec<i64> = later.table.iter().map(|p| p.last_unix_ns).collect();
         assert_eq!(used, [150, 150, 500], "the log's time ascends");
         // Neither what is known nor what its own log tells, or will tell.
@@ -328,18 +328,18 @@ mod tests {
     #[test]
     fn a_producer_goes_on_where_it_was_and_a_repeat_finds_its_original() {
         let mut log = Log::new(10, 1000);
-        assert_eq!(log.judge(7, 0, 3), Ok(Judged::New));
+        assert_eq!(log.judge(7, 0, 3), Ok(SequenceVerdict::New));
         assert_eq!(log.judge(7, 1, 3), Err(SequenceError::UnknownProducer));
         let places: Vec<Position> = (0..7u64).map(|i| log.append(7, 3 * i, 3, 5)).collect();
-        assert_eq!(log.judge(7, 21, 9), Ok(Judged::New));
+        assert_eq!(log.judge(7, 21, 9), Ok(SequenceVerdict::New));
         assert_eq!(log.judge(7, 22, 1), Err(SequenceError::Gap { expected: 21, found: 22 }));
         assert_eq!(log.judge(7, 20, 2), Err(SequenceError::Overlap { expected: 21, first: 20, last: 21 }));
         for i in 2..7 {
             let at = places[i as usize];
-            assert_eq!(log.judge(7, 3 * i, 3), Ok(Judged::Repeat { at: Some(at), upto: at.offset }));
+            assert_eq!(log.judge(7, 3 * i, 3), Ok(SequenceVerdict::Repeat { at: Some(at), upto: at.offset }));
         }
         // Older ones are known to be there, not where; the oldest known one bounds them.
-        assert_eq!(log.judge(7, 3, 3), Ok(Judged::Repeat { at: None, upto: places[2].offset }));
+        assert_eq!(log.judge(7, 3, 3), Ok(SequenceVerdict::Repeat { at: None, upto: places[2].offset }));
         for (first, num) in [(6, 2), (5, 2), (5, 4), (18, 2), (15, 6)] {
             let overlap = SequenceError::Overlap { expected: 21, first, last: first + num as u64 - 1 };
             assert_eq!(log.judge(7, first, num), Err(overlap), "{first} {num}");
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(log.table.len(), 2, "idle for the expiry, not longer");
         // Batches without a producer do not let anybody expire; the producer's own batch finds itself.
         log.append(0, 0, 5, 9_000_000);
-        assert_eq!(log.judge(1, 2, 1), Ok(Judged::New));
+        assert_eq!(log.judge(1, 2, 1), Ok(SequenceVerdict::New));
         log.append(1, 2, 1, 9_000_000);
         assert_eq!(log.table.iter().map(|p| (p.id.get(), p.next)).collect::<Vec<_>>(), [(1, 3)]);
         // A clock that goes back makes nobody younger.
@@ -377,12 +377,12 @@ mod tests {
         let lost = Batch::lost(TopicId::default(), PartitionId::default(), Epoch(1), log.end, to, 0).expect("there is room");
         log.table.count(&lost.header);
         log.end = to;
-        assert_eq!(log.judge(7, 4, 1), Ok(Judged::New), "lost, so it may come again");
+        assert_eq!(log.judge(7, 4, 1), Ok(SequenceVerdict::New), "lost, so it may come again");
         let at = log.append(7, 10, 2, 1);
-        assert_eq!(log.judge(7, 12, 1), Ok(Judged::New));
-        assert_eq!(log.judge(7, 4, 6), Ok(Judged::Repeat { at: None, upto: at.offset }));
+        assert_eq!(log.judge(7, 12, 1), Ok(SequenceVerdict::New));
+        assert_eq!(log.judge(7, 4, 6), Ok(SequenceVerdict::Repeat { at: None, upto: at.offset }));
         let last = log.append(7, u64::MAX - 1, 9, 1);
-        assert_eq!(log.judge(7, 1, 1), Ok(Judged::Repeat { at: None, upto: last.offset }));
+        assert_eq!(log.judge(7, 1, 1), Ok(SequenceVerdict::Repeat { at: None, upto: last.offset }));
     }
 
     proptest! {
@@ -432,7 +432,7 @@ mod tests {
                     from -= place.num as u64;
                     prop_assert_eq!((place.at, from), (h.start(), h.first_sequence.get()));
                     let sequence = Sequence { producer: p.id, first: from };
-                    let expected = Judged::Repeat { at: Some(place.at), upto: place.at.offset };
+                    let expected = SequenceVerdict::Repeat { at: Some(place.at), upto: place.at.offset };
                     prop_assert_eq!(second.judge(sequence, place.num), Ok(expected));
                 }
             }

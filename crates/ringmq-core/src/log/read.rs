@@ -16,7 +16,7 @@
 //!    and at the latest with that message's end.
 
 use super::cache::Cached;
-use super::chain::{Chain, Stop, Walk};
+use super::chain::{Chain, ChainStop, Walk};
 use super::fetch::Fetch;
 use super::lend::Lender;
 use super::notice::{Io, Notice, PartitionIdx};
@@ -252,7 +252,7 @@ impl Store {
             // A reader that continues asks for the other batches, and has them verified then.
             let is_judged = batches.is_empty() || read.purpose != Purpose::Fetch;
             let taken = walk.batch(&read.found.slice(from..)).and_then(|found| match is_judged {
-                true => found.verify().map(Cached::Verified).map_err(Stop::Bad),
+                true => found.verify().map(Cached::Verified).map_err(ChainStop::Bad),
                 false => Ok(Cached::Found(found)),
             });
             match taken {
@@ -262,8 +262,8 @@ impl Store {
                 }
                 // Found again, as the first one, by whoever gets there.
                 Err(_) if !batches.is_empty() => break,
-                Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
-                Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
+                Err(ChainStop::More(len)) => return Parsed::More(in_file + len as u64),
+                Err(ChainStop::Bad(bad) | ChainStop::Breaks(bad)) => return Parsed::Damaged(bad),
             }
         }
         Parsed::Run(batches)

@@ -11,7 +11,7 @@ use super::cache::ReadCache;
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::PartitionIdx;
 use super::recovery::scan::segment_at;
-use super::store::{Op, Shared};
+use super::store::{Op, StoreParts};
 use crate::base::{BLOCK, DiskOp, FileId, READ_BYTES_MAX, block_down, block_up, read_memory};
 use bytes::Bytes;
 use slab::Slab;
@@ -172,7 +172,7 @@ impl Reader {
         offset: i64,
         limit: i64,
         purpose: Purpose,
-        shared: &mut Shared<'_>,
+        shared: &mut StoreParts<'_>,
     ) -> u64 {
         let log = shared.log(p);
         let base = log.segments.holding(offset).1.base();
@@ -199,7 +199,7 @@ impl Reader {
     }
 
     /// Issues the next part of a read.
-    pub(super) fn ask(&mut self, key: u32, shared: &mut Shared<'_>) {
+    pub(super) fn ask(&mut self, key: u32, shared: &mut StoreParts<'_>) {
         let read = &mut self.reads[key as usize];
         read.is_parked = false;
         if !read.found.is_empty() {

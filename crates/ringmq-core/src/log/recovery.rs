@@ -22,7 +22,6 @@
 //! is lost then, since the journals are not closed.
 
 pub mod channels;
-pub mod cuts;
 mod departed;
 mod epochs;
 mod files;
@@ -41,6 +40,7 @@ pub mod snapshots;
 #[cfg(test)]
 mod tests;
 pub mod topics;
+pub mod truncations;
 
 use super::producers::ProducerLimits;
 use super::state::RecoveredPartition;
@@ -51,11 +51,11 @@ use crate::format::meta::{NodeMeta, TopicMeta};
 use crate::format::storage::Storage;
 use crate::format::{journal::JournalIdentity, snapshot::Doubt};
 use crate::journal::replay::{self, ReadAhead, ReplayError, Ring, Slots, Write, WriteAction};
-use cuts::Cuts;
 use departed::Departed;
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
 use std::collections::BTreeSet;
+use truncations::Truncations;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverOptions {
@@ -78,7 +78,7 @@ pub struct RecoverOptions {
 
 impl Recovered {
     /// Whether this is the first startup of the data path: there was no node.meta and no journal, whose generations would be lower.
-    pub fn is_first_start(&self) -> bool {
+    pub fn is_first_startup(&self) -> bool {
         self.generation == 1
     }
 }
@@ -175,7 +175,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         return Err(journals::refuse(storage, &node.meta, &lost)?);
     }
     lost.iter_mut().for_each(|l| l.why.push_str(", and its loss is accepted: data that only it held is lost"));
-    lost.extend(journals::find_cut(&rings));
+    lost.extend(journals::find_truncated(&rings));
     for ring in rings.iter().filter(|r| !r.is_closed()) {
         journals::settle(storage, ring)?;
     }
@@ -184,7 +184,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let floor = known + if node.is_lost { node::GENERATION_LEAP } else { 1 };
     let label = format!("{floor}-{}", options.now_unix_ns);
 
-    let Journaled { topics: journaled, departed, cuts } = look_through(storage, &rings)?;
+    let Journaled { topics: journaled, departed, truncations } = look_through(storage, &rings)?;
     let topics = topics::gather(storage, &journaled, &label, options.now_unix_ns, &mut report)?;
     for (id, partition) in departed.gone() {
         if let Some(topic) = topics.iter().find(|t| t.id == id) {
@@ -201,7 +201,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         sequence_floor: floor << 32,
         producers: options.producers,
     };
-    let mut partitions = Partitions::open(&mut cx, &topics, &cuts, departed)?;
+    let mut partitions = Partitions::open(&mut cx, &topics, &truncations, departed)?;
     for ring in &rings {
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
@@ -267,7 +267,7 @@ fn note_ring(ring: &Ring, report: &mut Report) {
     } else {
         report.journals_replayed += 1;
     }
-    if !ring.is_closed() && !ring.is_cut() && ring.named_len > 0 && ring.named_len != ring.file_len {
+    if !ring.is_closed() && !ring.is_truncated() && ring.named_len > 0 && ring.named_len != ring.file_len {
         let what = format!("the file was {} bytes long, and is {}: nothing needed is lost", ring.named_len, ring.file_len);
         report.note(Severity::Repaired, &file, Some(ring.file_len), what);
     }
@@ -309,12 +309,12 @@ struct Journaled {
     topics: topics::JournaledTopics,
     departed: Departed,
     /// Truncations. Bytes that one removes must not be redone over what came after it.
-    cuts: Cuts,
+    truncations: Truncations,
 }
 
 fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<Journaled, RecoverError> {
     let mut found = Journaled::default();
-    let Journaled { topics: journaled, departed, cuts } = &mut found;
+    let Journaled { topics: journaled, departed, truncations } = &mut found;
     for ring in rings {
         walk(storage, ring, |_, write| {
             for record in write.records.iter().chain(&write.kept) {
@@ -325,8 +325,10 @@ fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<Journaled, 
                     RecordKind::TopicDelete => {
                         journaled.deleted.insert(TopicId(record.header.topic_id));
                     }
-                    _ if departed.see(record) => cuts.forget(TopicId(record.header.topic_id), record.header.partition.get()),
-                    _ => cuts.see(record),
+                    _ if departed.see(record) => {
+                        truncations.forget(TopicId(record.header.topic_id), record.header.partition.get())
+                    }
+                    _ => truncations.see(record),
                 }
             }
             Ok(())
@@ -349,14 +351,19 @@ struct Partitions {
 }
 
 impl Partitions {
-    fn open(cx: &mut Context<'_>, topics: &[TopicRef], cuts: &Cuts, departed: Departed) -> Result<Partitions, RecoverError> {
+    fn open(
+        cx: &mut Context<'_>,
+        topics: &[TopicRef],
+        truncations: &Truncations,
+        departed: Departed,
+    ) -> Result<Partitions, RecoverError> {
         let mut all = Vec::new();
         let mut by_id = IdMap::default();
         for topic in topics {
             for partition in (0..topic.partitions).map(PartitionId) {
                 by_id.insert((topic.id, partition.0), all.len());
                 let dir = topics::dir(&topic.name, topic.id, partition);
-                all.push(Partition::open(cx, topic, dir, cuts.of(topic.id, partition.0))?);
+                all.push(Partition::open(cx, topic, dir, truncations.of(topic.id, partition.0))?);
             }
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
                 let dir = topics::dir(&topic.name, topic.id, extra);

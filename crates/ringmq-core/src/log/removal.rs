@@ -13,7 +13,7 @@
 use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::Closed;
-use super::store::{Note, Op, Store};
+use super::store::{Op, RecordPurpose, Store};
 use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
 use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::journal::ring::{NO_SLOT, Record};
@@ -93,7 +93,7 @@ impl Store {
         let Epoch(epoch) = self.options.epoch;
         let payload = Bytes::new();
         let header = RecordHeader::new(RecordKind::TopicDelete, topic.id, WHOLE_TOPIC, 2, epoch, &payload);
-        let note = Note::Topic(key, ticket);
+        let note = RecordPurpose::Topic(key, ticket);
         self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
         ticket
     }

@@ -10,7 +10,7 @@
 use super::deletes::{Deletes, Old, delete};
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::recovery::scan::segment_at;
-use super::store::{Shared, Store};
+use super::store::{Store, StoreParts};
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
 use crate::config::TopicSettings;
 use crate::format::journal::RecordKind;
@@ -153,7 +153,7 @@ impl Store {
         // A file that is written is not unlinked.
         let is_repaired = self.scrub.repairs(p) || self.part(p).is_mending();
         let part = self.part_mut(p);
-        if part.flush.stage != super::flush::Stage::Idle || is_repaired {
+        if part.flush.stage != super::flush::FlushStage::Idle || is_repaired {
             self.retention.look_at(p);
             return;
         }
@@ -196,7 +196,7 @@ impl Store {
         let is_short = self.is_short_of_space();
         let is_hurried = self.is_stopping() || is_short;
         let rate = if is_hurried { 0 } else { self.options.delete_bytes_per_second };
-        let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+        let mut shared = StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
         self.retention.deletes.delete_due(now.ticks, rate, is_short, &mut shared);
     }
 

@@ -18,7 +18,7 @@ use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
 use super::reader::{Purpose, Reader};
 use super::recovery::scan::{commit_at, commit_record};
-use super::store::{Op, Shared};
+use super::store::{Op, StoreParts};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
     block_up,
@@ -99,7 +99,7 @@ struct Walk {
 
 /// Operation that is with the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum ScrubOp {
     /// The segment's first block is read.
     FirstBlock,
     /// The block is being written.
@@ -110,7 +110,7 @@ enum Step {
 /// The commit records of one run; with the first one of a segment its first block.
 struct Check {
     p: PartitionIdx,
-    step: Step,
+    step: ScrubOp,
     file: FileId,
     headers: Vec<BatchHeader>,
     /// End of the run.
@@ -125,7 +125,7 @@ struct Check {
 
 impl Scrub {
     /// Begins the next run when it is time, at so many bytes per second; 0: never.
-    pub(super) fn begin_next(&mut self, now: Now, rate: u64, reader: &mut Reader, shared: &mut Shared<'_>) {
+    pub(super) fn begin_next(&mut self, now: Now, rate: u64, reader: &mut Reader, shared: &mut StoreParts<'_>) {
         if rate == 0 || self.is_reading || self.is_stopping || self.next_at > now.ticks {
             return;
         }
@@ -181,7 +181,7 @@ impl Scrub {
         &mut self,
         (p, base, end): (PartitionIdx, i64, i64),
         headers: Vec<BatchHeader>,
-        shared: &mut Shared<'_>,
+        shared: &mut StoreParts<'_>,
     ) {
         let log = shared.log(p);
         let segment = log.segments.at_base(base);
@@ -213,7 +213,7 @@ impl Scrub {
         match todo.pop_front() {
             Some(op) => {
                 shared.issue(op, Op::Scrub);
-                let step = if is_first_block { Step::FirstBlock } else { Step::CommitLog };
+                let step = if is_first_block { ScrubOp::FirstBlock } else { ScrubOp::CommitLog };
                 self.check = Some(Check { p, step, file, headers, end, at, len, skipped, todo });
             }
             None => self.scrubbed(p, end),
@@ -222,27 +222,27 @@ impl Scrub {
 
     /// An operation on the commit log, or on the segment's first block, has finished. Where space `is_short`, only damage is written
     /// again.
-    pub(super) fn done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, is_short: bool, shared: &mut Shared<'_>) {
+    pub(super) fn done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, is_short: bool, shared: &mut StoreParts<'_>) {
         let Some(check) = &self.check else { return };
         let p = check.p;
         let result = match (check.step, outcome) {
-            (Step::FirstBlock, Ok(DiskDone::Read(bytes))) => {
+            (ScrubOp::FirstBlock, Ok(DiskDone::Read(bytes))) => {
                 self.compare_first_block(now, &bytes, is_short, shared.log(p));
                 Ok(())
             }
-            (Step::FirstBlock | Step::FirstBlockWrite, Err(error)) => {
+            (ScrubOp::FirstBlock | ScrubOp::FirstBlockWrite, Err(error)) => {
                 self.pass_over_first_block(&error.to_string(), &shared.log(p).dir);
                 Ok(())
             }
-            (Step::FirstBlockWrite, Ok(_)) => {
-                self.check.iter_mut().for_each(|check| check.step = Step::CommitLog);
+            (ScrubOp::FirstBlockWrite, Ok(_)) => {
+                self.check.iter_mut().for_each(|check| check.step = ScrubOp::CommitLog);
                 Ok(())
             }
-            (Step::CommitLog, Ok(DiskDone::Read(bytes))) => self.compare(now, &bytes, is_short, shared.log(p)),
-            (Step::CommitLog, Err(DiskError::NotFound { .. })) if check.todo.is_empty() => {
+            (ScrubOp::CommitLog, Ok(DiskDone::Read(bytes))) => self.compare(now, &bytes, is_short, shared.log(p)),
+            (ScrubOp::CommitLog, Err(DiskError::NotFound { .. })) if check.todo.is_empty() => {
                 self.compare(now, &[], is_short, shared.log(p))
             }
-            (Step::CommitLog, Err(error)) => Err(error.to_string()),
+            (ScrubOp::CommitLog, Err(error)) => Err(error.to_string()),
             (_, Ok(_)) => Ok(()),
         };
         if let Err(error) = &result {
@@ -267,11 +267,11 @@ impl Scrub {
         let (Some(mut check), Some(walk)) = (self.check.take(), self.walk) else { return };
         let file = FileId::Segment(log.dir.clone(), walk.base);
         let right = log.first_block(SEGMENT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns);
-        check.step = Step::CommitLog;
+        check.step = ScrubOp::CommitLog;
         match right {
             Ok(Some(Right { block, why })) if is_worth_a_write(why, is_short) => {
                 warn_of_first_block(&file, why);
-                check.step = Step::FirstBlockWrite;
+                check.step = ScrubOp::FirstBlockWrite;
                 let parts = vec![bytes::Bytes::from(block)];
                 check.todo.push_front(DiskOp::Write { file, at: 0, parts, durability: Durability::Durable });
                 self.check = Some(check);
@@ -287,7 +287,7 @@ impl Scrub {
     /// The next pass looks again; the commit log is verified all the same.
     fn pass_over_first_block(&mut self, error: &str, dir: &Arc<PartitionDir>) {
         if let (Some(check), Some(walk)) = (&mut self.check, self.walk) {
-            check.step = Step::CommitLog;
+            check.step = ScrubOp::CommitLog;
             let file = FileId::Segment(dir.clone(), walk.base).to_string();
             tracing::warn!(file, error, "the first block of a segment is neither verified nor repaired before the next pass");
         }

@@ -48,7 +48,7 @@ enum Goal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SearchStage {
     Segments,
     Halving,
     Floor,
@@ -57,28 +57,28 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Key {
+enum SearchKey {
     LogId,
     Count,
     Offset,
     UnixNs,
 }
 
-impl Key {
+impl SearchKey {
     fn of(self, r: &CommitRecord) -> i64 {
         match self {
-            Key::LogId => r.log_id.get() as i64,
-            Key::Count => r.count.get(),
-            Key::Offset => r.offset.get(),
-            Key::UnixNs => r.unix_ns.get(),
+            SearchKey::LogId => r.log_id.get() as i64,
+            SearchKey::Count => r.count.get(),
+            SearchKey::Offset => r.offset.get(),
+            SearchKey::UnixNs => r.unix_ns.get(),
         }
     }
 
     fn of_position(self, at: Position) -> i64 {
         match self {
-            Key::LogId => at.log_id.0 as i64,
-            Key::Count => at.count,
-            Key::Offset | Key::UnixNs => at.offset,
+            SearchKey::LogId => at.log_id.0 as i64,
+            SearchKey::Count => at.count,
+            SearchKey::Offset | SearchKey::UnixNs => at.offset,
         }
     }
 }
@@ -86,9 +86,9 @@ impl Key {
 struct Search {
     p: PartitionIdx,
     goal: Goal,
-    key: Key,
+    key: SearchKey,
     target: i64,
-    stage: Stage,
+    stage: SearchStage,
     /// Bases that are left to halve over.
     segments: Vec<i64>,
     /// Segment whose commit log is read.
@@ -172,15 +172,15 @@ impl Store {
     pub fn search(&mut self, p: PartitionIdx, by: SearchBy, token: u64, io: &mut Io) {
         let part = self.part(p);
         let (key, target) = match by {
-            SearchBy::LogId(id) => (Key::LogId, id.0.min(i64::MAX as u64) as i64),
-            SearchBy::Count(count) => (Key::Count, count),
-            SearchBy::Offset(offset) => (Key::Offset, offset),
+            SearchBy::LogId(id) => (SearchKey::LogId, id.0.min(i64::MAX as u64) as i64),
+            SearchBy::Count(count) => (SearchKey::Count, count),
+            SearchBy::Offset(offset) => (SearchKey::Offset, offset),
             // The last batch before it is sought, and the one after that is the answer.
-            SearchBy::UnixNs(at) => (Key::UnixNs, at.saturating_sub(1)),
+            SearchBy::UnixNs(at) => (SearchKey::UnixNs, at.saturating_sub(1)),
         };
         let goal = Goal::Answer { token };
         let header = |number| part.durable_batch(number).map(|r| *r.header());
-        let found = if let Key::UnixNs = key {
+        let found = if let SearchKey::UnixNs = key {
             let is_in_memory = header(part.batches.first()).is_some_and(|h| h.base_unix_ns.get() <= target);
             let is_empty = part.start() == part.progress.durable().at;
             (is_in_memory || is_empty).then(|| part.first_durable_after(target))
@@ -198,7 +198,7 @@ impl Store {
         }
         let part = self.part(p);
         let bases: Vec<i64> = part.segments.iter().map(|s| s.base()).collect();
-        if let Key::UnixNs = key {
+        if let SearchKey::UnixNs = key {
             self.begin_search(p, goal, key, target, bases, io);
         } else {
             let base = part.segments.last_where(|meta| key.of_position(meta.base) <= target).1.base();
@@ -209,22 +209,22 @@ impl Store {
     /// The batch at `offset` does not hold: looks for its end.
     pub(super) fn find_extent(&mut self, p: PartitionIdx, offset: i64, purpose: Purpose, finding: Finding, io: &mut Io) {
         let base = self.part(p).segments.holding(offset).1.base();
-        self.begin_search(p, Goal::Extent { offset, purpose, finding }, Key::Offset, offset, vec![base], io);
+        self.begin_search(p, Goal::Extent { offset, purpose, finding }, SearchKey::Offset, offset, vec![base], io);
     }
 
     /// The time of the first batch in `next` tells when the segment `closed` before it ended.
     pub(super) fn find_age(&mut self, p: PartitionIdx, closed: i64, next: i64, io: &mut Io) {
-        self.begin_search(p, Goal::Age { closed }, Key::Offset, next, vec![next], io);
+        self.begin_search(p, Goal::Age { closed }, SearchKey::Offset, next, vec![next], io);
     }
 
-    fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
+    fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: SearchKey, target: i64, segments: Vec<i64>, io: &mut Io) {
         let base = segments[0];
-        let stage = if segments.len() > 1 { Stage::Segments } else { Stage::Halving };
+        let stage = if segments.len() > 1 { SearchStage::Segments } else { SearchStage::Halving };
         let (floor, before, forward) = (None, None, Forward::default());
         let (lo, hi, probe, tries) = (0, 0, 0, 0);
         let search = Search { p, goal, key, target, stage, segments, base, lo, hi, probe, floor, before, tries, forward };
         let id = self.searches.0.insert(search) as u32;
-        if stage == Stage::Halving {
+        if stage == SearchStage::Halving {
             self.enter_segment(id, base);
         }
         self.read_next(id, io);
@@ -239,24 +239,24 @@ impl Store {
         let s = &mut self.searches.0[id as usize];
         s.base = base;
         (s.lo, s.hi) = (0, records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64));
-        s.stage = Stage::Halving;
+        s.stage = SearchStage::Halving;
     }
 
     /// Issues the read that the search needs next.
     fn read_next(&mut self, id: u32, io: &mut Io) {
         let s = &mut self.searches.0[id as usize];
-        if s.stage == Stage::Halving && s.hi - s.lo <= 1 {
-            s.stage = Stage::Floor;
+        if s.stage == SearchStage::Halving && s.hi - s.lo <= 1 {
+            s.stage = SearchStage::Floor;
         }
         let (base, block) = match s.stage {
-            Stage::Segments => (s.segments[s.segments.len() / 2], 0),
-            Stage::Halving => {
+            SearchStage::Segments => (s.segments[s.segments.len() / 2], 0),
+            SearchStage::Halving => {
                 s.probe = s.probe.max(s.lo + (s.hi - s.lo) / 2);
                 (s.base, s.probe)
             }
-            Stage::Floor => (s.base, s.lo),
-            Stage::Next => (s.base, s.probe),
-            Stage::Forward => {
+            SearchStage::Floor => (s.base, s.lo),
+            SearchStage::Next => (s.base, s.probe),
+            SearchStage::Forward => {
                 let file = FileId::Segment(self.partitions[s.p.0 as usize].dir.clone(), s.base);
                 let len = if s.forward.is_careful { BLOCK as u64 } else { FORWARD_LEN };
                 let len = len.min(block_up(segment_at(s.base, s.forward.limit)) - s.forward.at) as usize;
@@ -269,7 +269,7 @@ impl Store {
     }
 
     pub(super) fn search_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        if self.searches.0[id as usize].stage == Stage::Forward {
+        if self.searches.0[id as usize].stage == SearchStage::Forward {
             return self.forward_read(now, id, outcome, io);
         }
         let s = &mut self.searches.0[id as usize];
@@ -289,7 +289,7 @@ impl Store {
         };
         let (key, target) = (s.key, s.target);
         match s.stage {
-            Stage::Segments => {
+            SearchStage::Segments => {
                 let middle = s.segments.len() / 2;
                 // A segment that tells nothing is taken for a later one.
                 if block.records.first().is_some_and(|r| key.of(r) <= target) {
@@ -302,7 +302,7 @@ impl Store {
                     self.enter_segment(id, base);
                 }
             }
-            Stage::Halving => match block.records.first() {
+            SearchStage::Halving => match block.records.first() {
                 Some(r) if key.of(r) <= target => (s.lo, s.probe) = (s.probe, 0),
                 None if !block.is_behind && s.probe + 1 < s.hi => s.probe += 1,
                 _ => {
@@ -310,17 +310,17 @@ impl Store {
                     s.probe = 0;
                 }
             },
-            Stage::Floor => {
+            SearchStage::Floor => {
                 s.before = block.records.iter().find(|r| r.end().offset == target).copied();
                 s.floor = block.records.iter().rev().find(|r| key.of(r) <= target).copied();
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
                     return self.conclude(now, id, Some(*next), io);
                 }
                 s.probe = s.lo + 1;
-                s.stage = Stage::Next;
+                s.stage = SearchStage::Next;
             }
-            Stage::Forward => unreachable!("it reads the segment, not a commit log"),
-            Stage::Next => {
+            SearchStage::Forward => unreachable!("it reads the segment, not a commit log"),
+            SearchStage::Next => {
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
                     return self.conclude(now, id, Some(*next), io);
                 }
@@ -343,7 +343,7 @@ impl Store {
         let s = &mut self.searches.0[id as usize];
         let limit = next.map_or(limit, |r| r.offset.get().min(limit));
         s.forward = Forward { next, limit, at: block_down(segment_at(s.base, offset)), ..Forward::default() };
-        s.stage = Stage::Forward;
+        s.stage = SearchStage::Forward;
         self.read_next(id, io);
     }
 
@@ -411,7 +411,7 @@ impl Store {
         match s.goal {
             Goal::Answer { token } => {
                 let result = found.map(|next| match s.key {
-                    Key::UnixNs => next.map(|r| r.position()).or(behind).or_else(|| part.first_durable_after(s.target)),
+                    SearchKey::UnixNs => next.map(|r| r.position()).or(behind).or_else(|| part.first_durable_after(s.target)),
                     _ => Some(s.floor.map_or(base, |r| r.position())),
                 });
                 let start = part.start();

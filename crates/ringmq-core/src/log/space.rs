@@ -153,7 +153,7 @@ pub struct FullDisk {
     /// Other cores that lack space: what is freed here may help them.
     pub others: BTreeSet<CoreId>,
     /// Partitions that a startup found without the room that the next append wants: each is tried once, so that a disk that was
-    /// full before the start is known to be full before a publish comes.
+    /// full before the startup is known to be full before a publish comes.
     tight: Vec<PartitionIdx>,
 }
 

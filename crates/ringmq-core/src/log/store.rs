@@ -90,14 +90,14 @@ impl Ops {
 }
 
 /// Parts of the store that its machines work with.
-pub(super) struct Shared<'a> {
+pub(super) struct StoreParts<'a> {
     pub logs: &'a mut Slab<PartitionLog>,
     pub ops: &'a mut Ops,
     pub notices: &'a mut Vec<Notice>,
     pub io: &'a mut Io,
 }
 
-impl Shared<'_> {
+impl StoreParts<'_> {
     pub fn log(&self, p: PartitionIdx) -> &PartitionLog {
         &self.logs[p.0 as usize]
     }
@@ -113,7 +113,7 @@ impl Shared<'_> {
 
 /// Purpose of a journal record, which comes back with it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Note {
+pub(super) enum RecordPurpose {
     Batch(PartitionIdx),
     Fact(PartitionIdx, RecordTicket),
     Topic(u64, RecordTicket),
@@ -137,7 +137,7 @@ enum Stopping {
 
 pub struct Store {
     pub(super) options: StoreOptions,
-    pub(super) ring: Ring<Note>,
+    pub(super) ring: Ring<RecordPurpose>,
     pub(super) partitions: Slab<PartitionLog>,
     pub(super) ops: Ops,
     /// Given out with the next completion or tick.
@@ -219,23 +219,23 @@ impl Store {
         (self.options.direct_bytes as usize).clamp(BATCH_HEADER_LEN, self.ring.payload_max())
     }
 
-    pub(super) fn shared<'a>(&'a mut self, io: &'a mut Io) -> Shared<'a> {
-        Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io }
+    pub(super) fn shared<'a>(&'a mut self, io: &'a mut Io) -> StoreParts<'a> {
+        StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io }
     }
 
     /// The reader, and what it works with.
-    pub(super) fn with_reader<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Reader, Shared<'a>) {
-        (&mut self.reader, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
+    pub(super) fn with_reader<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Reader, StoreParts<'a>) {
+        (&mut self.reader, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
     /// The scrubber, and what it works with.
-    pub(super) fn with_scrub<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Scrub, Shared<'a>) {
-        (&mut self.scrub, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
+    pub(super) fn with_scrub<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Scrub, StoreParts<'a>) {
+        (&mut self.scrub, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
     /// The reads of whole batches, and what they work with.
-    pub(super) fn with_verbatim<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Verbatim, Shared<'a>) {
-        (&mut self.verbatim, Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
+    pub(super) fn with_verbatim<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Verbatim, StoreParts<'a>) {
+        (&mut self.verbatim, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
     pub(super) fn part(&self, p: PartitionIdx) -> &PartitionLog {
@@ -390,7 +390,7 @@ impl Store {
             let end = r.header().end();
             let epoch = self.options.epoch.0;
             let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
-            self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
+            self.ring.queue(Record { header, payload, slot: p.0, end, note: RecordPurpose::Batch(p) });
             // From here on the ring's queue counts it.
             self.admission.enqueued(r.cost);
             part.journaled.next_sequence();
@@ -406,21 +406,21 @@ impl Store {
     fn pack(&mut self, io: &mut Io) {
         let (partitions, topics, deletes) = (&mut self.partitions, &mut self.topics, &mut self.removal.deletes);
         let mut packed = |sequence, note| match note {
-            Note::Batch(p) => {
+            RecordPurpose::Batch(p) => {
                 let part = &mut partitions[p.0 as usize];
                 part.mark_dirty(sequence);
                 let number = part.progress.pack();
                 let r = part.batches.get_mut(number).expect("a batch that is not durable is in memory");
                 r.write_sequence = sequence;
             }
-            Note::Fact(p, ticket) => {
+            RecordPurpose::Fact(p, ticket) => {
                 let part = &mut partitions[p.0 as usize];
                 part.mark_dirty(sequence);
                 if let Some(truncation) = &mut part.truncation {
                     truncation.packed(ticket, sequence);
                 }
             }
-            Note::Topic(key, _) => {
+            RecordPurpose::Topic(key, _) => {
                 if !topics.packed(key, sequence)
                     && let Some(delete) = deletes.get_mut(&key)
                 {
@@ -446,7 +446,7 @@ impl Store {
         let (id, partition, epoch) = (part.dir.topic_id, part.dir.partition.0, self.options.epoch.0);
         let header = RecordHeader::new(kind, id, partition, sequence, epoch, &payload);
         let (payload, end) = (payload.into(), part.journaled.end());
-        self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Fact(p, ticket) });
+        self.ring.queue(Record { header, payload, slot: p.0, end, note: RecordPurpose::Fact(p, ticket) });
         ticket
     }
 
@@ -513,12 +513,12 @@ impl Store {
         }
     }
 
-    fn write_durable(&mut self, notes: Vec<Note>, io: &mut Io) {
+    fn write_durable(&mut self, notes: Vec<RecordPurpose>, io: &mut Io) {
         let mut upto = RecordTicket(0);
         let mut touched = std::mem::take(&mut self.touched);
         for &note in &notes {
             match note {
-                Note::Batch(p) => {
+                RecordPurpose::Batch(p) => {
                     let part = &mut self.partitions[p.0 as usize];
                     let len = part.next_durable(self.ring.durable());
                     self.batch_memory.eviction.durable(len);
@@ -529,7 +529,7 @@ impl Store {
                         touched.push(p);
                     }
                 }
-                Note::Fact(_, ticket) | Note::Topic(_, ticket) => upto = upto.max(ticket),
+                RecordPurpose::Fact(_, ticket) | RecordPurpose::Topic(_, ticket) => upto = upto.max(ticket),
             }
         }
         self.ring.recycle(notes);
@@ -556,10 +556,10 @@ impl Store {
         self.retry_snapshots(now, cursors, io);
         self.topics.retry(now, &mut self.ops, io);
         if !self.is_stopping() {
-            let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+            let mut shared = StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
             self.reader.retry_holds(now, &self.searches, &mut shared);
         }
-        let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+        let mut shared = StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
         self.scrub.begin_next(now, self.options.scrub_bytes_per_second, &mut self.reader, &mut shared);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
@@ -639,7 +639,7 @@ impl Store {
         let meta = TopicMeta { info: info.clone(), created_unix_ns };
         let payload = Bytes::copy_from_slice(meta.header().as_bytes());
         let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
-        let note = Note::Topic(key, ticket);
+        let note = RecordPurpose::Topic(key, ticket);
         self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
         self.topics.create(key, &meta, &mut self.ops, io);
         ticket

@@ -17,9 +17,9 @@
 //! the last batch before it ends that can be told: a replica may always have less.
 
 use super::admission::Lack;
-use super::chain::{Chain, Stop, Walk};
+use super::chain::{Chain, ChainStop, Walk};
 use super::deletes::delete;
-use super::flush::Stage as FlushStage;
+use super::flush::FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::PartitionLog;
 use super::progress::Mark;
@@ -44,7 +44,7 @@ const WALK_LEN: usize = 256 * 1024;
 
 /// Place that is looked for in the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Look {
+enum FileSearch {
     /// The record that ends at the truncation stands in the blocks `lo .. hi` of the commit log.
     Commit {
         lo: u64,
@@ -61,9 +61,9 @@ enum Look {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum TruncationStage {
     Settling,
-    Looking(Look),
+    Looking(FileSearch),
     Recording,
     Draining,
     Wiping,
@@ -78,7 +78,7 @@ pub struct Truncation {
     unix_ns: i64,
     /// Number of the first batch that goes.
     number: u64,
-    stage: Stage,
+    stage: TruncationStage,
     /// The record of the truncation is durable, or the store stops and the record was given to the journal.
     is_frozen: bool,
     /// The segment that holds the end, its index, and its batches before the end.
@@ -101,7 +101,7 @@ impl Truncation {
     fn search(&mut self) {
         let records = (self.tail.at.offset - self.base) as u64 / BATCH_HEADER_LEN as u64 + 1;
         let hi = records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64);
-        self.stage = Stage::Looking(Look::Commit { lo: 0, hi });
+        self.stage = TruncationStage::Looking(FileSearch::Commit { lo: 0, hi });
     }
 
     /// A record was packed into a journal write.
@@ -180,7 +180,7 @@ impl Store {
             tail,
             unix_ns: 0,
             number,
-            stage: Stage::Settling,
+            stage: TruncationStage::Settling,
             is_frozen: false,
             base: tail.at.offset,
             count: 0,
@@ -232,20 +232,20 @@ impl Store {
             }
             truncation.retry_at = None;
             match truncation.stage {
-                Stage::Settling if !truncation.is_restart && part.progress.enqueued() < truncation.number => {
+                TruncationStage::Settling if !truncation.is_restart && part.progress.enqueued() < truncation.number => {
                     self.advance(p);
                     let part = self.part(p);
                     if part.truncation.as_ref().is_some_and(|truncation| part.progress.enqueued() < truncation.number) {
                         return false;
                     }
                 }
-                Stage::Settling => self.settled(p),
-                Stage::Looking(_) => self.look(p, io),
-                Stage::Recording if truncation.ticket <= self.turn.durable_record() => {
-                    (truncation.stage, truncation.is_frozen) = (Stage::Draining, true)
+                TruncationStage::Settling => self.settled(p),
+                TruncationStage::Looking(_) => self.look(p, io),
+                TruncationStage::Recording if truncation.ticket <= self.turn.durable_record() => {
+                    (truncation.stage, truncation.is_frozen) = (TruncationStage::Draining, true)
                 }
-                Stage::Recording => return false,
-                Stage::Draining => {
+                TruncationStage::Recording => return false,
+                TruncationStage::Draining => {
                     let is_used = part.space.is_growing()
                         || self.reader.reads(p)
                         || self.verbatim.reads(p)
@@ -260,7 +260,7 @@ impl Store {
                     }
                     self.frozen(now, p);
                 }
-                Stage::Wiping => match truncation.todo.pop_front() {
+                TruncationStage::Wiping => match truncation.todo.pop_front() {
                     Some(op) => {
                         truncation.is_waiting = true;
                         self.ops.issue(io, op, Op::Truncation(p));
@@ -348,14 +348,14 @@ impl Store {
             truncation.commit_tail = Some(vec![]);
             self.segment_tail(now, p);
         } else {
-            truncation.stage = Stage::Looking(Look::CommitTail);
+            truncation.stage = TruncationStage::Looking(FileSearch::CommitTail);
         }
     }
 
     /// The segment's last block is needed next, unless the truncation is at a block's border.
     fn segment_tail(&mut self, now: Now, p: PartitionIdx) {
         let Some(truncation) = &mut self.part_mut(p).truncation else { return };
-        truncation.stage = Stage::Looking(Look::SegmentTail);
+        truncation.stage = TruncationStage::Looking(FileSearch::SegmentTail);
         if segment_at(truncation.base, truncation.tail.at.offset).is_multiple_of(BLOCK as u64) {
             truncation.segment_tail = Some(vec![]);
             self.apply_truncation(now, p);
@@ -366,13 +366,13 @@ impl Store {
     fn look(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         let (dir, Some(truncation)) = (part.dir.clone(), &mut part.truncation) else { return };
-        let Stage::Looking(look) = truncation.stage else { return };
+        let TruncationStage::Looking(look) = truncation.stage else { return };
         let (commit, segment) = (FileId::Commit(dir.clone(), truncation.base), FileId::Segment(dir, truncation.base));
         let (file, at, len) = match look {
-            Look::Commit { lo, hi } => (commit, FILE_HEADER_LEN + (lo + (hi - lo) / 2) * BLOCK as u64, BLOCK),
-            Look::CommitTail => (commit, block_down(commit_at(truncation.count)), BLOCK),
-            Look::SegmentTail => (segment, block_down(segment_at(truncation.base, truncation.tail.at.offset)), BLOCK),
-            Look::Walk { at, .. } => (segment, block_down(segment_at(truncation.base, at.at.offset)), WALK_LEN),
+            FileSearch::Commit { lo, hi } => (commit, FILE_HEADER_LEN + (lo + (hi - lo) / 2) * BLOCK as u64, BLOCK),
+            FileSearch::CommitTail => (commit, block_down(commit_at(truncation.count)), BLOCK),
+            FileSearch::SegmentTail => (segment, block_down(segment_at(truncation.base, truncation.tail.at.offset)), BLOCK),
+            FileSearch::Walk { at, .. } => (segment, block_down(segment_at(truncation.base, at.at.offset)), WALK_LEN),
         };
         truncation.is_waiting = true;
         self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Truncation(p));
@@ -390,16 +390,16 @@ impl Store {
             (Ok(DiskDone::Read(bytes)), _) => bytes,
             // A file that was never allocated has nothing to truncate.
             (Ok(_) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
-            (Err(error), Stage::Looking(_)) => {
+            (Err(error), TruncationStage::Looking(_)) => {
                 tracing::warn!(%error, "a log must be truncated and its files cannot be read: trying again");
                 truncation.retry_at = Some(now.ticks + super::space::RETRY);
                 return;
             }
             (Err(error), _) => return self.poison_partition(p, &error),
         };
-        let Stage::Looking(look) = truncation.stage else { return };
+        let TruncationStage::Looking(look) = truncation.stage else { return };
         match look {
-            Look::Commit { lo, hi } => {
+            FileSearch::Commit { lo, hi } => {
                 let middle = lo + (hi - lo) / 2;
                 let records = records_of(&bytes, &part.dir);
                 let is_before = records.first().is_some_and(|(_, r)| r.offset.get() < truncation.tail.at.offset);
@@ -413,24 +413,24 @@ impl Store {
                     self.walk_to_place(p);
                 } else {
                     let (lo, hi) = if is_before { (middle, hi) } else { (lo, middle) };
-                    truncation.stage = Stage::Looking(Look::Commit { lo, hi });
+                    truncation.stage = TruncationStage::Looking(FileSearch::Commit { lo, hi });
                 }
             }
-            Look::CommitTail => {
+            FileSearch::CommitTail => {
                 let len = (commit_at(truncation.count) % BLOCK as u64) as usize;
                 let mut tail = bytes.to_vec();
                 tail.resize(len, 0);
                 truncation.commit_tail = Some(tail);
                 self.segment_tail(now, p);
             }
-            Look::SegmentTail => {
+            FileSearch::SegmentTail => {
                 let len = (segment_at(truncation.base, truncation.tail.at.offset) % BLOCK as u64) as usize;
                 let mut tail = bytes.to_vec();
                 tail.resize(len, 0);
                 truncation.segment_tail = Some(tail);
                 self.apply_truncation(now, p);
             }
-            Look::Walk { at, count } => self.walked(now, p, at, count, &bytes),
+            FileSearch::Walk { at, count } => self.walked(now, p, at, count, &bytes),
         }
     }
 
@@ -444,7 +444,7 @@ impl Store {
         let at = Mark { number: 0, at: base, chain_crc: prev_crc, epoch, unix_ns: 0 };
         tracing::warn!(topic = %part.dir.topic, partition = %part.dir.partition, offset = truncation.tail.at.offset,
             "a commit log lacks the position to truncate at: scanning its segment");
-        truncation.stage = Stage::Looking(Look::Walk { at, count: 0 });
+        truncation.stage = TruncationStage::Looking(FileSearch::Walk { at, count: 0 });
     }
 
     /// Headers from `at` on, as far as they go: to the truncation, to the end of what was read, or to one that does not hold.
@@ -465,12 +465,12 @@ impl Store {
                     count += 1;
                 }
                 // It may go on in what is read next.
-                Err(Stop::More(_)) => break at.at.offset == from,
-                Err(Stop::Bad(_) | Stop::Breaks(_)) => break true,
+                Err(ChainStop::More(_)) => break at.at.offset == from,
+                Err(ChainStop::Bad(_) | ChainStop::Breaks(_)) => break true,
             }
         };
         if !is_over {
-            truncation.stage = Stage::Looking(Look::Walk { at, count });
+            truncation.stage = TruncationStage::Looking(FileSearch::Walk { at, count });
             return;
         }
         if truncation.is_frozen && at.at != truncation.tail.at {
@@ -495,7 +495,7 @@ impl Store {
         let part = self.part_mut(p);
         let sequence = part.journaled.sequence();
         if let Some(truncation) = &mut part.truncation {
-            (truncation.ticket, truncation.sequence, truncation.stage) = (ticket, sequence, Stage::Recording);
+            (truncation.ticket, truncation.sequence, truncation.stage) = (ticket, sequence, TruncationStage::Recording);
         }
         self.flush_if_due(p);
     }
@@ -527,7 +527,7 @@ impl Store {
         let removed = if truncation.is_restart { part.restart_files(at, chain_crc) } else { part.truncate_segments(&truncation) };
         part.truncate_writers(&truncation, (was_written, was_committed), self.options.epoch, now.unix_ns);
         part.plan_wipe(&mut truncation, removed);
-        truncation.stage = Stage::Wiping;
+        truncation.stage = TruncationStage::Wiping;
         part.truncation = Some(truncation);
         self.reader.forget_all(p);
         self.part_mut(p).reading.leave_line();

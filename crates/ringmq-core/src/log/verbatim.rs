@@ -15,13 +15,13 @@
 //! ```
 //! Nothing is copied but a batch that stands in two pieces ([`super::pieces`]).
 
-use super::chain::{Chain, Stop, Walk};
+use super::chain::{Chain, ChainStop, Walk};
 use super::notice::{Notice, PartitionIdx};
 use super::partition::PartitionLog;
-use super::pieces::{End, Parts, Pieces};
+use super::pieces::{Parts, Pieces, PiecesEnd};
 use super::read::newer;
 use super::recovery::scan::segment_at;
-use super::store::{Op, Shared};
+use super::store::{Op, StoreParts};
 use super::view::View;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, PartitionDir, Position, block_down, block_up};
 use crate::format::batch::BATCH_HEADER_LEN;
@@ -205,7 +205,7 @@ impl Verbatim {
         token: u64,
         from: Position,
         bytes_max: usize,
-        shared: &mut Shared<'_>,
+        shared: &mut StoreParts<'_>,
     ) -> Next {
         let want = Want { p, token, from, bytes_max: bytes_max.clamp(1, SHARE) };
         let log = shared.log(p);
@@ -231,14 +231,14 @@ impl Verbatim {
         Next::Pump
     }
 
-    fn take_on(&mut self, key: u32, want: Want, shared: &mut Shared<'_>) -> Next {
+    fn take_on(&mut self, key: u32, want: Want, shared: &mut StoreParts<'_>) -> Next {
         let read = &mut self.reads[key as usize];
         (read.want, read.is_sequential) = (Some(want), true);
         self.go_on(key, shared)
     }
 
     /// Begins the next read that there is room for. [`Next::Done`]: there is none.
-    pub(super) fn pump(&mut self, shared: &mut Shared<'_>) -> Next {
+    pub(super) fn pump(&mut self, shared: &mut StoreParts<'_>) -> Next {
         let Some(&want) = self.waiting.front() else { return Next::Done };
         let ahead = self.ahead_of(&want);
         let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.reads[key as usize].missing(&want));
@@ -264,7 +264,7 @@ impl Verbatim {
     }
 
     /// Asks for the file up to `until`, or its written part's end.
-    fn ask(&mut self, key: u32, until: u64, shared: &mut Shared<'_>) {
+    fn ask(&mut self, key: u32, until: u64, shared: &mut StoreParts<'_>) {
         let read = &mut self.reads[key as usize];
         let until = until.min(block_up(segment_at(read.base, read.limit)));
         loop {
@@ -280,13 +280,13 @@ impl Verbatim {
     }
 
     /// An operation has ended.
-    pub(super) fn done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, shared: &mut Shared<'_>) -> Next {
+    pub(super) fn done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, shared: &mut StoreParts<'_>) -> Next {
         self.reads[key as usize].pieces.answer(at, outcome);
         self.go_on(key, shared).and_pump()
     }
 
     /// Asks for what is wanted and not there, answers who waits when it is.
-    fn go_on(&mut self, key: u32, shared: &mut Shared<'_>) -> Next {
+    fn go_on(&mut self, key: u32, shared: &mut StoreParts<'_>) -> Next {
         let read = &mut self.reads[key as usize];
         let Some(want) = read.want else {
             if read.is_over && !read.pieces.is_under_way() {
@@ -328,7 +328,7 @@ impl Verbatim {
                 read.is_over |= read.next.offset >= read.limit;
                 Ok(run)
             }
-            (Parsed::More(_), Some(End::Refused(error))) => Err(Unreadable::Refused(error)),
+            (Parsed::More(_), Some(PiecesEnd::Refused(error))) => Err(Unreadable::Refused(error)),
             (Parsed::Damaged(bad @ Bad::Version(_)), _) if is_there => Err(Unreadable::Refused(newer(bad))),
             (Parsed::Damaged(bad), _) if is_there => {
                 damage = Some(bad.to_string());
@@ -348,7 +348,7 @@ impl Verbatim {
     }
 
     /// Reads ahead of the run, so that the disk goes on while the run is on its way, and after it.
-    fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut Shared<'_>) {
+    fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut StoreParts<'_>) {
         let read = &self.reads[key as usize];
         // whole operations only, as long as there can be one
         let more = (wanted + AHEAD).saturating_sub(read.asked_until()) / IO_BYTES_MAX as u64 * IO_BYTES_MAX as u64;
@@ -393,7 +393,7 @@ fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
         }
         let taken = header.and_then(|h| {
             let (bytes, slice) = read.pieces.bytes_at(in_file, h.stored_len());
-            Ok((walk.batch(&bytes)?.verify().map_err(Stop::Bad)?, slice))
+            Ok((walk.batch(&bytes)?.verify().map_err(ChainStop::Bad)?, slice))
         });
         match taken {
             Ok((batch, slice)) => {
@@ -403,9 +403,9 @@ fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
             }
             // Found again, as the first one, by whoever gets there.
             Err(_) if !parts.is_empty() => break,
-            Err(Stop::More(len)) => return Parsed::More(in_file + len as u64),
-            Err(Stop::Breaks(Bad::Chain)) => return Parsed::Gone,
-            Err(Stop::Bad(bad) | Stop::Breaks(bad)) => return Parsed::Damaged(bad),
+            Err(ChainStop::More(len)) => return Parsed::More(in_file + len as u64),
+            Err(ChainStop::Breaks(Bad::Chain)) => return Parsed::Gone,
+            Err(ChainStop::Bad(bad) | ChainStop::Breaks(bad)) => return Parsed::Damaged(bad),
         }
     }
     Parsed::Run((parts.finish(&read.pieces), end))

@@ -73,8 +73,8 @@ impl<'a> View<'a> {
 
     /// The first of them for which readers wait.
     pub fn awaited(&self) -> Option<(Position, Position)> {
-        let is_cut = self.part.truncation.is_some();
-        self.part.damage.lost().iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
+        let is_truncating = self.part.truncation.is_some();
+        self.part.damage.lost().iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_truncating)
     }
 
     /// Doubt after truncation or loss at a recovery, until [`Store::clear_suspect`](super::Store::clear_suspect).

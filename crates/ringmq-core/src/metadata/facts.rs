@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Facts that the cores of a node have.
 #[derive(Debug)]
-pub struct Told {
+pub struct FactsTold {
     me: NodeId,
     /// The session that this node is in; what another session of it leads, this one does not.
     session: Option<u64>,
@@ -24,9 +24,9 @@ pub struct Told {
     topics: BTreeMap<TopicId, TopicRef>,
 }
 
-impl Told {
-    pub fn new(me: NodeId, process: u64) -> Told {
-        Told { me, session: None, ended: 0, process, is_this_node: false, topics: BTreeMap::new() }
+impl FactsTold {
+    pub fn new(me: NodeId, process: u64) -> FactsTold {
+        FactsTold { me, session: None, ended: 0, process, is_this_node: false, topics: BTreeMap::new() }
     }
 
     /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
@@ -145,13 +145,13 @@ mod tests {
 
     struct Rig {
         view: View,
-        told: Told,
+        told: FactsTold,
         revision: u64,
     }
 
     impl Rig {
         fn new() -> Rig {
-            Rig { view: View::new(Layout::new("c").unwrap(), 0), told: Told::new(n(1), 7), revision: 0 }
+            Rig { view: View::new(Layout::new("c").unwrap(), 0), told: FactsTold::new(n(1), 7), revision: 0 }
         }
 
         fn put(&mut self, key: Key, value: Bytes) -> Vec<Fact> {

@@ -1,7 +1,7 @@
 //! nsqlookupd's answers for a whole cluster, from a node's view of the metadata: who leads what of a topic, which topics and nodes
 //! there are.
 //!
-//! The metadata has no channels: a [`Found`] names the nodes that have them, and takes them for its JSON.
+//! The metadata has no channels: a [`TopicLookup`] names the nodes that have them, and takes them for its JSON.
 
 use super::record::MemberRecord;
 use super::summary::has_no_leader;
@@ -93,7 +93,7 @@ impl Meta {
 
 /// A topic, and who leads its partitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
+pub struct TopicLookup {
     meta: Meta,
     leaders: BTreeMap<u16, NodeId>,
     producers: BTreeMap<NodeId, Producer>,
@@ -114,11 +114,11 @@ fn leaders<'a>(view: &'a View, topic: &Topic, access: Access) -> impl Iterator<I
     })
 }
 
-impl Found {
+impl TopicLookup {
     /// `partition`: only this one. `None`: there is no such topic.
-    pub fn of(view: &View, name: &str, partition: Option<u16>, access: Access, version: &str) -> Option<Found> {
+    pub fn of(view: &View, name: &str, partition: Option<u16>, access: Access, version: &str) -> Option<TopicLookup> {
         let topic = &topic(view, name)?.value;
-        let mut found = Found {
+        let mut found = TopicLookup {
             meta: Meta::of(topic),
             leaders: BTreeMap::new(),
             producers: BTreeMap::new(),
@@ -270,7 +270,7 @@ mod tests {
     }
 
     fn lookup(view: &View, partition: Option<u16>, access: Access) -> Value {
-        Found::of(view, "t", partition, access, "1.3.0").expect("it is there").json(&["c".to_owned()].into(), false)
+        TopicLookup::of(view, "t", partition, access, "1.3.0").expect("it is there").json(&["c".to_owned()].into(), false)
     }
 
     fn ports(answer: &Value) -> Vec<&str> {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_lookup_names_the_leaders_as_nsqlookupd_names_producers() {
         let view = view();
-        let answer = Found::of(&view, "t", None, Access::Read, "1.3.0").unwrap().json(&["c".to_owned()].into(), true);
+        let answer = TopicLookup::of(&view, "t", None, Access::Read, "1.3.0").unwrap().json(&["c".to_owned()].into(), true);
         let first = json!({
             "id": n(1).to_string(), "remote_address": "h1:4150", "hostname": "n1", "broadcast_address": "h1", "tcp_port": 4150,
             "http_port": 4151, "version": "1.3.0", "distributed_id": n(1).to_string(),
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(ports(&lookup(&view, None, Access::Write)), ["n1"], "the other partition is below its min_isr");
         assert_eq!(ports(&lookup(&view, Some(1), Access::Read)), ["n2"]);
         assert_eq!(ports(&lookup(&view, Some(7), Access::Read)), [""; 0]);
-        assert!(Found::of(&view, "u", None, Access::Read, "1.3.0").is_none());
+        assert!(TopicLookup::of(&view, "u", None, Access::Read, "1.3.0").is_none());
         assert_eq!((Access::of(""), Access::of("w"), Access::of("x")), (Some(Access::Read), Some(Access::Write), None));
     }
 
@@ -337,7 +337,7 @@ mod tests {
         // A deleted topic is gone, whatever key stays.
         put(&mut view, 11, Key::Gone(TOPIC), encode(&GoneRecord { name: TopicName::new("t").unwrap(), partitions: 2 }));
         assert_eq!(topics(&view, false), json!({ "topics": [] }));
-        assert!(Found::of(&view, "t", None, Access::Read, "1.3.0").is_none());
+        assert!(TopicLookup::of(&view, "t", None, Access::Read, "1.3.0").is_none());
         assert_eq!(nodes(&view, "1.3.0")["producers"][0]["topics"], json!([]));
     }
 }

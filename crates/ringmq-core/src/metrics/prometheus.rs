@@ -199,7 +199,7 @@ impl Page {
     fn topics(&mut self, topics: &BTreeMap<&str, TopicSum>) {
         let rows: [Row<TopicSum, u64>; 5] = [
             ("ringmq_topic_messages_total", "counter", "Messages that were ever published to the topic.", |t| t.messages),
-            ("ringmq_topic_bytes_total", "counter", "Bytes of message bodies published to the topic since the start.", |t| {
+            ("ringmq_topic_bytes_total", "counter", "Bytes of message bodies published to the topic since the startup.", |t| {
                 t.bytes
             }),
             ("ringmq_topic_depth", "gauge", "Messages that wait for the topic's first channel.", |t| t.depth),

@@ -50,7 +50,7 @@ pub(super) enum Phase {
 
 /// Contents of a frame.
 #[derive(Debug)]
-pub(super) enum Got {
+pub(super) enum FrameContent {
     Messages(Vec<Addressed>),
     Ping,
     Pong,
@@ -146,7 +146,7 @@ impl Conn {
     }
 
     /// Takes the next frame from `bytes`; `None`: it is not whole.
-    pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<Got>, Fault> {
+    pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<FrameContent>, Fault> {
         self.take_frame(|input, each| input.next(bytes, |_| true, each).map(|_| ()))
     }
 
@@ -160,7 +160,7 @@ impl Conn {
     }
 
     /// Takes lent memory back with its contents; returns the frame that is complete by that.
-    pub fn take_back(&mut self, lent: Lent) -> Result<Option<Got>, Fault> {
+    pub fn take_back(&mut self, lent: Lent) -> Result<Option<FrameContent>, Fault> {
         self.take_frame(|input, each| {
             input.take_back(lent, each);
             Ok(())
@@ -170,7 +170,7 @@ impl Conn {
     fn take_frame(
         &mut self,
         from: impl FnOnce(&mut Input, &mut dyn FnMut(input::Frame<'_>)) -> Result<(), FrameError>,
-    ) -> Result<Option<Got>, Fault> {
+    ) -> Result<Option<FrameContent>, Fault> {
         let Conn { input, seen, .. } = self;
         let mut got = None;
         from(input, &mut |raw| got = Some(look_at(seen, &raw.header, raw.metadata, &raw.payload.into())))?;
@@ -281,7 +281,7 @@ pub(super) fn weight(message: &Message) -> usize {
 }
 
 /// Decodes a complete frame.
-fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<Got, Fault> {
+fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<FrameContent, Fault> {
     let are_sound = check_payload(header, payload)?;
     seen.check(header)?;
     Ok(match Frame::decode(header, metadata, payload) {
@@ -292,13 +292,13 @@ fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Byt
             {
                 batches.note_checked();
             }
-            Got::Messages(messages)
+            FrameContent::Messages(messages)
         }
-        Ok(Frame::Ping) => Got::Ping,
-        Ok(Frame::Pong) => Got::Pong,
-        Ok(Frame::Reject(reject)) => Got::Reject(reject.code, reject.message.to_owned()),
-        Ok(Frame::Hello(_) | Frame::Welcome(_)) => Got::Greeting,
-        Err(Malformed::UnknownKind(_)) => Got::Unknown,
+        Ok(Frame::Ping) => FrameContent::Ping,
+        Ok(Frame::Pong) => FrameContent::Pong,
+        Ok(Frame::Reject(reject)) => FrameContent::Reject(reject.code, reject.message.to_owned()),
+        Ok(Frame::Hello(_) | Frame::Welcome(_)) => FrameContent::Greeting,
+        Err(Malformed::UnknownKind(_)) => FrameContent::Unknown,
         Err(e) => return Err(e.into()),
     })
 }

@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, Fault, Phase};
 use super::links::{Links, Loss};
-use super::nodes::{Dial, Life, Link, LinkId};
+use super::nodes::{Dial, Link, LinkId, ProcessAge};
 use super::{HANDSHAKE_MAX, LinkOptions};
 use crate::base::{ConnId, CoreId, NodeId, Now, Peer, Ticks};
 use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 /// State that moves with a connection to another core, beside its bytes, which have the Hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Carried {
+pub struct MovedGreeting {
     /// Deadline of the handshake.
     pub(super) until: Ticks,
 }
@@ -21,7 +21,7 @@ pub struct Carried {
 struct Them {
     place: LinkId,
     lanes: Lanes,
-    life: Life,
+    life: ProcessAge,
     cores: u16,
     features: u64,
     heartbeat_ms: u32,
@@ -33,8 +33,8 @@ struct Refusal {
     why: String,
 }
 
-fn life_of(greeting: &Hello<'_>) -> Life {
-    Life { incarnation: greeting.incarnation, generation: greeting.generation }
+fn life_of(greeting: &Hello<'_>) -> ProcessAge {
+    ProcessAge { incarnation: greeting.incarnation, generation: greeting.generation }
 }
 
 fn refusal(code: RejectCode, why: impl Into<String>) -> Refusal {
@@ -212,7 +212,7 @@ impl Links {
     }
 
     /// Refuses a process of the node that a later one replaced. What it confirmed would count as the later one's.
-    fn check_life(&self, id: NodeId, theirs: &Hello<'_>) -> Result<Life, Refusal> {
+    fn check_life(&self, id: NodeId, theirs: &Hello<'_>) -> Result<ProcessAge, Refusal> {
         let (life, node) = (life_of(theirs), self.nodes.get(&id));
         if node.is_some_and(|node| node.incarnation > life.incarnation) {
             return Err(refusal(RejectCode::Other, OVERTAKEN));

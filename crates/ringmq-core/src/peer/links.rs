@@ -1,10 +1,10 @@
 //! [`Links`]: what happens on the connections with other nodes, and what is to be done.
 
-use super::conn::{Conn, Fault, Got, Phase, weight};
+use super::conn::{Conn, Fault, FrameContent, Phase, weight};
 use super::greet::OVERTAKEN;
+use super::link_log::LinkLog;
 use super::nodes::{Dial, Link, LinkId, Node, numbers};
-use super::said::Said;
-use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, RELAYED_MAX, SILENT_MAX, STRANGERS_MAX};
+use super::{HANDSHAKE_MAX, LinkEvent, LinkOptions, MovedGreeting, PAUSE_MAX, RELAYED_MAX, SILENT_MAX, STRANGERS_MAX};
 use crate::base::NodeId;
 use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
 use crate::codec::peer::message::{Lane, Message, Route};
@@ -30,7 +30,7 @@ pub struct Links {
     /// Earliest time at which something may be due.
     due: Option<Ticks>,
     rng: Rng,
-    pub(super) said: Said,
+    pub(super) said: LinkLog,
     pub(super) is_stopping: bool,
     unknown_frames: u64,
 }
@@ -63,7 +63,7 @@ impl Links {
             events: vec![],
             due: None,
             rng,
-            said: Said::default(),
+            said: LinkLog::default(),
             is_stopping: false,
             unknown_frames: 0,
         }
@@ -223,9 +223,9 @@ impl Links {
     }
 
     /// A connection came over from another core; its unread bytes follow.
-    pub fn adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried) {
+    pub fn adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: MovedGreeting) {
         self.opened(now, conn, peer);
-        let Carried { until } = carried;
+        let MovedGreeting { until } = carried;
         if let Some(c) = self.conns.get_mut(&conn) {
             c.has_moved = true;
             if let Phase::Stranger { until: at } = &mut c.phase {
@@ -312,7 +312,7 @@ impl Links {
         self.lend_at_end(conn);
     }
 
-    fn on_got(&mut self, now: Now, conn: ConnId, place: LinkId, got: Result<Option<Got>, Fault>) {
+    fn on_got(&mut self, now: Now, conn: ConnId, place: LinkId, got: Result<Option<FrameContent>, Fault>) {
         match got {
             Ok(Some(got)) => self.on_frame(now, conn, place, got),
             Ok(None) => {}
@@ -329,15 +329,15 @@ impl Links {
         }
     }
 
-    fn on_frame(&mut self, now: Now, conn: ConnId, place: LinkId, got: Got) {
+    fn on_frame(&mut self, now: Now, conn: ConnId, place: LinkId, got: FrameContent) {
         let is_up = self.link(place).is_some_and(Link::is_up);
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match got {
-            Got::Messages(messages) if is_up => {
+            FrameContent::Messages(messages) if is_up => {
                 let from = place.node;
                 self.events.extend(messages.into_iter().map(|addressed| LinkEvent::Message { from, addressed }));
             }
-            Got::Messages(messages) => {
+            FrameContent::Messages(messages) => {
                 // the other side has the last Welcome behind it, which is still on its way here
                 c.early_bytes += messages.iter().map(|m| weight(&m.message)).sum::<usize>();
                 c.early.extend(messages);
@@ -347,19 +347,19 @@ impl Links {
                     self.down(now, place, &Loss::of(why));
                 }
             }
-            Got::Ping => {
+            FrameContent::Ping => {
                 let c_pieces = &mut c.pieces;
                 c.encoder.pong(c_pieces);
                 self.touch(conn);
             }
-            Got::Pong => {}
-            Got::Unknown => self.unknown_frames += 1,
-            Got::Greeting => {
+            FrameContent::Pong => {}
+            FrameContent::Unknown => self.unknown_frames += 1,
+            FrameContent::Greeting => {
                 let why = "Hello and Welcome come once";
                 self.part(place, RejectCode::Malformed, why);
                 self.down(now, place, &Loss::of(why));
             }
-            Got::Reject(code, message) => self.down(now, place, &super::greet::rejected(code, &message)),
+            FrameContent::Reject(code, message) => self.down(now, place, &super::greet::rejected(code, &message)),
         }
     }
 
@@ -625,7 +625,7 @@ impl Links {
         c.is_touched = false;
         if let Phase::Leaving { to } = c.phase {
             let Some(c) = self.conns.remove(&conn) else { return };
-            let session = MovedSession::new(c.peer, Protocol::Peer, Carried { until: now.ticks + HANDSHAKE_MAX });
+            let session = MovedSession::new(c.peer, Protocol::Peer, MovedGreeting { until: now.ticks + HANDSHAKE_MAX });
             out.push(Effect::Move { conn, to, session, unread: c.held });
             return;
         }

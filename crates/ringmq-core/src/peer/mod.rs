@@ -26,13 +26,13 @@
 mod conn;
 pub mod fuzz;
 mod greet;
+mod link_log;
 mod links;
 mod nodes;
-mod said;
 #[cfg(test)]
 mod tests;
 
-pub use greet::Carried;
+pub use greet::MovedGreeting;
 pub use links::Links;
 
 use crate::base::CoreId;

@@ -19,7 +19,7 @@ pub(super) struct LinkId {
 
 /// A process of a node, by its age: those that a metadata store registered by the order in which it did so, others by their startups.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub(super) struct Life {
+pub(super) struct ProcessAge {
     pub incarnation: u64,
     pub generation: u64,
 }
@@ -42,7 +42,7 @@ pub(super) struct Link {
     /// Connection of each lane, in the order of their numbers on the wire.
     conns: [Option<ConnId>; 3],
     /// Process of the other node that the connections belong to.
-    pub life: Life,
+    pub life: ProcessAge,
     pub dial: Dial,
     /// Attempts since it was last up for a while.
     attempts: u32,
@@ -53,7 +53,7 @@ const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
 
 impl Link {
     pub fn new(dial: Dial) -> Link {
-        Link { conns: [None; 3], life: Life::default(), dial, attempts: 0, up_since: None }
+        Link { conns: [None; 3], life: ProcessAge::default(), dial, attempts: 0, up_since: None }
     }
 
     pub fn is_whole(&self) -> bool {
@@ -145,7 +145,7 @@ impl Node {
     }
 
     /// The newest of its lives that has a connection.
-    pub fn life(&self) -> Option<Life> {
+    pub fn life(&self) -> Option<ProcessAge> {
         self.links.values().filter(|link| link.lanes().0 != 0).map(|link| link.life).max()
     }
 

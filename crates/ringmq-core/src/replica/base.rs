@@ -23,7 +23,7 @@ pub(super) struct Base {
     /// End of what was given to the log. The store may hold some of it until it has room.
     pub taken: Tail,
     /// Truncations that are not durable yet.
-    pub cuts: u32,
+    pub truncations: u32,
     /// Time until which this leader waits for another one, that lost less, to lead instead.
     pub hands_over_until: Option<Ticks>,
     /// Number of such waits since the replica was last compared.
@@ -75,7 +75,10 @@ impl Base {
     /// True if no request to the log is outstanding: its end, its durable end and the end of what was given to it are equal.
     pub fn is_settled(&self, log: &dyn LogView) -> bool {
         let end = log.end().at;
-        self.cuts == 0 && self.promise_durable >= self.promised && end == log.durable().at && end.offset >= self.taken.at.offset
+        self.truncations == 0
+            && self.promise_durable >= self.promised
+            && end == log.durable().at
+            && end.offset >= self.taken.at.offset
     }
 
     /// The promise to follow no lower epoch, if it is a new one.
@@ -96,7 +99,7 @@ impl Base {
 
     /// The lowest place this replica may be truncated to: what it knows to be committed stays, unless damage took it already. Of an
     /// empty log, wherever it begins, nothing is truncated.
-    pub fn cut_floor(&self, log: &dyn LogView) -> i64 {
+    pub fn truncation_floor(&self, log: &dyn LogView) -> i64 {
         let (start, vouched) = (log.start().0.offset, log.vouched().offset);
         if vouched <= start { 0 } else { self.committed.offset.min(vouched) }
     }
@@ -118,13 +121,13 @@ impl Base {
         !has_that_log || self.committed.offset > loss.end
     }
 
-    pub fn cut(&mut self, to: Position, out: &mut Vec<Effect>) {
-        self.cuts += 1;
+    pub fn truncate(&mut self, to: Position, out: &mut Vec<Effect>) {
+        self.truncations += 1;
         out.push(Effect::Truncate { to });
     }
 
     pub fn restart(&mut self, start: Position, chain_crc: u32, out: &mut Vec<Effect>) {
-        self.cuts += 1;
+        self.truncations += 1;
         out.push(Effect::Restart { start, chain_crc });
     }
 

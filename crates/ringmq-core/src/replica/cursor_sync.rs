@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// Contents of a numbered message of a session.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
+enum SentContent {
     /// List of channels, with its collect start.
     List(Position),
     Moved(Position, Vec<ChannelName>),
@@ -39,9 +39,9 @@ enum Sent {
     },
 }
 
-impl Sent {
+impl SentContent {
     fn is_operation(&self, number: u64) -> bool {
-        matches!(self, Sent::Operation { request, .. } if *request == number)
+        matches!(self, SentContent::Operation { request, .. } if *request == number)
     }
 }
 
@@ -49,7 +49,7 @@ impl Sent {
 #[derive(Debug)]
 pub(super) struct CursorLink {
     seq: u64,
-    sent: VecDeque<(u64, Sent)>,
+    sent: VecDeque<(u64, SentContent)>,
     list: List,
     /// Channels of which it may lack what was acknowledged: each until a later number brought it, and was answered with OK.
     incomplete: BTreeMap<ChannelName, u64>,
@@ -108,31 +108,31 @@ impl CursorLink {
     /// The incomplete channels that are not on their way.
     fn to_repeat(&self) -> impl Iterator<Item = &ChannelName> {
         let is_under_way = |name: &ChannelName, after: u64| {
-            self.sent.iter().any(|(seq, s)| *seq > after && matches!(s, Sent::Moved(_, names) if names.contains(name)))
+            self.sent.iter().any(|(seq, s)| *seq > after && matches!(s, SentContent::Moved(_, names) if names.contains(name)))
         };
         self.incomplete.iter().filter(move |(name, after)| !is_under_way(name, **after)).map(|(name, _)| name)
     }
 }
 
 #[derive(Debug)]
-enum What {
+enum CursorOperation {
     Set(CursorImage),
     /// Deletion of a channel, with its collect start.
     Delete(ChannelName, Option<Position>),
 }
 
-impl What {
+impl CursorOperation {
     fn channel(&self) -> &ChannelName {
         match self {
-            What::Set(image) => &image.name,
-            What::Delete(channel, _) => channel,
+            CursorOperation::Set(image) => &image.name,
+            CursorOperation::Delete(channel, _) => channel,
         }
     }
 }
 
 #[derive(Debug)]
 struct Operation {
-    what: What,
+    what: CursorOperation,
     until: Ticks,
     /// Members of the required set that have not confirmed yet.
     waits_for: Vec<NodeId>,
@@ -186,10 +186,10 @@ impl CursorSync {
                     self.next_at.get_or_insert(cx.now + leading.interval);
                 }
             }
-            CursorEvent::Sync { request, image } => self.operate(cx, peers, leading, request, What::Set(image)),
+            CursorEvent::Sync { request, image } => self.operate(cx, peers, leading, request, CursorOperation::Set(image)),
             CursorEvent::Delete { request, channel, collect_start } => {
                 self.moved.remove(&channel);
-                self.operate(cx, peers, leading, request, What::Delete(channel, collect_start));
+                self.operate(cx, peers, leading, request, CursorOperation::Delete(channel, collect_start));
             }
             CursorEvent::Collecting { at } => {
                 if at.offset > self.collecting.offset {
@@ -202,7 +202,7 @@ impl CursorSync {
             CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers } => {
                 if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
                     let names = cursors.iter().map(|c| c.name.clone()).collect();
-                    let sent = if is_all { Sent::List(collect_start) } else { Sent::Moved(collect_start, names) };
+                    let sent = if is_all { SentContent::List(collect_start) } else { SentContent::Moved(collect_start, names) };
                     if is_all {
                         peer.cursors.list = List::Sent;
                     }
@@ -249,7 +249,7 @@ impl CursorSync {
         link.collects.offset >= self.agreed.offset
     }
 
-    fn operate(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>, request: u64, what: What) {
+    fn operate(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>, request: u64, what: CursorOperation) {
         let waits_for: Vec<NodeId> = leading.required.iter().copied().filter(|n| peers.iter().any(|p| p.node == *n)).collect();
         for peer in peers.iter_mut().filter(|p| p.cursors.is_listed()) {
             self.send_operation(cx, peer, leading, request, &what);
@@ -260,10 +260,10 @@ impl CursorSync {
         self.operations.insert(request, Operation { what, until: cx.now + leading.limit, waits_for });
     }
 
-    fn send_operation(&self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, request: u64, what: &What) {
+    fn send_operation(&self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, request: u64, what: &CursorOperation) {
         let (cursors, deleted, collect_start) = match what {
-            What::Set(image) => (vec![image.clone()], vec![], None),
-            What::Delete(channel, collect_start) => (vec![], vec![channel.clone()], *collect_start),
+            CursorOperation::Set(image) => (vec![image.clone()], vec![], None),
+            CursorOperation::Delete(channel, collect_start) => (vec![], vec![channel.clone()], *collect_start),
         };
         let committed = leading.committed;
         let message = Cursors {
@@ -278,8 +278,8 @@ impl CursorSync {
             producers: vec![],
             channels_lost: false,
         };
-        let (channel, deletes) = (what.channel().clone(), matches!(what, What::Delete(..)));
-        send(cx, peer, leading, Sent::Operation { request, channel, deletes }, message);
+        let (channel, deletes) = (what.channel().clone(), matches!(what, CursorOperation::Delete(..)));
+        send(cx, peer, leading, SentContent::Operation { request, channel, deletes }, message);
     }
 
     pub fn on_ack(&mut self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, seq: u64, result: Result<(), PeerError>) {
@@ -287,11 +287,11 @@ impl CursorSync {
         let Some((_, sent)) = peer.cursors.sent.remove(index) else { return };
         peer.retry_at = cx.now + leading.retry;
         // Whatever became of the cursors with it.
-        if let Sent::List(start) | Sent::Moved(start, _) = &sent {
+        if let SentContent::List(start) | SentContent::Moved(start, _) = &sent {
             peer.cursors.collects = *start;
         }
         match (sent, result) {
-            (Sent::List(_), Ok(())) => {
+            (SentContent::List(_), Ok(())) => {
                 (peer.cursors.list, peer.was_listed) = (List::Confirmed, true);
                 peer.cursors.incomplete.retain(|_, after| *after > seq);
                 // It may have missed those in the sessions before.
@@ -301,19 +301,19 @@ impl CursorSync {
                     self.send_operation(cx, peer, leading, request, &self.operations[&request].what);
                 }
             }
-            (Sent::List(_), Err(_)) => {
+            (SentContent::List(_), Err(_)) => {
                 peer.cursors.list = List::None;
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
-            (Sent::Moved(_, names), Err(_)) => {
+            (SentContent::Moved(_, names), Err(_)) => {
                 self.moved.extend(names);
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
-            (Sent::Moved(_, names), Ok(())) => {
+            (SentContent::Moved(_, names), Ok(())) => {
                 peer.cursors.incomplete.retain(|name, after| *after > seq || !names.contains(name));
             }
             // The cursor that supersedes the operation came from this leader, later, and is durable at the follower.
-            (Sent::Operation { request, channel, deletes }, Ok(()) | Err(PeerError::Superseded)) => {
+            (SentContent::Operation { request, channel, deletes }, Ok(()) | Err(PeerError::Superseded)) => {
                 if deletes {
                     peer.cursors.incomplete.remove(&channel);
                 }
@@ -323,7 +323,7 @@ impl CursorSync {
                 }
             }
             // It is not that far: again with the next interval.
-            (Sent::Operation { channel, .. }, Err(_)) => {
+            (SentContent::Operation { channel, .. }, Err(_)) => {
                 peer.cursors.incomplete.insert(channel, seq);
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
@@ -414,7 +414,7 @@ impl CursorSync {
     }
 }
 
-fn send(cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, sent: Sent, message: Cursors) {
+fn send(cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, sent: SentContent, message: Cursors) {
     if !peer.cursors.is_waiting() {
         peer.retry_at = cx.now + leading.retry;
     }

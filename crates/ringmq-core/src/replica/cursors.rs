@@ -54,9 +54,9 @@ enum List {
     Durable,
 }
 
-type Key = (Epoch, u64, LogId);
+type CursorOrder = (Epoch, u64, LogId);
 
-fn key(image: &CursorImage) -> Key {
+fn key(image: &CursorImage) -> CursorOrder {
     (image.epoch, image.generation, image.confirmed.log_id)
 }
 

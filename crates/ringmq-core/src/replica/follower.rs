@@ -22,7 +22,7 @@ enum Phase {
     },
     Promising,
     /// The crc that the leader's header before the truncation has, where it said so.
-    Cutting {
+    Truncating {
         chain_crc: Option<u32>,
     },
     Aligned,
@@ -59,7 +59,7 @@ impl Follower {
         match self.phase {
             Phase::Apart { .. } => State::Apart,
             Phase::Promising => State::Promising,
-            Phase::Cutting { .. } => State::Cutting,
+            Phase::Truncating { .. } => State::Truncating,
             Phase::Aligned => State::Aligned,
         }
     }
@@ -184,13 +184,13 @@ impl Follower {
 
     fn on_align(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
         let end = cx.log.end();
-        let goes_on = matches!(align, Align::Cut { at, .. } if at.offset >= end.at.offset);
+        let goes_on = matches!(align, Align::Truncate { at, .. } if at.offset >= end.at.offset);
         if self.is_given_up && !goes_on {
             return self.begin_anew(base, cx, align);
         }
         let (to, floor) = match align {
-            Align::Cut { at, .. } => (at, base.cut_floor(cx.log)),
-            Align::Restart { start, .. } => (start, base.cut_floor(cx.log)),
+            Align::Truncate { at, .. } => (at, base.truncation_floor(cx.log)),
+            Align::Restart { start, .. } => (start, base.truncation_floor(cx.log)),
         };
         if to.offset < floor {
             cx.out.push(Effect::Alarm(Alarm::BelowCommitted { committed: base.committed }));
@@ -201,16 +201,16 @@ impl Follower {
             cx.out.push(Effect::Doubted);
         }
         match align {
-            Align::Cut { at, .. } if at.offset > end.at.offset => self.disagree(base, cx, PeerError::Gap { end: end.at }),
-            Align::Cut { at, chain_crc } if at == end.at => self.in_step(base, cx, chain_crc),
-            Align::Cut { at, chain_crc } => {
-                self.phase = Phase::Cutting { chain_crc };
-                base.go(Trigger::OrderedToCut);
-                base.cut(at, cx.out);
+            Align::Truncate { at, .. } if at.offset > end.at.offset => self.disagree(base, cx, PeerError::Gap { end: end.at }),
+            Align::Truncate { at, chain_crc } if at == end.at => self.in_step(base, cx, chain_crc),
+            Align::Truncate { at, chain_crc } => {
+                self.phase = Phase::Truncating { chain_crc };
+                base.go(Trigger::OrderedToTruncate);
+                base.truncate(at, cx.out);
             }
             Align::Restart { start, chain_crc } => {
-                self.phase = Phase::Cutting { chain_crc: Some(chain_crc) };
-                base.go(Trigger::OrderedToCut);
+                self.phase = Phase::Truncating { chain_crc: Some(chain_crc) };
+                base.go(Trigger::OrderedToTruncate);
                 base.restart(start, chain_crc, cx.out);
             }
         }
@@ -220,7 +220,7 @@ impl Follower {
     fn begin_anew(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
         let (start, chain_crc) = match align {
             // The logs are the same up to there, so also where this one begins.
-            Align::Cut { .. } => cx.log.start(),
+            Align::Truncate { .. } => cx.log.start(),
             Align::Restart { start, chain_crc } => (start, chain_crc),
         };
         let (topic, partition) = (&base.topic.name, base.route.partition);
@@ -229,14 +229,14 @@ impl Follower {
         self.is_given_up = false;
         base.committed = start;
         cx.out.extend([Effect::GaveUp { committed: start }, Effect::Doubted]);
-        self.phase = Phase::Cutting { chain_crc: Some(chain_crc) };
-        base.go(Trigger::OrderedToCut);
+        self.phase = Phase::Truncating { chain_crc: Some(chain_crc) };
+        base.go(Trigger::OrderedToTruncate);
         base.restart(start, chain_crc, cx.out);
     }
 
     pub fn on_truncated(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         match self.phase {
-            Phase::Cutting { chain_crc } => self.in_step(base, cx, chain_crc),
+            Phase::Truncating { chain_crc } => self.in_step(base, cx, chain_crc),
             _ => self.go_on(base, cx),
         }
     }
@@ -250,8 +250,8 @@ impl Follower {
         base.taken = end;
         self.acked = end.at;
         self.cursors.align(if base.committed.offset < end.at.offset { base.committed } else { end.at });
-        let was_cut = matches!(self.phase, Phase::Cutting { .. });
-        base.go(if was_cut { Trigger::WasCut } else { Trigger::OrderedInStep });
+        let was_truncated = matches!(self.phase, Phase::Truncating { .. });
+        base.go(if was_truncated { Trigger::Truncated } else { Trigger::OrderedInStep });
         self.phase = Phase::Aligned;
         if let Some(leader) = self.leader {
             cx.send(leader, self.head, Body::Aligned(Aligned { at: end.at }));

@@ -333,7 +333,7 @@ impl Leader {
         }
         let (start, start_crc) = cx.log.start();
         let align = match common(cx.log, standing, Whose::Leader) {
-            Common::At { at, chain_crc } => Align::Cut { at, chain_crc },
+            Common::At { at, chain_crc } => Align::Truncate { at, chain_crc },
             Common::Older { below } => {
                 let body = Body::EpochsAsk(crate::codec::peer::message::EpochsAsk { below });
                 return cx.send(node, head, body);

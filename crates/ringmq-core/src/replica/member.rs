@@ -74,7 +74,7 @@ impl Member {
             promise_durable: promised,
             committed,
             taken: Tail::START,
-            cuts: 0,
+            truncations: 0,
             hands_over_until: None,
             hand_overs: 0,
             given_up: 0,
@@ -185,7 +185,7 @@ impl Member {
             Event::Lease { until } => base.lease_until = until,
             Event::EpochDurable { epoch } => base.promise_durable = base.promise_durable.max(epoch),
             Event::Truncated => {
-                base.cuts = base.cuts.saturating_sub(1);
+                base.truncations = base.truncations.saturating_sub(1);
                 base.taken = cx.log.end();
             }
             Event::Mended { is_whole } => self.mender.on_mended(is_whole),

@@ -8,7 +8,7 @@
 //!            ^ ^                    │                                     ┌──────────────────┘ │ │
 //!            │ └──── Standing ──────┘                       its own log is the best           │ │ another's is
 //!            │                                                            │      ┌────────────┘ v
-//!            ├── Align ─> Cutting ─┐                                      │      v  goes on    Trimming
+//!            ├── Align ─> Truncating ─┐                                      │      v  goes on    Trimming
 //!            │                     v                                      v   Fetching <────── its own tail goes
 //!            └── disagrees ──── Aligned: Append, Ack                   Settling <──┘
 //!                                                                         │ the tail is on every ISR member

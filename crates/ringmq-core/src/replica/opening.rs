@@ -81,7 +81,7 @@ impl Leader {
 
     pub fn on_truncated(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         match self.phase {
-            Phase::Trimming { source, end } if base.is_settled(cx.log) => self.fetch(base, cx, Trigger::WasCut, source, end),
+            Phase::Trimming { source, end } if base.is_settled(cx.log) => self.fetch(base, cx, Trigger::Truncated, source, end),
             _ => self.go_on(base, cx),
         }
     }
@@ -160,7 +160,7 @@ impl Leader {
                 if has_lost {
                     cx.out.push(Effect::Doubted);
                 }
-                base.cut(own.durable, cx.out);
+                base.truncate(own.durable, cx.out);
                 self.phase = Phase::Trimming { source: base.me, end: own.durable };
                 return base.go(Trigger::HeardOther);
             }
@@ -228,7 +228,7 @@ impl Leader {
                 return cx.send(source, head, Body::EpochsAsk(EpochsAsk { below }));
             }
         };
-        if to.offset < base.cut_floor(cx.log) {
+        if to.offset < base.truncation_floor(cx.log) {
             return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < cx.log.end().at.offset {
@@ -237,7 +237,7 @@ impl Leader {
         }
         match restart {
             Some(crc) => base.restart(to, crc, cx.out),
-            None if to.offset < cx.log.end().at.offset => base.cut(to, cx.out),
+            None if to.offset < cx.log.end().at.offset => base.truncate(to, cx.out),
             None => return self.fetch(base, cx, Trigger::HeardBetter, source, end),
         }
         self.phase = Phase::Trimming { source, end };

@@ -13,7 +13,7 @@ pub enum State {
     /// The promise, or an earlier append, is not durable yet; the replica reports its standing after that.
     Promising,
     /// The log is being truncated to what it shares with the leader.
-    Cutting,
+    Truncating,
     /// The log is a prefix of the leader's, and takes batches.
     Aligned,
     /// Leads by the metadata; its own promise is not durable yet.
@@ -51,11 +51,11 @@ pub enum Trigger {
     /// All that was written is durable: the replica reports its standing.
     Stood,
     /// The leader's order, with something to truncate.
-    OrderedToCut,
+    OrderedToTruncate,
     /// The leader's order, and nothing is to be truncated.
     OrderedInStep,
     /// The truncation is durable.
-    WasCut,
+    Truncated,
     /// An append does not continue the log.
     Disagreed,
     /// Enough were heard, its own log is the one.
@@ -88,7 +88,7 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Idle, ToLead, Claiming),
     (Apart, Inquired, Promising),
     (Apart, OrderedInStep, Aligned),
-    (Apart, OrderedToCut, Cutting),
+    (Apart, OrderedToTruncate, Truncating),
     (Apart, ToFollow, Apart),
     (Apart, ToLead, Claiming),
     (Apart, Dropped, Idle),
@@ -97,12 +97,12 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Promising, ToFollow, Apart),
     (Promising, ToLead, Claiming),
     (Promising, Dropped, Idle),
-    (Cutting, WasCut, Aligned),
-    (Cutting, Disagreed, Apart),
-    (Cutting, Inquired, Promising),
-    (Cutting, ToFollow, Apart),
-    (Cutting, ToLead, Claiming),
-    (Cutting, Dropped, Idle),
+    (Truncating, Truncated, Aligned),
+    (Truncating, Disagreed, Apart),
+    (Truncating, Inquired, Promising),
+    (Truncating, ToFollow, Apart),
+    (Truncating, ToLead, Claiming),
+    (Truncating, Dropped, Idle),
     (Aligned, Disagreed, Apart),
     (Aligned, Inquired, Promising),
     (Aligned, ToFollow, Apart),
@@ -112,7 +112,7 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Asking, HeardSelf, Settling),
     (Asking, HeardBetter, Fetching),
     (Asking, HeardOther, Trimming),
-    (Trimming, WasCut, Fetching),
+    (Trimming, Truncated, Fetching),
     (Fetching, Fetched, Settling),
     (Fetching, SourceLost, Asking),
     (Settling, TailCommitted, Open),
@@ -151,7 +151,7 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Idle, LogBroke, Failed),
     (Apart, LogBroke, Failed),
     (Promising, LogBroke, Failed),
-    (Cutting, LogBroke, Failed),
+    (Truncating, LogBroke, Failed),
     (Aligned, LogBroke, Failed),
     (Claiming, LogBroke, Failed),
     (Asking, LogBroke, Failed),

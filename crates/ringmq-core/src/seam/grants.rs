@@ -25,16 +25,16 @@ pub struct Authorization {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Answer {
+struct AuthAnswer {
     ttl: Option<i64>,
-    authorizations: Option<Vec<Entry>>,
+    authorizations: Option<Vec<AuthorizationJson>>,
     identity: Option<String>,
     identity_url: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Entry {
+struct AuthorizationJson {
     topic: Option<String>,
     channels: Option<Vec<String>>,
     permissions: Option<Vec<String>>,
@@ -43,7 +43,7 @@ struct Entry {
 impl Grants {
     /// Reads the server's answer; an error says what is wrong with it, for the log.
     pub fn parse(json: &[u8]) -> Result<Grants, String> {
-        let answer: Answer = serde_json::from_slice(json).map_err(|e| format!("its answer is not what is expected: {e}"))?;
+        let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("its answer is not what is expected: {e}"))?;
         let entries = answer.authorizations.unwrap_or_default();
         let authorizations = entries.into_iter().map(Authorization::new).collect::<Result<_, _>>()?;
         let ttl = answer.ttl.unwrap_or_default();
@@ -66,7 +66,7 @@ impl Grants {
 }
 
 impl Authorization {
-    fn new(entry: Entry) -> Result<Authorization, String> {
+    fn new(entry: AuthorizationJson) -> Result<Authorization, String> {
         let permissions = entry.permissions.unwrap_or_default();
         if let Some(unknown) = permissions.iter().find(|p| !["subscribe", "publish"].contains(&p.as_str())) {
             return Err(format!("it gives the unknown permission {unknown:?}"));

@@ -1,7 +1,7 @@
 //! Entry points for random bytes: the fuzz targets and `cargo test` run the same. They check what must hold for any input:
 //! no panic, bounded memory, whole frames.
 
-use super::{Bodies, Host, Limits, ReplySlot, Session, State, Subscribe, Taken};
+use super::{Bodies, CommandTaken, ConnectionState, Host, Limits, ReplySlot, Session, Subscribe};
 use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
@@ -19,13 +19,13 @@ struct RandomHost {
 }
 
 impl RandomHost {
-    fn take(&mut self, slot: ReplySlot) -> Taken {
+    fn take(&mut self, slot: ReplySlot) -> CommandTaken {
         match self.rng.below(10) {
-            0 => Taken::Stall,
-            1 => Taken::Refused(ClientError::passing("E_PUB_FAILED", "no")),
+            0 => CommandTaken::Stall,
+            1 => CommandTaken::Refused(ClientError::passing("E_PUB_FAILED", "no")),
             _ => {
                 self.waiting.push(slot);
-                Taken::Accepted
+                CommandTaken::Accepted
             }
         }
     }
@@ -36,13 +36,21 @@ impl RandomHost {
 }
 
 impl Host for RandomHost {
-    fn publish(&mut self, _: Now, _: ConnId, _: &str, _: Option<PartitionId>, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+    fn publish(
+        &mut self,
+        _: Now,
+        _: ConnId,
+        _: &str,
+        _: Option<PartitionId>,
+        bodies: Bodies<'_>,
+        slot: ReplySlot,
+    ) -> CommandTaken {
         assert_eq!(bodies.iter().count(), bodies.count());
         assert_eq!(bodies.iter().map(<[u8]>::len).sum::<usize>(), bodies.bytes());
         assert!(bodies.iter().all(|body| !body.is_empty()));
         self.take(slot)
     }
-    fn subscribe(&mut self, _: Now, _: ConnId, _: Subscribe<'_>, _: SubOptions, slot: ReplySlot) -> Taken {
+    fn subscribe(&mut self, _: Now, _: ConnId, _: Subscribe<'_>, _: SubOptions, slot: ReplySlot) -> CommandTaken {
         self.take(slot)
     }
     fn ready(&mut self, _: Now, _: ConnId, _: u32) {}
@@ -145,7 +153,7 @@ pub fn session(bytes: &[u8], seed: u64) {
 /// Decodes `bytes` as commands in each state, and as frames.
 pub fn decoder(bytes: &[u8]) {
     let limits = limits();
-    let states = [State::Init, State::Subscribed, State::Closing];
+    let states = [ConnectionState::Init, ConnectionState::Subscribed, ConnectionState::Closing];
     for (state, has_binary_ids) in states.into_iter().flat_map(|s| [(s, false), (s, true)]) {
         let context = Context { limits: &limits, state, has_heartbeats: true, lacks_tls: false, has_binary_ids };
         let mut rest = bytes;

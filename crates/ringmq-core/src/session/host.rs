@@ -13,7 +13,7 @@ pub struct ReplySlot(pub u64);
 
 /// Outcome of a command that is answered later.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum CommandTaken {
     /// `Session::reply` (or `Session::fail`) follows for the slot, once.
     Accepted,
     /// The command waits. The session keeps it and parses no further until `resume` or `fail_stalled`; the slot is not used.
@@ -43,9 +43,9 @@ pub trait Host {
         partition: Option<PartitionId>,
         bodies: Bodies<'_>,
         slot: ReplySlot,
-    ) -> Taken;
+    ) -> CommandTaken;
     /// `Stall` also when the connection is to move first: the command then travels in what `Session::carry` returns.
-    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> Taken;
+    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> CommandTaken;
     /// Credit, at most the limit's `max_rdy_count`. May come before the reply to SUB.
     fn ready(&mut self, now: Now, conn: ConnId, count: u32);
     /// A FIN. On an ordered channel it may fail later, as on another core.

@@ -9,11 +9,11 @@ mod output;
 mod time;
 mod wire;
 
-use super::host::{Host, ReplySlot, Subscribe, Taken};
+use super::host::{CommandTaken, Host, ReplySlot, Subscribe};
 use super::published::Published;
 use super::replies::{CommandKind, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
-use crate::codec::nsq::command::{Command, State};
+use crate::codec::nsq::command::{Command, ConnectionState};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
 use crate::codec::nsq::layers::{Compression, Upgrade};
@@ -45,7 +45,7 @@ const SILENT_INTERVALS_MAX: u32 = 2;
 
 /// State of a session that moves with its connection to another core.
 #[derive(Debug)]
-pub struct Carried {
+pub struct SessionState {
     client: Client,
     transport: Option<Box<Transport>>,
     /// Bytes that came out of it and were not parsed.
@@ -77,7 +77,7 @@ pub struct Session {
     limits: Arc<Limits>,
     // ---- protocol
     client: Client,
-    state: State,
+    state: ConnectionState,
     subscription: Option<Subscription>,
     // ---- input
     input: Input,
@@ -120,18 +120,18 @@ impl Session {
             connected_unix_s: now.unix_ns / 1_000_000_000,
             auth: None,
         };
-        Self::adopt(conn, peer, Carried { client, transport: None, unparsed: vec![] }, limits, now)
+        Self::adopt(conn, peer, SessionState { client, transport: None, unparsed: vec![] }, limits, now)
     }
 
     /// Goes on with a connection from another core: [`Self::resume`] parses what came along, and its unread bytes follow through
     /// [`Self::on_bytes`].
-    pub fn adopt(conn: ConnId, peer: Peer, carried: Carried, limits: Arc<Limits>, now: Now) -> Self {
+    pub fn adopt(conn: ConnId, peer: Peer, carried: SessionState, limits: Arc<Limits>, now: Now) -> Self {
         let mut session = Session {
             conn,
             peer,
             limits,
             client: carried.client,
-            state: State::Init,
+            state: ConnectionState::Init,
             subscription: None,
             input: Input::new(carried.unparsed),
             stalled: None,
@@ -157,8 +157,8 @@ impl Session {
     ///
     /// # Panics
     /// When the session is not quiet, or subscribed: replies or messages would be lost.
-    pub fn carry(&mut self) -> (Carried, Vec<u8>) {
-        assert!(self.is_quiet() && self.state == State::Init && !self.ended, "only a quiet connection moves");
+    pub fn carry(&mut self) -> (SessionState, Vec<u8>) {
+        assert!(self.is_quiet() && self.state == ConnectionState::Init && !self.ended, "only a quiet connection moves");
         self.stalled = None;
         self.ended = true;
         let mut unread = self.input.take();
@@ -171,7 +171,7 @@ impl Session {
         };
         // the socket's own unread bytes are of another kind
         let unparsed = if transport.is_some() { mem::take(&mut unread) } else { vec![] };
-        (Carried { client, transport, unparsed }, unread)
+        (SessionState { client, transport, unparsed }, unread)
     }
 
     // ---- commands
@@ -206,12 +206,12 @@ impl Session {
                     return ran;
                 }
                 match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
-                    Taken::Accepted => {
+                    CommandTaken::Accepted => {
                         self.client.published.add(topic, bodies.count());
                         self.replies.wait(asked);
                     }
-                    Taken::Stall => return false,
-                    Taken::Refused(error) => self.answer_error(&error),
+                    CommandTaken::Stall => return false,
+                    CommandTaken::Refused(error) => self.answer_error(&error),
                 }
             }
             Command::Finish(id) => {
@@ -239,18 +239,18 @@ impl Session {
                     return true;
                 }
                 match host.subscribe(now, conn, Subscribe { topic, channel, partition }, self.sub_options(is_ordered), slot) {
-                    Taken::Accepted => {
-                        self.state = State::Subscribed;
+                    CommandTaken::Accepted => {
+                        self.state = ConnectionState::Subscribed;
                         let name = format!("{topic}:{channel}").into();
                         self.subscription = Some(Subscription { slot, name, is_placed: is_ordered });
                         self.replies.wait(CommandKind::Subscribe);
                     }
-                    Taken::Stall => return false,
-                    Taken::Refused(error) => self.answer_error(&error),
+                    CommandTaken::Stall => return false,
+                    CommandTaken::Refused(error) => self.answer_error(&error),
                 }
             }
             Command::Close => {
-                self.state = State::Closing;
+                self.state = ConnectionState::Closing;
                 host.close_subscription(now, conn);
                 self.replies.push_response(CLOSE_WAIT, self.output.roomy());
             }
@@ -432,7 +432,7 @@ impl Session {
         &self.peer
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.state
     }
 

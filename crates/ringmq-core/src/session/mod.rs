@@ -20,8 +20,8 @@ mod replies;
 #[cfg(test)]
 mod tests;
 
-pub use crate::codec::nsq::command::State;
+pub use crate::codec::nsq::command::ConnectionState;
 pub use crate::codec::nsq::{Bodies, ClientError, Limits};
-pub use host::{Host, ReplySlot, Subscribe, Taken};
-pub use machine::{Carried, Session, failure};
+pub use host::{CommandTaken, Host, ReplySlot, Subscribe};
+pub use machine::{Session, SessionState, failure};
 pub use replies::CommandKind;

@@ -27,7 +27,7 @@ impl CommandKind {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum What {
+enum ReplyContent {
     Waiting(CommandKind),
     /// A response that is known for the whole run.
     Response(&'static [u8]),
@@ -41,7 +41,7 @@ enum What {
 struct Run {
     first: u64,
     count: u32,
-    what: What,
+    what: ReplyContent,
 }
 
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Replies {
 
     /// Takes the next slot for a reply that is still to come.
     pub fn wait(&mut self, asked: CommandKind) {
-        self.push(What::Waiting(asked));
+        self.push(ReplyContent::Waiting(asked));
     }
 
     /// Queues a response that is known already, or lets it out at once.
@@ -100,7 +100,7 @@ impl Replies {
         if self.is_empty() {
             return frame::response(out, data);
         }
-        self.push(What::Response(data));
+        self.push(ReplyContent::Response(data));
     }
 
     /// [`Self::push_response`] for an encoded frame.
@@ -109,16 +109,16 @@ impl Replies {
             return out.extend_from_slice(frame);
         }
         self.frame_bytes += frame.len();
-        self.push(What::Frame(frame.into()));
+        self.push(ReplyContent::Frame(frame.into()));
     }
 
     /// The frame (empty: none) after which nothing leaves.
     pub fn push_last(&mut self, frame: &[u8], out: &mut Vec<u8>) {
-        self.push(What::Last(frame.into()));
+        self.push(ReplyContent::Last(frame.into()));
         self.drain(out);
     }
 
-    fn push(&mut self, what: What) {
+    fn push(&mut self, what: ReplyContent) {
         if self.is_closed {
             return;
         }
@@ -136,21 +136,21 @@ impl Replies {
     /// When the slot is not waiting: a reply given twice would answer another command's client falsely.
     pub fn asked(&self, slot: ReplySlot) -> Option<CommandKind> {
         self.find(slot).map(|at| match self.runs[at].what {
-            What::Waiting(asked) => asked,
+            ReplyContent::Waiting(asked) => asked,
             _ => panic!("slot {} was answered before", slot.0),
         })
     }
 
     pub fn respond(&mut self, slot: ReplySlot, data: &'static [u8], out: &mut Vec<u8>) {
-        self.settle(slot, What::Response(data), out);
+        self.settle(slot, ReplyContent::Response(data), out);
     }
 
     pub fn respond_frame(&mut self, slot: ReplySlot, frame: &[u8], is_last: bool, out: &mut Vec<u8>) {
         if is_last {
-            self.settle(slot, What::Last(frame.into()), out);
+            self.settle(slot, ReplyContent::Last(frame.into()), out);
         } else {
             self.frame_bytes += frame.len();
-            self.settle(slot, What::Frame(frame.into()), out);
+            self.settle(slot, ReplyContent::Frame(frame.into()), out);
         }
     }
 
@@ -167,10 +167,10 @@ impl Replies {
         Some(self.runs.partition_point(|run| run.first <= slot.0) - 1)
     }
 
-    fn settle(&mut self, slot: ReplySlot, what: What, out: &mut Vec<u8>) {
+    fn settle(&mut self, slot: ReplySlot, what: ReplyContent, out: &mut Vec<u8>) {
         let Some(mut at) = self.find(slot) else { return };
         let run = &mut self.runs[at];
-        let What::Waiting(asked) = run.what else { panic!("slot {} was answered before", slot.0) };
+        let ReplyContent::Waiting(asked) = run.what else { panic!("slot {} was answered before", slot.0) };
         let before = (slot.0 - run.first) as u32;
         let after = run.count - before - 1;
         if slot.0 == self.head {
@@ -195,7 +195,7 @@ impl Replies {
             return;
         }
         let answered = Run { first: slot.0, count: 1, what };
-        let rest = Run { first: slot.0 + 1, count: after, what: What::Waiting(asked) };
+        let rest = Run { first: slot.0 + 1, count: after, what: ReplyContent::Waiting(asked) };
         if before == 0 {
             self.runs[at] = answered;
         } else {
@@ -210,7 +210,7 @@ impl Replies {
 
     /// Lets out what no longer waits.
     fn drain(&mut self, out: &mut Vec<u8>) {
-        while let Some(run) = self.runs.pop_front_if(|run| !matches!(run.what, What::Waiting(_))) {
+        while let Some(run) = self.runs.pop_front_if(|run| !matches!(run.what, ReplyContent::Waiting(_))) {
             self.head += run.count as u64;
             self.emit(&run.what, run.count, out);
         }
@@ -219,15 +219,15 @@ impl Replies {
         }
     }
 
-    fn emit(&mut self, what: &What, count: u32, out: &mut Vec<u8>) {
+    fn emit(&mut self, what: &ReplyContent, count: u32, out: &mut Vec<u8>) {
         match what {
-            What::Waiting(_) => unreachable!("only answered runs are let out"),
-            What::Response(data) => (0..count).for_each(|_| frame::response(out, data)),
-            What::Frame(bytes) => {
+            ReplyContent::Waiting(_) => unreachable!("only answered runs are let out"),
+            ReplyContent::Response(data) => (0..count).for_each(|_| frame::response(out, data)),
+            ReplyContent::Frame(bytes) => {
                 self.frame_bytes -= bytes.len();
                 out.extend_from_slice(bytes);
             }
-            What::Last(bytes) => {
+            ReplyContent::Last(bytes) => {
                 out.extend_from_slice(bytes);
                 *self = Replies { head: self.next, next: self.next, is_closed: true, ..Replies::default() };
             }
@@ -235,11 +235,11 @@ impl Replies {
     }
 }
 
-impl What {
-    fn joins(&self, next: &What) -> bool {
+impl ReplyContent {
+    fn joins(&self, next: &ReplyContent) -> bool {
         match (self, next) {
-            (What::Waiting(a), What::Waiting(b)) => a == b,
-            (What::Response(a), What::Response(b)) => a == b,
+            (ReplyContent::Waiting(a), ReplyContent::Waiting(b)) => a == b,
+            (ReplyContent::Response(a), ReplyContent::Response(b)) => a == b,
             _ => false,
         }
     }

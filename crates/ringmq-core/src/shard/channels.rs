@@ -1,6 +1,6 @@
 //! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
 
-use super::copies::Outcome;
+use super::copies::CopyOutcome;
 use super::cursors::{CursorChange, Finisher};
 use super::engine::Engine;
 use super::partitions::{ChannelKey, ChannelState};
@@ -267,7 +267,7 @@ impl Engine {
     /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
     pub fn settle_copies(&mut self, now: Now) {
         let outcomes = self.copies.take_outcomes();
-        for &Outcome { key, id, number, is_committed } in &outcomes {
+        for &CopyOutcome { key, id, number, is_committed } in &outcomes {
             let Some(c) = self.partitions.channel_mut(key) else { continue };
             c.machine.copied(id, number, is_committed);
             if c.machine.is_dirty() {

@@ -2,11 +2,11 @@
 
 use super::engine::Engine;
 use super::failures::failure_of;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
-use crate::session::{CommandKind, Session, State, failure};
+use crate::session::{CommandKind, ConnectionState, Session, failure};
 use crate::{
     base::client::ClientInfo,
     seam::{
@@ -170,17 +170,17 @@ impl Client {
         }
     }
 
-    pub fn hear(&mut self, heard: Heard) {
+    pub fn hear(&mut self, heard: LateAnswer) {
         match (self, heard) {
-            (Client::Nsq(s), Heard::Answer(slot, Ok(()))) => s.reply_ok(slot),
-            (Client::Nsq(s), Heard::Answer(slot, Err(error))) => s.fail(slot, error),
-            (Client::Nsq(s), Heard::InFlightFailed(id, command, why)) => s.in_flight_failed(id, command, why),
-            (Client::Native(s), Heard::Native(request, answer)) => s.answer(request, answer),
-            (Client::Native(s), Heard::NativeEnded(subscription, why)) => {
+            (Client::Nsq(s), LateAnswer::Answer(slot, Ok(()))) => s.reply_ok(slot),
+            (Client::Nsq(s), LateAnswer::Answer(slot, Err(error))) => s.fail(slot, error),
+            (Client::Nsq(s), LateAnswer::InFlightFailed(id, command, why)) => s.in_flight_failed(id, command, why),
+            (Client::Native(s), LateAnswer::Native(request, answer)) => s.answer(request, answer),
+            (Client::Native(s), LateAnswer::NativeEnded(subscription, why)) => {
                 s.end_subscription(subscription, why);
             }
-            (Client::Nsq(s), Heard::ChannelDeleted) => s.end_deleted(),
-            (Client::Nsq(s), Heard::SubscriptionLost(error)) => {
+            (Client::Nsq(s), LateAnswer::ChannelDeleted) => s.end_deleted(),
+            (Client::Nsq(s), LateAnswer::SubscriptionLost(error)) => {
                 s.lose_subscription(&failure(CommandKind::Subscribe, error));
             }
             // a connection keeps its protocol, and the shard answers what was asked
@@ -226,7 +226,7 @@ impl Client {
 
     /// True after CLS.
     pub fn is_unsubscribing(&self) -> bool {
-        matches!(self, Client::Nsq(s) if s.state() == State::Closing)
+        matches!(self, Client::Nsq(s) if s.state() == ConnectionState::Closing)
     }
 
     /// Topics and the messages taken for them from this client.

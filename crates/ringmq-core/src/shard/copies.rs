@@ -21,7 +21,7 @@ pub const RETRY: Duration = Duration::from_secs(1);
 pub struct Copies {
     forward: ForwardPolicy,
     last_number: u64,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<CopyOutcome>,
     /// Number of each channel's copies that are appended and not settled. An operator's change waits for them: a copy that is committed
     /// behind the end to which a channel is moved would come, and so would one that a new channel of the name finds.
     under_way: HashMap<ChannelKey, u32>,
@@ -29,7 +29,7 @@ pub struct Copies {
 
 /// Outcome of the copy of a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct CopyOutcome {
     pub key: ChannelKey,
     /// Id of the original.
     pub id: LogId,
@@ -40,7 +40,7 @@ pub struct Outcome {
 
 /// Copies that a channel gets in one turn.
 #[derive(Default)]
-pub struct Wanted {
+pub struct CopiesToAppend {
     /// Each with its number.
     pub copies: Vec<(u64, Copy)>,
     /// The channel wants more, which the turn has no room for.
@@ -55,22 +55,22 @@ impl Copies {
     }
 
     /// The next copies that a channel wants, each with its number. `end`: of what the channel may read.
-    pub fn wanted(&mut self, c: &mut ChannelState, now: Now, end: Position, source: &mut impl Source) -> Wanted {
+    pub fn wanted(&mut self, c: &mut ChannelState, now: Now, end: Position, source: &mut impl Source) -> CopiesToAppend {
         if c.copies_at > now.ticks || c.machine.is_syncing() {
-            return Wanted::default();
+            return CopiesToAppend::default();
         }
         let (mut copies, mut bytes) = (vec![], 0);
         c.machine.look_forward(now.ticks, end, self.forward, source);
         while c.machine.wants_copies() {
             if copies.len() == TURN_COPIES_MAX || bytes >= TURN_BYTES_MAX {
-                return Wanted { copies, has_more: true };
+                return CopiesToAppend { copies, has_more: true };
             }
             self.last_number += 1;
             let Some(copy) = c.machine.next_copy(now.ticks, self.last_number, source) else { break };
             bytes += copy.body.len();
             copies.push((self.last_number, copy));
         }
-        Wanted { copies, has_more: false }
+        CopiesToAppend { copies, has_more: false }
     }
 
     /// The copy was appended.
@@ -80,16 +80,16 @@ impl Copies {
 
     /// The copy was not appended.
     pub fn refuse(&mut self, key: ChannelKey, id: LogId, number: u64) {
-        self.outcomes.push(Outcome { key, id, number, is_committed: false });
+        self.outcomes.push(CopyOutcome { key, id, number, is_committed: false });
     }
 
     /// Outcomes that the channels are to hear.
-    pub fn take_outcomes(&mut self) -> Vec<Outcome> {
+    pub fn take_outcomes(&mut self) -> Vec<CopyOutcome> {
         std::mem::take(&mut self.outcomes)
     }
 
     /// Outcome of a copy that was appended.
-    pub fn note(&mut self, outcome: Outcome) {
+    pub fn note(&mut self, outcome: CopyOutcome) {
         if let Entry::Occupied(mut entry) = self.under_way.entry(outcome.key) {
             *entry.get_mut() -= 1;
             if *entry.get() == 0 {

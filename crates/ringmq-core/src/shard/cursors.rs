@@ -13,7 +13,7 @@
 use super::engine::Engine;
 use super::offsets::Setter;
 use super::operate::Collects;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
@@ -300,7 +300,7 @@ impl Engine {
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {
-                self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Finished { num: kept as u64 }));
+                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Finished { num: kept as u64 }));
             }
         }
     }

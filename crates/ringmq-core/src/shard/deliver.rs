@@ -3,7 +3,7 @@
 
 use super::bundles::Bundles;
 use super::client::Client;
-use super::copies::Wanted;
+use super::copies::CopiesToAppend;
 use super::native::{self, NativeClients};
 use super::partitions::ChannelKey;
 use super::replication::Cluster;
@@ -215,7 +215,7 @@ impl Shard {
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
-        let copies = if may_copy { e.copies.wanted(c, now, end, &mut source) } else { Wanted::default() };
+        let copies = if may_copy { e.copies.wanted(c, now, end, &mut source) } else { CopiesToAppend::default() };
         let deadline = c.machine.deadline();
         let mut hungry = std::mem::take(&mut self.hungry);
         if multi {

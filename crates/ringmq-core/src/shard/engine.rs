@@ -8,17 +8,17 @@ use super::cursors::CursorSyncs;
 use super::moves::Moves;
 use super::native::NativeClients;
 use super::operate::Operators;
-use super::outbox::{Heard, Outbox};
+use super::outbox::{LateAnswer, Outbox};
 use super::partitions::{Partition, Partitions};
 use super::questions::{Question, Questions};
 use super::removal::Removals;
 use super::replication::Cluster;
 use super::search::{Finding, FindingFor, Searches};
-use super::stop::Life;
+use super::stop::Lifecycle;
 use super::subscription::Subscriptions;
 use super::timers::Timers;
 use super::topics::{Topics, WaitingCore};
-use super::waiting::Waiting;
+use super::waiting::WaitingPublishes;
 use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, SubId, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
@@ -51,9 +51,9 @@ pub(super) struct Engine {
     pub moves: Moves,
     pub timers: Timers,
     /// Stage of a stop, and work that is still accepted.
-    pub life: Life,
+    pub life: Lifecycle,
     pub outbox: Outbox,
-    pub waiting: Waiting,
+    pub waiting: WaitingPublishes,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
     pub operators: Operators,
@@ -76,7 +76,7 @@ impl Engine {
             counters: Counters::default(),
             copies: Copies::new(&settings),
             partitions: Partitions::new(settings.channel_memory, settings.mem_queue_size),
-            waiting: Waiting::new(&settings),
+            waiting: WaitingPublishes::new(&settings),
             core,
             cores,
             settings,
@@ -90,7 +90,7 @@ impl Engine {
             searches: Searches::default(),
             moves: Moves::new(cores),
             timers: Timers::default(),
-            life: Life::default(),
+            life: Lifecycle::default(),
             outbox: Outbox::new(core, cores),
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
@@ -323,7 +323,7 @@ impl Engine {
             }
             MeshMessage::Authorized { ticket, result } => {
                 if let Some(Question::Auth { conn }) = self.questions.close(ticket) {
-                    self.outbox.tell(conn, Heard::Authorized(result));
+                    self.outbox.tell(conn, LateAnswer::Authorized(result));
                 }
             }
             MeshMessage::TopicCount { topics } => self.topics.set_count(from, topics),
@@ -344,7 +344,7 @@ impl Engine {
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };
-                self.outbox.tell(conn, Heard::Answer(slot, result));
+                self.outbox.tell(conn, LateAnswer::Answer(slot, result));
                 self.retry_waiting_elsewhere();
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),

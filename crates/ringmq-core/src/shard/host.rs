@@ -8,7 +8,7 @@ use crate::seam::{
     message::{AuthQuery, MeshMessage, SubOptions},
     outcome::{InFlightError, PublishError},
 };
-use crate::session::{CommandKind, Host, ReplySlot, Subscribe, Taken, failure};
+use crate::session::{CommandKind, CommandTaken, Host, ReplySlot, Subscribe, failure};
 
 impl Host for Engine {
     fn publish(
@@ -19,23 +19,23 @@ impl Host for Engine {
         partition: Option<PartitionId>,
         bodies: Bodies<'_>,
         slot: ReplySlot,
-    ) -> Taken {
+    ) -> CommandTaken {
         let asked = CommandKind::publish(&bodies);
         match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
-            Attempt::Accepted => Taken::Accepted,
+            Attempt::Accepted => CommandTaken::Accepted,
             Attempt::Wait => self.stall(conn, asked),
-            Attempt::Refused(error) => Taken::Refused(self.refusal(asked, error, topic, partition)),
+            Attempt::Refused(error) => CommandTaken::Refused(self.refusal(asked, error, topic, partition)),
         }
     }
 
-    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> Taken {
+    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> CommandTaken {
         let Ok(channel) = ChannelName::new(to.channel) else {
-            return Taken::Refused(ClientError::fatal("E_BAD_CHANNEL", "SUB channel name is not valid"));
+            return CommandTaken::Refused(ClientError::fatal("E_BAD_CHANNEL", "SUB channel name is not valid"));
         };
         match Engine::subscribe(self, now, conn, (to.topic, to.partition), channel, options, slot) {
-            Attempt::Accepted => Taken::Accepted,
+            Attempt::Accepted => CommandTaken::Accepted,
             Attempt::Wait => self.stall(conn, CommandKind::Subscribe),
-            Attempt::Refused(error) => Taken::Refused(self.refusal(CommandKind::Subscribe, error, to.topic, to.partition)),
+            Attempt::Refused(error) => CommandTaken::Refused(self.refusal(CommandKind::Subscribe, error, to.topic, to.partition)),
         }
     }
 
@@ -84,8 +84,8 @@ impl Engine {
         if found { Ok(()) } else { Err(self.why_not_named(conn, id, InFlightError::NotInFlight)) }
     }
 
-    fn stall(&mut self, conn: ConnId, asked: CommandKind) -> Taken {
+    fn stall(&mut self, conn: ConnId, asked: CommandKind) -> CommandTaken {
         self.moves.set_stalled_on(conn, asked);
-        Taken::Stall
+        CommandTaken::Stall
     }
 }

@@ -75,7 +75,7 @@ use crate::session::{CommandKind, Session};
 use client::Client;
 use deliver::Lending;
 use engine::Engine;
-use outbox::Heard;
+use outbox::LateAnswer;
 use partitions::{ChannelKey, Partition};
 use replication::Cluster;
 use std::sync::Arc;
@@ -497,18 +497,18 @@ impl Shard {
         }
     }
 
-    fn hear(&mut self, now: Now, conn: ConnId, heard: Heard) {
+    fn hear(&mut self, now: Now, conn: ConnId, heard: LateAnswer) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match heard {
-            Heard::StallFailed(error) => {
+            LateAnswer::StallFailed(error) => {
                 if c.session.is_stalled() {
                     self.engine.native.forget_stalled(conn);
                     let asked = self.engine.moves.stalled_on(conn).unwrap_or(CommandKind::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
-            Heard::Frames(frames) => c.held.extend_from_slice(&frames),
-            Heard::Authorized(result) => c.session.authorized(now, result, &mut self.engine),
+            LateAnswer::Frames(frames) => c.held.extend_from_slice(&frames),
+            LateAnswer::Authorized(result) => c.session.authorized(now, result, &mut self.engine),
             heard => {
                 c.session.hear(heard);
                 c.session.go_on(now, &mut self.engine);

@@ -7,7 +7,7 @@ use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::{Attempt, Engine};
 use super::failures::{failure_of, sequence_failure};
 use super::offsets::Setter;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Publisher};
 use super::search::{Finding, FindingFor};
 use super::timers::Timer;
@@ -243,7 +243,7 @@ impl Engine {
             self.native_unsubscribe(now, conn, subscribe.subscription);
             return Err(failure_of(PublishError::ReadOnly));
         } else {
-            self.outbox.tell(conn, Heard::Native(subscribe.request, answer));
+            self.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
         }
         self.partitions.wake(key);
         Ok(())
@@ -259,13 +259,13 @@ impl Engine {
             FindingFor::Set { .. } => {}
             FindingFor::Find { request } => {
                 let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
-                self.outbox.tell(conn, Heard::Native(request, answer));
+                self.outbox.tell(conn, LateAnswer::Native(request, answer));
             }
             FindingFor::Subscribe { subscribe, options } => {
                 let request = subscribe.request;
                 let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
                 if let Err(failure) = done {
-                    self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
+                    self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
                 }
             }
         }
@@ -282,7 +282,7 @@ impl Engine {
                 }
                 (answer, _) => answer,
             };
-            self.outbox.tell(conn, Heard::Native(request, answer));
+            self.outbox.tell(conn, LateAnswer::Native(request, answer));
         }
     }
 

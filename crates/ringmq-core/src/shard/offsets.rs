@@ -12,7 +12,7 @@
 use super::cursors::CursorChange;
 use super::engine::Engine;
 use super::failures::set_failure;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::ChannelKey;
 use super::search::{Finding, FindingFor, place_of};
 use crate::base::{ChannelName, ConnId, CoreId, DiskError, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
@@ -219,7 +219,7 @@ impl Engine {
             Setter::Native { conn, request } => {
                 let answer =
                     result.map_or_else(|error| NativeAnswer::Failed(set_failure(error)), |at| NativeAnswer::Found { at });
-                self.outbox.tell(conn, Heard::Native(request, answer));
+                self.outbox.tell(conn, LateAnswer::Native(request, answer));
             }
         }
     }

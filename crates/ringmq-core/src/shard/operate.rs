@@ -20,7 +20,7 @@
 use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
 use super::offsets::Offsets;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Partitions};
 use super::removal::Asker;
 use super::replication::loss::Acceptances;
@@ -254,7 +254,7 @@ impl Engine {
     pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
         if let Some(s) = self.subs.get_mut(sub.conn) {
             s.channel_deleted = true;
-            self.outbox.tell(sub.conn, Heard::ChannelDeleted);
+            self.outbox.tell(sub.conn, LateAnswer::ChannelDeleted);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::session::native::NativeAnswer;
 use std::sync::Arc;
 
 /// Late answer to a session's command.
-pub(super) enum Heard {
+pub(super) enum LateAnswer {
     Answer(ReplySlot, Result<(), PublishError>),
     InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
     /// Answer of the auth server, or why there is none.
@@ -70,7 +70,7 @@ pub(super) struct Outbox {
     /// Notices of the store that the engine has not taken.
     pub notices: Relay<Notice>,
     /// Answers that sessions have not taken.
-    pub answers: Relay<(ConnId, Heard)>,
+    pub answers: Relay<(ConnId, LateAnswer)>,
     /// Connections whose stalled command is tried again.
     resuming: Vec<ConnId>,
     /// Topics and channels that came or went.
@@ -112,7 +112,7 @@ impl Outbox {
         self.effects.push(Effect::Pass { to, message });
     }
 
-    pub fn tell(&mut self, conn: ConnId, heard: Heard) {
+    pub fn tell(&mut self, conn: ConnId, heard: LateAnswer) {
         self.answers.filling.push((conn, heard));
     }
 

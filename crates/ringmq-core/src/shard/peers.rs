@@ -12,7 +12,7 @@ use crate::base::{ConnId, CoreId, Now, Peer};
 use crate::codec::peer::message::Body;
 use crate::codec::peer::{Addressed, ClusterId};
 use crate::config::Settings;
-use crate::peer::{Carried, LinkEvent, LinkOptions, Links};
+use crate::peer::{LinkEvent, LinkOptions, Links, MovedGreeting};
 use crate::seam::cluster::ClusterOptions;
 use crate::seam::event::{DialError, Effect, Effects};
 use crate::seam::message::MeshMessage;
@@ -77,7 +77,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn peer_adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried, out: &mut Effects) {
+    pub(super) fn peer_adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: MovedGreeting, out: &mut Effects) {
         match self.engine.links_mut() {
             Some(links) => links.adopted(now, conn, peer, carried),
             None => out.push(Effect::Close { conn }),

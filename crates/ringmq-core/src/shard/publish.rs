@@ -1,12 +1,12 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core.
 
-use super::copies::{self, Outcome, Wanted};
+use super::copies::{self, CopiesToAppend, CopyOutcome};
 use super::engine::{Attempt, Engine};
 use super::failures::failure_of;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Publisher};
 use super::questions::Question;
-use super::replication::{Ended, may_be_stored_later};
+use super::replication::{EndedWait, may_be_stored_later};
 use super::timers::Timer;
 use super::topics::{Waiters, WaitingCore};
 use super::waiting::Parked;
@@ -90,7 +90,7 @@ impl Engine {
     }
 
     /// Those that waited for a topic hear of it.
-    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = Ended>) {
+    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = EndedWait>) {
         ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
     }
 
@@ -138,7 +138,7 @@ impl Engine {
         }
         match result {
             Ok(_) => self.outbox.resume(waiters.conns),
-            Err(error) => waiters.conns.into_iter().for_each(|c| self.outbox.tell(c, Heard::StallFailed(error))),
+            Err(error) => waiters.conns.into_iter().for_each(|c| self.outbox.tell(c, LateAnswer::StallFailed(error))),
         }
     }
 
@@ -362,7 +362,7 @@ impl Engine {
     // ---- copies of deferred messages
 
     /// Appends the copies that a channel wants.
-    pub(super) fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: Wanted) {
+    pub(super) fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: CopiesToAppend) {
         let mut is_refused = false;
         for (number, copy) in wanted.copies {
             is_refused = is_refused || !self.append_copy(now, key, number, &copy);
@@ -461,8 +461,8 @@ impl Engine {
             self.counters.failed(error.kind());
         }
         match publisher {
-            Publisher::Session(conn, slot) => self.outbox.tell(conn, Heard::Answer(slot, result)),
-            Publisher::Copy(key, id, number) => self.copies.note(Outcome { key, id, number, is_committed: result.is_ok() }),
+            Publisher::Session(conn, slot) => self.outbox.tell(conn, LateAnswer::Answer(slot, result)),
+            Publisher::Copy(key, id, number) => self.copies.note(CopyOutcome { key, id, number, is_committed: result.is_ok() }),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
             Publisher::Node(origin) => self.cluster_mut().answer_forward(origin, result),
             Publisher::Native { conn, request, at, duplicate } => {
@@ -470,7 +470,7 @@ impl Engine {
                     Ok(()) => NativeAnswer::Published { at, duplicate },
                     Err(error) => NativeAnswer::Failed(failure_of(error)),
                 };
-                self.outbox.tell(conn, Heard::Native(request, answer));
+                self.outbox.tell(conn, LateAnswer::Native(request, answer));
             }
         }
     }

@@ -32,7 +32,7 @@ mod wanted;
 
 pub use forwarding::Origin;
 pub use lines::may_be_stored_later;
-pub use wanted::Ended;
+pub use wanted::EndedWait;
 
 use super::engine::{Attempt, Engine};
 use super::timers::Timer;
@@ -80,13 +80,13 @@ pub struct Seat {
     /// Share that the other cores were told.
     told: Share,
     /// State that the last log lines reported.
-    seen: Seen,
+    seen: LoggedState,
     /// The coordinator was told that the replica is suspect.
     is_told_suspect: bool,
 }
 
 #[derive(Default)]
-struct Seen {
+struct LoggedState {
     state: Option<State>,
     version: u64,
     leader: Option<NodeId>,
@@ -106,7 +106,7 @@ impl Seat {
             collecting: 0,
             given_up: 0,
             told: Share::default(),
-            seen: Seen::default(),
+            seen: LoggedState::default(),
             is_told_suspect: false,
         }
     }

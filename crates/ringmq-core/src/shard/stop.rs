@@ -6,7 +6,7 @@
 //! A journal that failed makes the core read-only until a restart, whether it stops or not.
 
 use super::Shard;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::timers::Timer;
 use crate::base::{Now, Ticks};
 use crate::peer::Links;
@@ -19,7 +19,7 @@ const STOP_ANSWERS: Duration = Duration::from_secs(2);
 const STOP_CLOSES: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Default)]
-enum Stop {
+enum StopStage {
     #[default]
     Running,
     Answering {
@@ -34,24 +34,24 @@ enum Stop {
 }
 
 #[derive(Default)]
-pub(super) struct Life {
-    stop: Stop,
+pub(super) struct Lifecycle {
+    stop: StopStage,
     /// Why nothing more becomes durable.
     read_only: Option<String>,
 }
 
-impl Life {
+impl Lifecycle {
     /// Whether the shard is stopping: it takes nothing new.
     pub fn is_stopping(&self) -> bool {
-        !matches!(self.stop, Stop::Running)
+        !matches!(self.stop, StopStage::Running)
     }
 
     pub fn is_stopped(&self) -> bool {
-        matches!(self.stop, Stop::Stopped)
+        matches!(self.stop, StopStage::Stopped)
     }
 
     pub fn stopped(&mut self) {
-        self.stop = Stop::Stopped;
+        self.stop = StopStage::Stopped;
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -90,10 +90,10 @@ impl Shard {
         }
         tracing::info!(core = self.engine.core.0, connections = self.conns.len(), "stopping");
         let until = now.ticks + STOP_ANSWERS;
-        self.engine.life.stop = Stop::Answering { until };
+        self.engine.life.stop = StopStage::Answering { until };
         self.engine.timers.at_most(Timer::Stop, Some(until));
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
-        stalled.for_each(|conn| self.engine.outbox.tell(conn, Heard::StallFailed(PublishError::Stopping)));
+        stalled.for_each(|conn| self.engine.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
         self.engine.refuse_forwards(None, PublishError::Stopping);
         self.engine.stop_removals();
         self.engine.retry_waiting(now);
@@ -101,11 +101,11 @@ impl Shard {
 
     /// Enters, at a turn's end, the next stage of a stop once this one is done.
     pub(super) fn go_on_stopping(&mut self, now: Now, out: &mut Effects) {
-        if let Stop::Answering { until } = self.engine.life.stop
+        if let StopStage::Answering { until } = self.engine.life.stop
             && (now.ticks >= until || !self.engine.has_outstanding())
         {
             let until = now.ticks + STOP_CLOSES;
-            self.engine.life.stop = Stop::Closing { until };
+            self.engine.life.stop = StopStage::Closing { until };
             self.engine.timers.at_most(Timer::Stop, Some(until));
             for (conn, c) in self.conns.iter_mut().filter(|(_, c)| !c.closing) {
                 c.closing = true;
@@ -113,10 +113,10 @@ impl Shard {
             }
             self.stop_links(now, out);
         }
-        if let Stop::Closing { until } = self.engine.life.stop
+        if let StopStage::Closing { until } = self.engine.life.stop
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
-            self.engine.life.stop = Stop::Flushing;
+            self.engine.life.stop = StopStage::Flushing;
             self.engine.keep_attempts(now);
             self.engine.journal_fins(now, true);
             let e = &mut self.engine;

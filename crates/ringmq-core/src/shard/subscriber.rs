@@ -1,7 +1,7 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine};
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::replication::may_be_stored_later;
 use super::subscription::{Follows, LendAction, Part, Subscription};
 use super::timers::Timer;
@@ -134,8 +134,8 @@ impl Engine {
         follows.idle_since = if is_idle { Some(follows.idle_since.unwrap_or(now.ticks)) } else { None };
         if follows.idle_since.is_some_and(|since| now.ticks.since(since) >= limit) {
             let heard = match s.slot.take() {
-                Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
-                None => Heard::SubscriptionLost(PublishError::NotLeader),
+                Some(slot) => LateAnswer::Answer(slot, Err(PublishError::NotLeader)),
+                None => LateAnswer::SubscriptionLost(PublishError::NotLeader),
             };
             self.outbox.tell(conn, heard);
         } else if lacks_any {
@@ -151,7 +151,7 @@ impl Engine {
             && let Some(slot) = s.slot.take()
         {
             let result = s.failed.map_or(Ok(()), Err);
-            self.outbox.tell(conn, Heard::Answer(slot, result));
+            self.outbox.tell(conn, LateAnswer::Answer(slot, result));
         }
     }
 
@@ -307,7 +307,7 @@ impl Engine {
             return self.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
         }
         if let Some(s) = self.subs.get(sub.conn) {
-            self.outbox.tell(sub.conn, Heard::InFlightFailed(s.ids.id(place), command, why));
+            self.outbox.tell(sub.conn, LateAnswer::InFlightFailed(s.ids.id(place), command, why));
         }
     }
 
@@ -403,7 +403,7 @@ impl Engine {
     fn part_refused(&mut self, sub: SubId, partition: PartitionId, error: PublishError) {
         let Some(s) = self.subs.get_mut(sub.conn) else { return };
         if !may_be_stored_later(error) && !matches!(error, PublishError::NotWritable(_) | PublishError::Unknown) {
-            return self.outbox.tell(sub.conn, Heard::SubscriptionLost(error));
+            return self.outbox.tell(sub.conn, LateAnswer::SubscriptionLost(error));
         }
         if let Some(follows) = s.follows.as_mut().filter(|_| !may_be_stored_later(error))
             && !std::mem::replace(&mut follows.is_told, true)

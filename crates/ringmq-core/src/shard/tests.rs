@@ -51,7 +51,7 @@ impl Node {
     fn with(cores: u16, settings: Settings) -> Self {
         let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
         let shard = |core| {
-            let mut shard = memory::first_start(core, cores, &settings, core as u64);
+            let mut shard = memory::first_startup(core, cores, &settings, core as u64);
             shard.lending.set_min(256);
             shard
         };

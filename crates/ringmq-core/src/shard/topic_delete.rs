@@ -9,7 +9,7 @@
 //! durable.
 
 use super::engine::Engine;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::ChannelKey;
 use super::removal::Asker;
 use crate::base::{Now, TopicName, TopicRef};
@@ -64,7 +64,7 @@ impl Engine {
     /// The topic's NSQ clients of this core end, as nsqd's do; those whose SUB was not answered, too.
     pub(super) fn end_subscribers(&mut self, topic: &TopicRef) {
         let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
-        subscribed.for_each(|(conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
+        subscribed.for_each(|(conn, _)| self.outbox.tell(conn, LateAnswer::ChannelDeleted));
     }
 
     /// A native client whose subscription was not answered yet keeps it until it is: it knows no number that could end.

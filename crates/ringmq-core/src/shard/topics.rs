@@ -10,8 +10,8 @@ use crate::seam::message::{Share, Ticket};
 use std::collections::{BTreeMap, HashMap};
 
 pub struct Topics {
-    entries: HashMap<TopicName, Entry>,
-    known: Vec<Known>,
+    entries: HashMap<TopicName, TopicState>,
+    known: Vec<KnownTopic>,
     /// Place of the topic that a connection published to last, by the lower bits of its number: most publishes need no
     /// look into `entries`. Only a hint: the name says whether it holds.
     hints: Vec<u32>,
@@ -27,9 +27,9 @@ pub struct Topics {
 const HINTS: usize = 1024;
 
 #[derive(Debug)]
-struct Known {
+struct KnownTopic {
     topic: TopicRef,
-    /// True unless the topic is [`Entry::Leaving`].
+    /// True unless the topic is [`TopicState::Leaving`].
     is_open: bool,
     next_partition: u16,
     /// The partitions of this core that were used.
@@ -50,7 +50,7 @@ struct KnownShare {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum TopicState {
     /// The topic exists; its place in `known`.
     Known(usize),
     Pending {
@@ -116,7 +116,7 @@ impl Topics {
 
     fn find(&self, name: &str) -> Option<usize> {
         match self.entries.get(name) {
-            Some(Entry::Known(at)) => Some(*at),
+            Some(TopicState::Known(at)) => Some(*at),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ impl Topics {
             at = self.find(name)?;
             self.hints[hint] = at as u32;
         }
-        let Known { topic, next_partition, places, .. } = &mut self.known[at];
+        let KnownTopic { topic, next_partition, places, .. } = &mut self.known[at];
         let partition = *next_partition;
         *next_partition = if partition + 1 == topic.partitions { 0 } else { partition + 1 };
         Some((topic, PartitionId(partition), places.get(partition as usize).copied().flatten()))
@@ -155,7 +155,7 @@ impl Topics {
 
     /// The topic, and this partition of it, if it has so many.
     pub fn this_partition(&self, name: &str, partition: PartitionId) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
-        let Known { topic, places, .. } = &self.known[self.find(name)?];
+        let KnownTopic { topic, places, .. } = &self.known[self.find(name)?];
         (partition.0 < topic.partitions).then(|| (topic, partition, places.get(partition.0 as usize).copied().flatten()))
     }
 
@@ -165,7 +165,7 @@ impl Topics {
     /// this node leads, whose core knows why it takes nothing; else of all, whose core waits for a leader.
     pub fn next_shared(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
         let at = self.find(name)?;
-        let Known { topic, next_partition, places, shares, .. } = &mut self.known[at];
+        let KnownTopic { topic, next_partition, places, shares, .. } = &mut self.known[at];
         let shares = shares.as_deref()?;
         let turn = (0..shares.len()).map(|i| (*next_partition as usize + i) % shares.len());
         let is_led = |s: &KnownShare| s.share.serves || s.leads;
@@ -216,7 +216,7 @@ impl Topics {
 
     /// The topic has more partitions.
     pub fn grow(&mut self, topic: &TopicRef) {
-        let is_it = |k: &&mut Known| k.topic.id == topic.id && k.topic.partitions < topic.partitions;
+        let is_it = |k: &&mut KnownTopic| k.topic.id == topic.id && k.topic.partitions < topic.partitions;
         if let Some(known) = self.known.iter_mut().find(is_it) {
             known.topic = topic.clone();
             if let Some(shares) = known.shares.take() {
@@ -264,18 +264,18 @@ impl Topics {
     }
 
     pub fn is_pending(&self, name: &str) -> bool {
-        matches!(self.entries.get(name), Some(Entry::Pending { .. } | Entry::Leaving { .. }))
+        matches!(self.entries.get(name), Some(TopicState::Pending { .. } | TopicState::Leaving { .. }))
     }
 
     /// True if the topic's removal needs a restart.
     pub fn is_stuck(&self, name: &str) -> bool {
-        matches!(self.entries.get(name), Some(Entry::Leaving { is_stuck: true, .. }))
+        matches!(self.entries.get(name), Some(TopicState::Leaving { is_stuck: true, .. }))
     }
 
-    fn leaving(&mut self, topic: &TopicRef) -> Option<&mut Entry> {
+    fn leaving(&mut self, topic: &TopicRef) -> Option<&mut TopicState> {
         let entry = self.entries.get_mut(&topic.name)?;
         match entry {
-            Entry::Leaving { at, .. } if self.known[*at].topic.id == topic.id => Some(entry),
+            TopicState::Leaving { at, .. } if self.known[*at].topic.id == topic.id => Some(entry),
             _ => None,
         }
     }
@@ -283,10 +283,10 @@ impl Topics {
     /// Makes the topic leave: nobody gets it until [`Self::reopen`] or [`Self::remove`].
     pub fn leave(&mut self, topic: &TopicRef) {
         if let Some(entry) = self.entries.get_mut(&topic.name)
-            && let Entry::Known(at) = *entry
+            && let TopicState::Known(at) = *entry
             && self.known[at].topic.id == topic.id
         {
-            *entry = Entry::Leaving { at, waiters: Waiters::default(), is_stuck: false };
+            *entry = TopicState::Leaving { at, waiters: Waiters::default(), is_stuck: false };
             self.known[at].is_open = false;
         }
     }
@@ -294,9 +294,9 @@ impl Topics {
     /// Reopens a topic whose removal was given up.
     pub fn reopen(&mut self, topic: &TopicRef) -> Waiters {
         let Some(entry) = self.leaving(topic) else { return Waiters::default() };
-        let Entry::Leaving { at, waiters, .. } = entry else { return Waiters::default() };
+        let TopicState::Leaving { at, waiters, .. } = entry else { return Waiters::default() };
         let (at, waiters) = (*at, std::mem::take(waiters));
-        *entry = Entry::Known(at);
+        *entry = TopicState::Known(at);
         self.known[at].is_open = true;
         waiters
     }
@@ -304,7 +304,7 @@ impl Topics {
     /// Leaves a topic closed until a restart.
     pub fn stick(&mut self, topic: &TopicRef) -> Waiters {
         match self.leaving(topic) {
-            Some(Entry::Leaving { waiters, is_stuck, .. }) => {
+            Some(TopicState::Leaving { waiters, is_stuck, .. }) => {
                 *is_stuck = true;
                 std::mem::take(waiters)
             }
@@ -315,7 +315,7 @@ impl Topics {
     /// Clients that wait for a topic that is being removed.
     pub fn take_leaving_waiters(&mut self) -> Vec<Waiters> {
         let leaving = self.entries.values_mut().filter_map(|e| match e {
-            Entry::Leaving { waiters, .. } => Some(std::mem::take(waiters)),
+            TopicState::Leaving { waiters, .. } => Some(std::mem::take(waiters)),
             _ => None,
         });
         leaving.filter(|w| !w.is_empty()).collect()
@@ -326,10 +326,11 @@ impl Topics {
         if self.leaving(topic).is_none() {
             return Waiters::default();
         }
-        let Some(Entry::Leaving { at, waiters, .. }) = self.entries.remove(&topic.name) else { return Waiters::default() };
+        let Some(TopicState::Leaving { at, waiters, .. }) = self.entries.remove(&topic.name) else { return Waiters::default() };
         self.known.swap_remove(at);
         if let Some(moved) = self.known.get(at)
-            && let Some(Entry::Known(place) | Entry::Leaving { at: place, .. }) = self.entries.get_mut(&moved.topic.name)
+            && let Some(TopicState::Known(place) | TopicState::Leaving { at: place, .. }) =
+                self.entries.get_mut(&moved.topic.name)
         {
             *place = at;
         }
@@ -342,12 +343,12 @@ impl Topics {
             self.creating.insert(ticket, name.clone());
             TopicRef::new(info)
         });
-        let old = self.entries.insert(name, Entry::Pending { topic, conns: vec![], asked_by: vec![] });
+        let old = self.entries.insert(name, TopicState::Pending { topic, conns: vec![], asked_by: vec![] });
         assert!(old.is_none(), "a topic is created once");
     }
 
     pub fn wait_conn(&mut self, name: &str, conn: ConnId) {
-        if let Some(Entry::Pending { conns, .. } | Entry::Leaving { waiters: Waiters { conns, .. }, .. }) =
+        if let Some(TopicState::Pending { conns, .. } | TopicState::Leaving { waiters: Waiters { conns, .. }, .. }) =
             self.entries.get_mut(name)
         {
             conns.push(conn);
@@ -355,7 +356,7 @@ impl Topics {
     }
 
     pub fn wait_core(&mut self, name: &str, asked: WaitingCore) {
-        if let Some(Entry::Pending { asked_by, .. } | Entry::Leaving { waiters: Waiters { asked_by, .. }, .. }) =
+        if let Some(TopicState::Pending { asked_by, .. } | TopicState::Leaving { waiters: Waiters { asked_by, .. }, .. }) =
             self.entries.get_mut(name)
         {
             asked_by.push(asked);
@@ -368,25 +369,25 @@ impl Topics {
             assert_eq!(self.known[at].topic.id, topic.id, "a topic's id never changes");
             return Waiters::default();
         }
-        if matches!(self.entries.get(&topic.name), Some(Entry::Leaving { .. })) {
+        if matches!(self.entries.get(&topic.name), Some(TopicState::Leaving { .. })) {
             return Waiters::default(); // Known, and nobody's to use.
         }
-        let entry = Entry::Known(self.known.len());
-        let known = Known { topic: topic.clone(), is_open: true, next_partition: 0, places: vec![], shares: None };
+        let entry = TopicState::Known(self.known.len());
+        let known = KnownTopic { topic: topic.clone(), is_open: true, next_partition: 0, places: vec![], shares: None };
         self.known.push(known);
         match self.entries.insert(topic.name.clone(), entry) {
-            Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
+            Some(TopicState::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
             _ => Waiters::default(),
         }
     }
 
     /// The topic could not be created.
     pub fn forget(&mut self, name: &str) -> Waiters {
-        if !matches!(self.entries.get(name), Some(Entry::Pending { .. })) {
+        if !matches!(self.entries.get(name), Some(TopicState::Pending { .. })) {
             return Waiters::default();
         }
         match self.entries.remove(name) {
-            Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
+            Some(TopicState::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
             _ => Waiters::default(),
         }
     }
@@ -398,7 +399,7 @@ impl Topics {
             if *entry.key() > durable {
                 break;
             }
-            if let Some(Entry::Pending { topic: Some(topic), .. }) = self.entries.get(&entry.remove()) {
+            if let Some(TopicState::Pending { topic: Some(topic), .. }) = self.entries.get(&entry.remove()) {
                 topics.push(topic.clone());
             }
         }

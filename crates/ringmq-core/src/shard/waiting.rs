@@ -2,7 +2,7 @@
 //! `pub-waiting-timeout`.
 
 use super::Shard;
-use super::outbox::Heard;
+use super::outbox::LateAnswer;
 use super::partitions::Publisher;
 use super::timers::{Timer, Timers};
 use crate::base::{ConnId, Now, Ticks};
@@ -33,7 +33,7 @@ fn cost(count: usize, bytes: usize) -> u64 {
 }
 
 /// Each list has the oldest first.
-pub(super) struct Waiting {
+pub(super) struct WaitingPublishes {
     /// Time after which whoever waits is refused.
     limit: Duration,
     /// Connections whose publish waits for space on this core.
@@ -49,10 +49,10 @@ pub(super) struct Waiting {
     told_full: bool,
 }
 
-impl Waiting {
+impl WaitingPublishes {
     pub fn new(settings: &Settings) -> Self {
         let limit = Duration::from_millis(settings.pub_waiting_timeout_ms);
-        Waiting {
+        WaitingPublishes {
             limit,
             here: VecDeque::new(),
             elsewhere: VecDeque::new(),
@@ -162,7 +162,7 @@ impl Shard {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
                 let is_late = now.ticks.since(since) >= limit;
                 if is_late {
-                    e.outbox.tell(conn, Heard::StallFailed(error));
+                    e.outbox.tell(conn, LateAnswer::StallFailed(error));
                 } else {
                     e.timers.at_most(Timer::Stalls, Some(since + limit));
                 }

@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A batch of a log; `None` when only its header is intact.
-pub type Found = (BatchHeader, Option<Batch>);
+pub type ReadBatch = (BatchHeader, Option<Batch>);
 
 /// Every batch from the first segment's base to the end. Headers, chain, positions, commit records, file headers and the
 /// tails handed to the engine must agree; only bodies may be damaged.
-pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, String> {
-    let mut log: Vec<Found> = vec![];
+pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<ReadBatch>, String> {
+    let mut log: Vec<ReadBatch> = vec![];
     let (mut at, mut chain, mut chain_open) = match p.files.segments.first() {
         Some(first) => (first.base, first.prev_crc, true),
         None if p.end.offset == 0 => return Ok(log),

@@ -71,9 +71,9 @@ impl MetadataCounts {
 
 /// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub counts: Counts,
-    pub starts: u64,
+    pub startups: u64,
     pub crashes: u64,
     pub stops: u64,
     /// Times that all nodes went down at once.
@@ -111,11 +111,11 @@ pub struct Outcome {
     pub trace: u64,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// Adds the counts of another run.
-    pub fn add(&mut self, o: &Outcome) {
+    pub fn add(&mut self, o: &RunOutcome) {
         self.counts.add(&o.counts);
-        self.starts += o.starts;
+        self.startups += o.startups;
         self.crashes += o.crashes;
         self.stops += o.stops;
         self.blackouts += o.blackouts;
@@ -147,7 +147,7 @@ impl Outcome {
 pub type Sink = Box<dyn FnMut(&str)>;
 
 /// Runs a plan from its seed. Panics when a check fails.
-pub fn run(plan: &Plan, sink: Option<Sink>) -> Outcome {
+pub fn run(plan: &Plan, sink: Option<Sink>) -> RunOutcome {
     let mut world = World::new(plan, sink);
     world.live();
     world.converge();

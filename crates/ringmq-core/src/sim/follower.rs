@@ -4,7 +4,7 @@
 //! What is held after each recovery, and in between through the view:
 //! ```text
 //! appends_survive      the log is what was given, as far as was told durable at least, byte for byte
-//! cuts_hold            what a truncation removed never comes back once it was told complete; before that it is there in whole, or gone
+//! truncations_hold     what a truncation removed never comes back once it was told complete; before that it is there in whole, or gone
 //! promises_hold        a promised epoch that was told durable is there, and none that was never given
 //! epochs_agree         the table of epochs is that of the batches, and epochs never fall
 //! one_batch_per_id     (epoch, log id) names one batch for ever
@@ -14,7 +14,7 @@
 
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
-use super::start::recover_store;
+use super::startup::recover_store;
 use crate::base::*;
 use crate::format::batch::{Batch, BatchBuilder, Stamp};
 use crate::format::cursor::CursorImage;
@@ -41,15 +41,15 @@ pub struct Plan {
 
 /// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub appended: u64,
     pub durable: u64,
     pub led: u64,
-    pub cuts: u64,
+    pub truncations: u64,
     pub restarts: u64,
     /// Crashes while a truncation was under way, and those after which it was found done, or not begun.
-    pub crashed_cuts: u64,
-    pub found_cut: u64,
+    pub crashed_truncations: u64,
+    pub found_truncated: u64,
     pub found_whole: u64,
     pub promises: u64,
     pub recovery_crashes: u64,
@@ -64,7 +64,7 @@ struct Book {
     log: Vec<Batch>,
     durable: usize,
     /// Truncation: the number of batches that stay, or where the log begins anew.
-    cut: Option<Result<usize, Tail>>,
+    truncation: Option<Result<usize, Tail>>,
     promised: Epoch,
     promised_max: Epoch,
     /// Promises on their way.
@@ -90,7 +90,7 @@ impl Book {
             start: Tail::START,
             log: vec![],
             durable: 0,
-            cut: None,
+            truncation: None,
             promised: Epoch(0),
             promised_max: Epoch(0),
             promising: vec![],
@@ -112,7 +112,7 @@ impl Book {
     }
 
     fn end(&self) -> Tail {
-        match self.cut {
+        match self.truncation {
             Some(Ok(n)) => self.tail(n),
             Some(Err(start)) => start,
             None => self.tail(self.log.len()),
@@ -165,10 +165,10 @@ fn topic() -> TopicInfo {
 }
 
 /// Runs a plan. Panics at the first thing that does not hold.
-pub fn run(seed: u64, plan: &Plan) -> Outcome {
+pub fn run(seed: u64, plan: &Plan) -> RunOutcome {
     let mut rng = Rng::new(seed);
     let mut disk = SimDisk::new(seed ^ 0xf0110);
-    let mut outcome = Outcome::default();
+    let mut outcome = RunOutcome::default();
     let mut books: Vec<Book> = (0..PARTITIONS).map(|_| Book::new()).collect();
     for life in 0..=plan.lives {
         disk.faults = Faults::default();
@@ -188,7 +188,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     outcome
 }
 
-fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, outcome: &mut Outcome) -> Recovered {
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, outcome: &mut RunOutcome) -> Recovered {
     let options = RecoverOptions {
         cores: 1,
         journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
@@ -202,7 +202,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, outcome: &mut Outcome) -> 
     recover_store(disk, rng, 120, &options, &mut outcome.recovery_crashes)
 }
 
-fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut Outcome) {
+fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut RunOutcome) {
     let name = &p.dir;
     let found = log_of(disk, p).unwrap_or_else(|e| panic!("{name}: {e}"));
     let found: Vec<Batch> = found.into_iter().map(|(_, b)| b.unwrap_or_else(|| panic!("{name}: a body is damaged"))).collect();
@@ -210,23 +210,24 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
         p.start == from.at && found.len() <= log.len() && found.iter().zip(log).all(|(a, b)| a.bytes == b.bytes)
     };
     let is_whole = is_prefix(&book.start, &book.log) && found.len() >= book.durable;
-    match book.cut.take() {
+    match book.truncation.take() {
         None => assert!(is_whole, "appends_survive: {name}: {} batches, {} were durable", found.len(), book.durable),
-        Some(cut) => {
-            outcome.crashed_cuts += 1;
-            let is_cut = match cut {
+        Some(truncation) => {
+            outcome.crashed_truncations += 1;
+            let is_truncated = match truncation {
                 Ok(n) => is_prefix(&book.start, &book.log[..n]) && found.len() == n,
                 Err(start) => p.start == start.at && found.is_empty() && p.chain_crc == start.chain_crc,
             };
             assert!(
-                is_cut || is_whole,
-                "cuts_hold: {name}: {} batches from {:?}, {cut:?} of {}",
+                is_truncated || is_whole,
+                "truncations_hold: {name}: {} batches from {:?}, {truncation:?} of {}",
                 found.len(),
                 p.start,
                 book.log.len()
             );
-            (outcome.found_cut, outcome.found_whole) = (outcome.found_cut + is_cut as u64, outcome.found_whole + !is_cut as u64);
-            if let (true, Err(start)) = (is_cut, cut) {
+            (outcome.found_truncated, outcome.found_whole) =
+                (outcome.found_truncated + is_truncated as u64, outcome.found_whole + !is_truncated as u64);
+            if let (true, Err(start)) = (is_truncated, truncation) {
                 book.start = start;
             }
         }
@@ -264,7 +265,7 @@ struct Node<'a> {
     disk: &'a mut SimDisk,
     rng: &'a mut Rng,
     books: &'a mut Vec<Book>,
-    outcome: &'a mut Outcome,
+    outcome: &'a mut RunOutcome,
     store: Store,
     parts: Vec<PartitionIdx>,
     now: Now,
@@ -276,7 +277,7 @@ impl<'a> Node<'a> {
         disk: &'a mut SimDisk,
         rng: &'a mut Rng,
         books: &'a mut Vec<Book>,
-        outcome: &'a mut Outcome,
+        outcome: &'a mut RunOutcome,
         recovered: Recovered,
         life: u64,
     ) -> Node<'a> {
@@ -371,7 +372,7 @@ impl<'a> Node<'a> {
                 let tail = self.store.log_view(p).end();
                 let book = self.book(p);
                 assert_eq!((tail.at, tail.chain_crc), (book.end().at, book.end().chain_crc), "the log ends where it was to");
-                match book.cut.take().expect("a cut was asked for") {
+                match book.truncation.take().expect("a truncation was asked for") {
                     Ok(n) => book.log.truncate(n),
                     Err(start) => (book.start, book.log) = (start, vec![]),
                 }
@@ -412,12 +413,12 @@ impl<'a> Node<'a> {
         match self.rng.below(100) {
             _ if self.books[i].failed => drop(self.complete()),
             0..30 => self.append(i, p),
-            30..34 => self.cut(i, p),
+            30..34 => self.truncate(i, p),
             34 => self.restart(i, p),
             35..38 => self.change_epoch(i, p),
             38..42 => {
                 let at = self.books[i].tail(self.books[i].durable).at;
-                if self.books[i].cut.is_none() && self.books[i].promised_max > Epoch(0) {
+                if self.books[i].truncation.is_none() && self.books[i].promised_max > Epoch(0) {
                     self.books[i].told = self.books[i].told.max(at.offset);
                     self.with(|s, _, _, _| s.log_committed(p, at));
                 }
@@ -444,9 +445,9 @@ impl<'a> Node<'a> {
         }
         let end = book.end();
         assert_eq!(view.end().at, end.at, "the view's end");
-        let durable = if let Some(Err(start)) = book.cut { start } else { book.tail(book.durable) };
+        let durable = if let Some(Err(start)) = book.truncation { start } else { book.tail(book.durable) };
         assert_eq!(view.durable().at.offset, end.at.offset.min(durable.at.offset), "the view's durable end");
-        if book.cut.is_none() {
+        if book.truncation.is_none() {
             let mut epochs = vec![];
             assert!(!view.epochs(None, 1 << 20, &mut epochs));
             assert_eq!(epochs, book.epochs(book.log.len()), "epochs_agree: the view's epochs");
@@ -458,7 +459,7 @@ impl<'a> Node<'a> {
         let len_max = [20, 500, 3000, 20_000][self.rng.below(4) as usize];
         let len = self.rng.below(len_max) as usize;
         let (body, book) = (vec![self.rng.next_u64() as u8; len], &mut self.books[i]);
-        if book.cut.is_some() {
+        if book.truncation.is_some() {
             return;
         }
         if book.leads {
@@ -497,7 +498,7 @@ impl<'a> Node<'a> {
             let book = &mut self.books[i];
             let (from, end) = (book.tail(book.log.len()).at.offset, self.store.log_view(p).end().at.offset);
             // A batch that the store took just before it failed may still become durable.
-            if book.cut.is_some() || from >= end {
+            if book.truncation.is_some() || from >= end {
                 continue;
             }
             for bytes in self.store.tail(p, from, end) {
@@ -511,7 +512,7 @@ impl<'a> Node<'a> {
 
     /// Another leader, or this node leads, or does no longer.
     fn change_epoch(&mut self, i: usize, p: PartitionIdx) {
-        if self.books[i].cut.is_some() || !self.books[i].held.is_empty() {
+        if self.books[i].truncation.is_some() || !self.books[i].held.is_empty() {
             return;
         }
         let promise = Epoch(self.books[i].epoch_max + 1);
@@ -534,9 +535,9 @@ impl<'a> Node<'a> {
     }
 
     /// Truncates the log, mostly near its end.
-    fn cut(&mut self, i: usize, p: PartitionIdx) {
+    fn truncate(&mut self, i: usize, p: PartitionIdx) {
         let book = &mut self.books[i];
-        if book.cut.is_some() || book.leads || book.promised_max == Epoch(0) {
+        if book.truncation.is_some() || book.leads || book.promised_max == Epoch(0) {
             return;
         }
         book.held.clear();
@@ -544,15 +545,15 @@ impl<'a> Node<'a> {
         let back = self.rng.below(back_max) as usize;
         let n = book.durable.saturating_sub(back);
         let to = book.tail(n).at;
-        book.cut = Some(Ok(n));
+        book.truncation = Some(Ok(n));
         book.next_epoch(self.rng);
-        self.outcome.cuts += 1;
+        self.outcome.truncations += 1;
         self.with(|s, now, io, _| s.truncate(now, p, to, io));
     }
 
     fn restart(&mut self, i: usize, p: PartitionIdx) {
         let book = &mut self.books[i];
-        if book.cut.is_some() || book.leads || book.promised_max == Epoch(0) || self.rng.chance(0.5) {
+        if book.truncation.is_some() || book.leads || book.promised_max == Epoch(0) || self.rng.chance(0.5) {
             return;
         }
         book.held.clear();
@@ -560,7 +561,7 @@ impl<'a> Node<'a> {
         let offset = [0, book.end().at.offset, self.rng.below(1 << 20) as i64][self.rng.below(3) as usize];
         let at = Position { offset, count: id as i64 - 1, log_id: LogId(id) };
         let start = Tail { at, chain_crc: self.rng.next_u64() as u32, epoch: Epoch(0) };
-        book.cut = Some(Err(start));
+        book.truncation = Some(Err(start));
         book.epoch = book.epoch_max + 1;
         book.epoch_max += 1;
         self.outcome.restarts += 1;
@@ -569,7 +570,7 @@ impl<'a> Node<'a> {
 
     fn read(&mut self, i: usize, p: PartitionIdx) {
         let book = &self.books[i];
-        if book.durable == 0 || book.cut.is_some() {
+        if book.durable == 0 || book.truncation.is_some() {
             return;
         }
         let batch = book.log[self.rng.below(book.durable as u64) as usize].clone();

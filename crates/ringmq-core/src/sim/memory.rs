@@ -53,7 +53,7 @@ impl MemoryDisk {
 }
 
 /// A core of a node that starts for the first time.
-pub fn first_start(core: u16, cores: u16, settings: &Arc<Settings>, seed: u64) -> Shard {
+pub fn first_startup(core: u16, cores: u16, settings: &Arc<Settings>, seed: u64) -> Shard {
     let file_len = settings.journal_bytes;
     let journal = JournalIdentity { journal_id: [core as u8 + 1; 16], generation: 1, file_len, slot_sequence: 1 };
     Shard::new(ShardOptions {

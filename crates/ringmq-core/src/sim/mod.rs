@@ -12,5 +12,5 @@ pub mod fuzz;
 pub mod memory;
 pub mod node;
 pub mod producer;
-pub mod start;
+pub mod startup;
 pub mod store;

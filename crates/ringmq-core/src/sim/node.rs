@@ -74,7 +74,7 @@ pub struct Plan {
 
 /// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub counts: Counts,
     pub crashes: u64,
     pub stops: u64,
@@ -93,8 +93,8 @@ pub struct Outcome {
     pub reused: u64,
     /// Pieces of memory that were lent to clients.
     pub lent: u64,
-    /// Blocks that rotted, of each kind ([`rot::Kind::ALL`]).
-    pub rotten: [u64; rot::Kind::ALL.len()],
+    /// Blocks that rotted, of each kind ([`rot::BlockKind::ALL`]).
+    pub rotten: [u64; rot::BlockKind::ALL.len()],
     /// Messages of ordered channels, offsets that were set, and those that a startup was asked for.
     pub ordered: u64,
     pub sets: u64,
@@ -111,11 +111,11 @@ pub struct Outcome {
 }
 
 /// Runs a plan.
-pub fn run(seed: u64, plan: &Plan) -> Outcome {
+pub fn run(seed: u64, plan: &Plan) -> RunOutcome {
     let mut rng = Rng::new(seed);
     let mut disk = SimDisk::new(seed ^ 0x5eed);
     let mut book = Book::default();
-    let mut outcome = Outcome::default();
+    let mut outcome = RunOutcome::default();
     let topics = 1 + rng.below(plan.topics_max);
     let mut now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
     let (mut cores, mut is_writable) = (1, true);
@@ -161,7 +161,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
 }
 
 /// Recovers, going down on the way now and then.
-fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan: &Plan, outcome: &mut Outcome) -> Recovered {
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan: &Plan, outcome: &mut RunOutcome) -> Recovered {
     for round in 0.. {
         disk.faults = Faults::default();
         disk.faults.crash_after = (round < 3 && rng.chance(plan.recovery_crash)).then(|| rng.below(200));

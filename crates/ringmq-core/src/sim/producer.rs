@@ -4,7 +4,7 @@
 //! Holds the log to: `no_duplicate_from_idempotent_producer`, each (producer, sequence) at most once, and what was
 //! acknowledged exactly once, with the bytes that were sent.
 
-use super::check::Found;
+use super::check::ReadBatch;
 use crate::base::{Position, ProducerId, Rng};
 use crate::format::batch::BATCH_HEADER_LEN;
 use crate::format::producer::Sequence;
@@ -17,7 +17,7 @@ pub const PRODUCERS: usize = 4;
 /// Batches that a producer has outstanding: more than the places that the store remembers.
 const WINDOW: usize = 8;
 
-struct Sent {
+struct SentBatch {
     first: u64,
     bodies: Vec<Vec<u8>>,
     /// Waits for this ticket's outcome.
@@ -32,7 +32,7 @@ struct Sent {
 
 pub struct IdempotentProducer {
     pub id: ProducerId,
-    sent: Vec<Sent>,
+    sent: Vec<SentBatch>,
     /// The partition may forget it, and then takes its first batches for those of a new one.
     forgettable: bool,
 }
@@ -70,7 +70,7 @@ impl IdempotentProducer {
         };
         let bodies = (0..1 + rng.below(3)).map(|_| body(rng)).collect();
         let (in_this_life, was_sent, acknowledged) = (false, false, false);
-        self.sent.push(Sent { first, bodies, ticket: None, in_this_life, was_sent, acknowledged, at: None });
+        self.sent.push(SentBatch { first, bodies, ticket: None, in_this_life, was_sent, acknowledged, at: None });
         Some(self.sent.len() - 1)
     }
 
@@ -134,7 +134,7 @@ impl IdempotentProducer {
 }
 
 /// Holds the log that recovery found, and its table of producers, to what the producers did.
-pub fn check_log(log: &[Found], p: &RecoveredPartition, limits: ProducerLimits, producers: &mut [IdempotentProducer]) {
+pub fn check_log(log: &[ReadBatch], p: &RecoveredPartition, limits: ProducerLimits, producers: &mut [IdempotentProducer]) {
     let mut places: BTreeMap<(u64, u64), Position> = BTreeMap::new();
     let mut table = Producers::new(limits);
     let mut base = i64::MIN;

@@ -7,7 +7,7 @@
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
 use super::producer::{self, IdempotentProducer, PRODUCERS};
-use super::start::recover_store;
+use super::startup::recover_store;
 use crate::base::*;
 use crate::format::cursor::{CursorImage, Interval};
 use crate::log::recovery::channels::{confirm, is_confirmed};
@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// Counts of a run, so that a test can ask whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunOutcome {
     pub acknowledged: u64,
     pub unacknowledged: u64,
     pub records: u64,
@@ -58,7 +58,7 @@ pub struct Outcome {
     pub forgotten: u64,
 }
 
-type Key = (TopicId, u16);
+type PartitionKey = (TopicId, u16);
 
 /// Promises of the node for one partition.
 #[derive(Default)]
@@ -82,13 +82,13 @@ impl Promise {
 }
 
 /// A fact that waits for its record.
-struct Waiting {
+struct PendingFact {
     ticket: RecordTicket,
     fact: Fact,
 }
 
 enum Fact {
-    Confirm(Key, CursorImage),
+    Confirm(PartitionKey, CursorImage),
     Topic(TopicInfo),
 }
 
@@ -99,9 +99,9 @@ struct Reader {
 
 struct Core {
     store: Store,
-    parts: BTreeMap<PartitionIdx, Key>,
+    parts: BTreeMap<PartitionIdx, PartitionKey>,
     cursors: Cursors,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingFact>,
     stopped: bool,
 }
 
@@ -118,14 +118,14 @@ impl CursorSource for Cursors {
 struct Node<'a> {
     disk: &'a mut SimDisk,
     rng: &'a mut Rng,
-    promises: &'a mut BTreeMap<Key, Promise>,
+    promises: &'a mut BTreeMap<PartitionKey, Promise>,
     topics: &'a mut Vec<TopicInfo>,
-    outcome: &'a mut Outcome,
+    outcome: &'a mut RunOutcome,
     cores: Vec<Core>,
     ops: BTreeMap<OpId, (usize, OpId)>,
     next_op: u64,
     now: Now,
-    readers: BTreeMap<Key, Reader>,
+    readers: BTreeMap<PartitionKey, Reader>,
     retention: bool,
     /// More producers write than a partition remembers.
     forgets: bool,
@@ -133,10 +133,10 @@ struct Node<'a> {
 }
 
 /// Runs a plan. Panics at the first broken promise.
-pub fn run(seed: u64, plan: &Plan) -> Outcome {
+pub fn run(seed: u64, plan: &Plan) -> RunOutcome {
     let mut rng = Rng::new(seed);
     let mut disk = SimDisk::new(seed ^ 0x5eed);
-    let (mut promises, mut topics, mut outcome) = (BTreeMap::new(), vec![], Outcome::default());
+    let (mut promises, mut topics, mut outcome) = (BTreeMap::new(), vec![], RunOutcome::default());
     let mut generation = 0;
     for life in 0..plan.lives {
         disk.faults = Faults::default();
@@ -172,7 +172,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
 }
 
 /// Drops the tickets when the node goes down: producers that waited for an answer hear nothing and send again.
-fn promises_forget_tickets(promises: &mut BTreeMap<Key, Promise>) {
+fn promises_forget_tickets(promises: &mut BTreeMap<PartitionKey, Promise>) {
     promises.values_mut().flat_map(|p| &mut p.producers).for_each(IdempotentProducer::disconnected);
 }
 
@@ -181,7 +181,7 @@ fn limits(plan: &Plan) -> ProducerLimits {
 }
 
 /// Recovers, losing power on the way now and then.
-fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, outcome: &mut Outcome) -> Recovered {
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, outcome: &mut RunOutcome) -> Recovered {
     let options = RecoverOptions {
         cores,
         journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
@@ -198,10 +198,10 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, o
 fn check(
     disk: &SimDisk,
     recovered: &Recovered,
-    promises: &mut BTreeMap<Key, Promise>,
+    promises: &mut BTreeMap<PartitionKey, Promise>,
     topics: &[TopicInfo],
     plan: &Plan,
-    outcome: &mut Outcome,
+    outcome: &mut RunOutcome,
 ) {
     outcome.redone += recovered.report.batches_redone;
     outcome.direct_found += recovered.report.batches_found;
@@ -241,7 +241,7 @@ fn check(
         (promise.acknowledged, promise.before_this_life, promise.end) = (appends, appends, p.end.offset);
         (promise.sure, promise.perhaps) = (p.channels.clone(), p.channels.clone());
     }
-    let all: Vec<Key> = recovered.partitions.iter().map(|p| (p.dir.topic_id, p.dir.partition.0)).collect();
+    let all: Vec<PartitionKey> = recovered.partitions.iter().map(|p| (p.dir.topic_id, p.dir.partition.0)).collect();
     for (key, promise) in promises.iter() {
         assert!(all.contains(key) || promise.acknowledged == 0, "a partition with acknowledged messages is gone");
     }
@@ -413,7 +413,7 @@ impl Node<'_> {
         }
     }
 
-    fn any_part(&mut self, core: usize) -> Option<(PartitionIdx, Key)> {
+    fn any_part(&mut self, core: usize) -> Option<(PartitionIdx, PartitionKey)> {
         let n = self.cores[core].parts.len() as u64;
         if n == 0 {
             return None;
@@ -513,7 +513,7 @@ impl Node<'_> {
             None => promise.perhaps.push(after.clone()),
         }
         if !intervals.is_empty() {
-            self.cores[core].waiting.push(Waiting { ticket, fact: Fact::Confirm(key, after) });
+            self.cores[core].waiting.push(PendingFact { ticket, fact: Fact::Confirm(key, after) });
         }
     }
 
@@ -525,7 +525,7 @@ impl Node<'_> {
         let core = topic::home_core(&name, self.cores.len() as u16).0 as usize;
         let info = TopicInfo { name, id: TopicId(self.rng.bytes_16()), partitions: 1 + self.rng.below(2) as u16 };
         let ticket = self.with(core, |c, now, io, _| c.store.log_topic_create(&info, now.unix_ns, io));
-        self.cores[core].waiting.push(Waiting { ticket, fact: Fact::Topic(info) });
+        self.cores[core].waiting.push(PendingFact { ticket, fact: Fact::Topic(info) });
     }
 
     /// Reads on in one partition: what is handed out is what was appended, in order, and durable.

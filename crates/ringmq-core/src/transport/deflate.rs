@@ -1,6 +1,6 @@
 //! Raw deflate, without a header, flushed after each write so that the other side has all of it.
 
-use super::Step;
+use super::DecodeResult;
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 
 /// Most bytes that one step unpacks.
@@ -51,7 +51,7 @@ impl Deflate {
         self.is_full
     }
 
-    pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+    pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> DecodeResult {
         let before = self.unpack.total_in();
         plain.reserve_exact(UNPACKED);
         let status = self.unpack.decompress_vec(bytes, plain, FlushDecompress::None);

@@ -33,7 +33,7 @@ use deflate::Deflate;
 use snappy::Snappy;
 use std::mem;
 
-use tls::{End, Side, TlsStream};
+use tls::{Side, TlsEnd, TlsStream};
 
 /// Most wire bytes that one step decodes.
 const PIECE: usize = 16 * 1024;
@@ -77,10 +77,10 @@ pub struct Transport {
 }
 
 /// Result of a decoding step: whether the stream has ended, or what is wrong with it, for people.
-type Step = Result<bool, String>;
+type DecodeResult = Result<bool, String>;
 
 /// Lets `step` take from the front of `buffer`.
-fn take(buffer: &mut Vec<u8>, step: impl FnOnce(&mut &[u8]) -> Step) -> Step {
+fn take(buffer: &mut Vec<u8>, step: impl FnOnce(&mut &[u8]) -> DecodeResult) -> DecodeResult {
     let mut rest = &buffer[..];
     let result = step(&mut rest);
     let taken = buffer.len() - rest.len();
@@ -184,12 +184,12 @@ impl Transport {
     }
 
     /// Decompresses a piece of what came out of TLS, or of what the compressor has.
-    fn decompress(&mut self, plain: &mut Vec<u8>) -> Step {
+    fn decompress(&mut self, plain: &mut Vec<u8>) -> DecodeResult {
         let compressor = self.compressor.as_mut().expect("only what is compressed waits here");
         take(&mut self.compressed, |rest| compressor.decode(rest, plain))
     }
 
-    fn decode_wire(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+    fn decode_wire(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> DecodeResult {
         let (mut piece, rest) = bytes.split_at(bytes.len().min(PIECE));
         let Some(tls) = &mut self.tls else {
             let len = piece.len();
@@ -211,11 +211,11 @@ impl Transport {
         match end {
             None => Ok(false),
             // what it said before its end comes first
-            Some(End::Peer) => {
+            Some(TlsEnd::Peer) => {
                 self.tls_ended = true;
                 Ok(false)
             }
-            Some(End::Fault(fault)) => Err(fault),
+            Some(TlsEnd::Fault(fault)) => Err(fault),
         }
     }
 
@@ -242,7 +242,7 @@ impl Transport {
         let sent = tls.send(bytes);
         self.take_from_tls();
         match sent {
-            Err(End::Fault(fault)) => Err(fault),
+            Err(TlsEnd::Fault(fault)) => Err(fault),
             _ => Ok(()),
         }
     }
@@ -295,7 +295,7 @@ impl Compressor {
     }
 
     /// Decodes one step of bounded size.
-    fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+    fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> DecodeResult {
         match self {
             Compressor::Snappy(snappy) => snappy.decode(bytes, plain),
             Compressor::Deflate(deflate) => deflate.decode(bytes, plain),

@@ -5,7 +5,7 @@
 //!                        kind 0xff: "sNaPpY", first of all;   kind 0x80 to 0xfe: skipped;   all others: an error
 //! ```
 
-use super::Step;
+use super::DecodeResult;
 use snap::raw;
 use std::cell::RefCell;
 
@@ -48,7 +48,7 @@ impl Snappy {
     }
 
     /// Takes one chunk at most.
-    pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+    pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> DecodeResult {
         let skipped = self.skip.min(bytes.len());
         (self.skip, *bytes) = (self.skip - skipped, &bytes[skipped..]);
         if self.partial.is_empty()
@@ -94,7 +94,7 @@ impl Snappy {
         }
     }
 
-    fn chunk(&mut self, chunk: &[u8], plain: &mut Vec<u8>) -> Step {
+    fn chunk(&mut self, chunk: &[u8], plain: &mut Vec<u8>) -> DecodeResult {
         let (head, data) = chunk.split_at(HEAD);
         check(head[0], data.len(), self.has_heard)?;
         let failed = match head[0] {

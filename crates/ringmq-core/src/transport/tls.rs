@@ -20,7 +20,7 @@ const RECORD_OVERHEAD: usize = 64;
 
 /// Why a connection has no more use.
 #[derive(Debug, PartialEq, Eq)]
-pub enum End {
+pub enum TlsEnd {
     /// The peer has said that it is done.
     Peer,
     Fault(String),
@@ -28,7 +28,7 @@ pub enum End {
 
 /// Plaintext that counts as sent when the kernel has taken this much ciphertext of the connection.
 #[derive(Debug)]
-struct Owed {
+struct PlaintextMark {
     until: u64,
     plaintext: usize,
 }
@@ -44,7 +44,7 @@ pub struct TlsStream {
     /// Bytes of ciphertext that were ever made, and that the kernel has taken.
     made: u64,
     taken: u64,
-    owed: VecDeque<Owed>,
+    owed: VecDeque<PlaintextMark>,
     /// True when neither input nor plaintext follows.
     ended: bool,
 }
@@ -102,7 +102,7 @@ impl TlsStream {
     }
 
     /// Takes ciphertext, gives plaintext to `each`, in order. What there is to answer is in `take_output` after it.
-    pub fn receive(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Option<End> {
+    pub fn receive(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Option<TlsEnd> {
         let (mut end, mut is_plaintext) = (None, false);
         while !bytes.is_empty() && !self.ended {
             let was_handshake = self.tls.is_handshaking();
@@ -123,12 +123,12 @@ impl TlsStream {
             end = match processed {
                 Ok(state) if state.peer_has_closed() => {
                     self.tls.send_close_notify();
-                    Some(End::Peer)
+                    Some(TlsEnd::Peer)
                 }
                 Ok(_) => None,
                 Err(e) => {
                     is_plaintext = self.side == Side::Upgraded && self.made == 0 && is_no_tls(&e);
-                    Some(End::Fault(fault(&e, was_handshake, self.side)))
+                    Some(TlsEnd::Fault(fault(&e, was_handshake, self.side)))
                 }
             };
             self.ended = end.is_some();
@@ -141,14 +141,14 @@ impl TlsStream {
             let early = std::mem::take(&mut self.early);
             if let Err(e) = self.put(&early) {
                 self.ended = true;
-                end = Some(End::Fault(e.to_string()));
+                end = Some(TlsEnd::Fault(e.to_string()));
             }
         }
         end
     }
 
     /// Plaintext for the peer; what comes of it is in `take_output`. Nothing after the end.
-    pub fn send(&mut self, plaintext: &[u8]) -> Result<(), End> {
+    pub fn send(&mut self, plaintext: &[u8]) -> Result<(), TlsEnd> {
         if self.ended {
             return Ok(());
         }
@@ -158,7 +158,7 @@ impl TlsStream {
         }
         self.put(plaintext).map_err(|e| {
             self.ended = true;
-            End::Fault(e.to_string())
+            TlsEnd::Fault(e.to_string())
         })
     }
 
@@ -168,7 +168,7 @@ impl TlsStream {
         for record in plaintext.chunks(RECORD) {
             self.tls.writer().write_all(record)?;
             self.drain();
-            self.owed.push_back(Owed { until: self.made, plaintext: record.len() });
+            self.owed.push_back(PlaintextMark { until: self.made, plaintext: record.len() });
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ fn name(text: &str) -> Name {
 }
 
 fn producers(registry: &Registry, topic: &str, now: Now) -> Option<Vec<String>> {
-    let found = registry.lookup(Wanted::new(topic), now)?;
+    let found = registry.lookup(TopicFilter::new(topic), now)?;
     Some(found.producers.iter().map(|info| info.hostname.clone()).collect())
 }
 
@@ -62,16 +62,16 @@ fn a_tombstone_hides_a_node_for_one_topic_and_a_while() {
     let peer = registry.connect(info(1), at(0));
     registry.register(peer, &name("t"), None).unwrap();
     registry.register(peer, &name("u"), None).unwrap();
-    registry.tombstone(Wanted::new("t"), "b1:4150", at(9));
+    registry.tombstone(TopicFilter::new("t"), "b1:4150", at(9));
     assert_eq!(producers(&registry, "t", at(9)).unwrap().len(), 1, "the port is HTTP's");
-    registry.tombstone(Wanted::new("t"), "b1:4151", at(10));
+    registry.tombstone(TopicFilter::new("t"), "b1:4151", at(10));
     registry.register(peer, &name("t"), None).unwrap();
     assert_eq!(producers(&registry, "t", at(54)), Some(vec![]), "registering again does not lift it");
     assert_eq!(producers(&registry, "u", at(54)).unwrap().len(), 1);
     assert_eq!(registry.nodes(at(54))[0].tombstones, [true, false]);
     assert_eq!(producers(&registry, "t", at(55)).unwrap().len(), 1);
     assert_eq!(registry.nodes(at(55))[0].tombstones, [false, false]);
-    registry.tombstone(Wanted::new("t"), "b1:4151", at(60));
+    registry.tombstone(TopicFilter::new("t"), "b1:4151", at(60));
     registry.unregister(peer, &name("t"), None);
     registry.register(peer, &name("t"), None).unwrap();
     assert_eq!(producers(&registry, "t", at(61)).unwrap().len(), 1, "a new registration has none");
@@ -87,12 +87,16 @@ fn an_ephemeral_name_goes_with_its_last_producer_and_a_durable_one_stays() {
         registry.register(peer, &name("e#ephemeral"), Some(&name("c"))).unwrap();
     }
     registry.unregister(one, &name("t"), Some(&name("c#ephemeral")));
-    assert_eq!(registry.channels(Wanted::new("t")), ["c", "c#ephemeral"]);
+    assert_eq!(registry.channels(TopicFilter::new("t")), ["c", "c#ephemeral"]);
     registry.disconnect(two);
-    assert_eq!(registry.channels(Wanted::new("t")), ["c"]);
+    assert_eq!(registry.channels(TopicFilter::new("t")), ["c"]);
     registry.disconnect(one);
-    assert_eq!((registry.topics(), registry.channels(Wanted::new("t"))), (vec!["t"], vec!["c"]));
-    assert_eq!(registry.channels(Wanted::new("e#ephemeral")), ["c"], "nsqlookupd, too, keeps a durable channel of such a topic");
+    assert_eq!((registry.topics(), registry.channels(TopicFilter::new("t"))), (vec!["t"], vec!["c"]));
+    assert_eq!(
+        registry.channels(TopicFilter::new("e#ephemeral")),
+        ["c"],
+        "nsqlookupd, too, keeps a durable channel of such a topic"
+    );
     assert_eq!(producers(&registry, "t", at(0)), Some(vec![]));
 }
 
@@ -105,7 +109,7 @@ fn a_full_registry_refuses_and_goes_on_when_there_is_room() {
     registry.register(peer, &name("u"), None).unwrap();
     assert_eq!(registry.create_topic(&name("v")), Err(Full { entries_max: 6 }));
     assert_eq!(registry.topics(), ["t", "u"]);
-    registry.delete_topic(Wanted::Topic("t"));
+    registry.delete_topic(TopicFilter::Topic("t"));
     registry.create_channel(&name("v"), &name("c")).unwrap();
     assert_eq!(registry.entries, 4);
 }
@@ -154,7 +158,7 @@ impl Model {
         let is_active = |peer: &PeerId| now - self.peers[peer].1 <= 300;
         for topic in TOPICS {
             let channels: Vec<&str> = self.keys.iter().filter(|(t, _)| t == topic).filter_map(|(_, c)| c.as_deref()).collect();
-            assert_eq!(registry.channels(Wanted::new(topic)), channels);
+            assert_eq!(registry.channels(TopicFilter::new(topic)), channels);
             let of_topic = self.producers.iter().filter(|((t, c, peer), tombstone)| {
                 t == topic && c.is_none() && is_active(peer) && tombstone.is_none_or(|then| now - then >= 45)
             });
@@ -231,11 +235,11 @@ proptest! {
                     model.add(None, topic, channel);
                 }
                 (Op::DeleteTopic, _) if pick == 0 => {
-                    registry.delete_topic(Wanted::All);
+                    registry.delete_topic(TopicFilter::All);
                     model.delete(|_, _| true);
                 }
                 (Op::DeleteTopic, _) => {
-                    registry.delete_topic(Wanted::Topic(topic));
+                    registry.delete_topic(TopicFilter::Topic(topic));
                     model.delete(|t, _| t == topic);
                 }
                 (Op::DeleteChannel, _) => {
@@ -264,7 +268,7 @@ proptest! {
                 }
                 (Op::Tombstone, Some(peer)) => {
                     let number = model.peers[&peer].0;
-                    registry.tombstone(Wanted::Topic(topic), &format!("b{number}:4151"), at(now));
+                    registry.tombstone(TopicFilter::Topic(topic), &format!("b{number}:4151"), at(now));
                     if let Some(tombstone) = model.producers.get_mut(&(topic.to_string(), None, peer)) {
                         *tombstone = Some(now);
                     }

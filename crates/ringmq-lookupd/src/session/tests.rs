@@ -1,5 +1,5 @@
 use super::*;
-use crate::registry::{Limits, Wanted};
+use crate::registry::{Limits, TopicFilter};
 use proptest::prelude::*;
 
 const NOW: Now = Now { elapsed: Duration::ZERO, unix_ns: 0 };
@@ -46,8 +46,8 @@ fn a_node_registers_and_unregisters() {
     let (answers, flow) = told(&mut registry, &[&identify(IDENTITY), commands]);
     let hello = r#"{"broadcast_address":"l","hostname":"lookup","http_port":4161,"tcp_port":4160,"version":"1.3.0"}"#;
     assert_eq!((answers, flow), ([hello, "OK", "OK", "OK", "OK"].map(String::from).to_vec(), Flow::Continue));
-    assert_eq!((registry.topics(), registry.channels(Wanted::All)), (vec!["t", "u"], vec!["c"]));
-    assert_eq!(registry.lookup(Wanted::Topic("t"), NOW).unwrap().producers[0].remote_address, "r:1");
+    assert_eq!((registry.topics(), registry.channels(TopicFilter::All)), (vec!["t", "u"], vec!["c"]));
+    assert_eq!(registry.lookup(TopicFilter::Topic("t"), NOW).unwrap().producers[0].remote_address, "r:1");
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Position {
     }
 }
 
-/// Write epoch of a partition; raised at every leader change and at every start of a stand-alone node.
+/// Write epoch of a partition; raised at every leader change and at every startup of a stand-alone node.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Epoch(pub u64);
 

@@ -31,7 +31,7 @@ impl TimerId {
 }
 
 #[derive(Debug)]
-struct Entry<K> {
+struct WheelEntry<K> {
     due_ms: u64,
     key: K,
     /// Neighbours in the slot's ring; `next` alone links free entries.
@@ -54,7 +54,7 @@ struct Level {
 
 #[derive(Debug)]
 pub struct Wheel<K> {
-    entries: Vec<Entry<K>>,
+    entries: Vec<WheelEntry<K>>,
     free: u32,
     len: u32,
     /// Every entry due before this was reported. Milliseconds.
@@ -101,7 +101,7 @@ impl<K: Copy> Wheel<K> {
             // Nothing stands relative to the old time: start from now, so that entries begin on low levels.
             self.elapsed = self.elapsed.max(now.0 / NS_PER_MS);
         }
-        let entry = Entry { due_ms: deadline.0.div_ceil(NS_PER_MS), key, prev: NONE, next: NONE, level: FREE, slot: 0 };
+        let entry = WheelEntry { due_ms: deadline.0.div_ceil(NS_PER_MS), key, prev: NONE, next: NONE, level: FREE, slot: 0 };
         let at = if self.free != NONE {
             let at = self.free;
             self.free = self.entries[at as usize].next;
@@ -196,7 +196,7 @@ impl<K: Copy> Wheel<K> {
 
     pub fn allocated_bytes(&self) -> usize {
         let levels = self.levels.iter().flatten().count() * size_of::<Level>();
-        self.entries.capacity() * size_of::<Entry<K>>() + levels
+        self.entries.capacity() * size_of::<WheelEntry<K>>() + levels
     }
 
     /// Level, slot and first millisecond of the earliest occupied slot.
@@ -239,7 +239,7 @@ impl<K: Copy> Wheel<K> {
     }
 
     fn unlink(&mut self, at: u32) {
-        let Entry { prev, next, level, slot, .. } = self.entries[at as usize];
+        let WheelEntry { prev, next, level, slot, .. } = self.entries[at as usize];
         let found = self.levels[level as usize].as_mut().expect("an entry's level is allocated");
         if next == at {
             found.heads[slot as usize] = NONE;
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn an_unused_wheel_is_small() {
         assert!(size_of::<Wheel<u32>>() <= 160);
-        assert!(size_of::<Entry<u32>>() <= 24);
+        assert!(size_of::<WheelEntry<u32>>() <= 24);
     }
 
     #[derive(Clone, Debug)]

@@ -40,7 +40,7 @@ pub(super) fn position(
 }
 
 /// Longest prefix of whole characters within [`TEXT_MAX`] bytes.
-pub(super) fn cut(text: &str) -> &str {
+pub(super) fn truncated(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }
 

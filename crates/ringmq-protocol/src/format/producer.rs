@@ -37,7 +37,7 @@ pub enum SequenceError {
 
 /// Verdict of the table on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judged {
+pub enum SequenceVerdict {
     New,
     /// Counted before.
     Repeat {
@@ -112,19 +112,19 @@ impl Producer {
     }
 
     /// A batch whose sequences are all below `next`.
-    pub fn find(&self, first: u64, num: u32) -> Result<Judged, SequenceError> {
+    pub fn find(&self, first: u64, num: u32) -> Result<SequenceVerdict, SequenceError> {
         let mut from = self.next;
         let mut upto = 0;
         for place in self.places().iter().rev() {
             from -= place.num as u64;
             upto = place.at.offset;
             if from == first && place.num == num {
-                return Ok(Judged::Repeat { at: Some(place.at), upto });
+                return Ok(SequenceVerdict::Repeat { at: Some(place.at), upto });
             }
         }
         match first.checked_add(num as u64) {
             // The batch is not remembered: it lies before the remembered ones.
-            Some(end) if end <= from => Ok(Judged::Repeat { at: None, upto }),
+            Some(end) if end <= from => Ok(SequenceVerdict::Repeat { at: None, upto }),
             end => Err(SequenceError::Overlap { expected: self.next, first, last: end.unwrap_or(u64::MAX) - 1 }),
         }
     }

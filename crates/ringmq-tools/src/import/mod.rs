@@ -28,7 +28,7 @@ use progress::Progress;
 use ringmq_client::Client;
 use serde_json::Value;
 use source::{Source, TopicMetadata};
-use state::{Channel, Saved, Section, Step, Topic};
+use state::{Channel, Section, StateFile, Topic, TopicStage};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use summary::Summary;
@@ -145,7 +145,7 @@ fn plan_topic(source: &Source, topic: &TopicMetadata) -> Result<(Topic, u64), Im
         next_sequence: 0,
         channels,
         sections,
-        step: Step::Nothing,
+        step: TopicStage::Nothing,
     };
     Ok((topic, bytes))
 }
@@ -175,7 +175,7 @@ pub async fn run(
     mut progress: Progress,
 ) -> Result<Summary, ImportError> {
     let Plan { topics, mut summary } = plan(options, source)?;
-    let mut saved = Saved::open(&options.state, name, &source.stamp()?)?;
+    let mut saved = StateFile::open(&options.state, name, &source.stamp()?)?;
     if saved.state.is_done {
         let file = options.state.display();
         summary
@@ -193,7 +193,7 @@ pub async fn run(
                 saved.state.topics.len() - 1
             }
         };
-        if saved.state.topics[at].step == Step::Done {
+        if saved.state.topics[at].step == TopicStage::Done {
             progress.skip(bytes);
             continue;
         }
@@ -210,19 +210,19 @@ async fn import_topic(
     options: &Options,
     source: &Source,
     target: &Target,
-    saved: &mut Saved,
+    saved: &mut StateFile,
     at: usize,
     progress: &mut Progress,
 ) -> Result<(), ImportError> {
-    if saved.state.topics[at].step < Step::Prepared {
+    if saved.state.topics[at].step < TopicStage::Prepared {
         prepare(target, saved, at).await?;
     }
-    if saved.state.topics[at].step == Step::Prepared {
+    if saved.state.topics[at].step == TopicStage::Prepared {
         publish::sections(options, source, target, saved, at, progress).await?;
-        saved.state.topics[at].step = Step::Published;
+        saved.state.topics[at].step = TopicStage::Published;
         saved.save()?;
     }
-    if saved.state.topics[at].step == Step::Published {
+    if saved.state.topics[at].step == TopicStage::Published {
         let topic = &saved.state.topics[at];
         for channel in &topic.channels {
             for (first, last) in topic.foreign_to(&channel.name) {
@@ -230,7 +230,7 @@ async fn import_topic(
                 target.http.post(&format!("/channel/finish{query}&partition=0&first={first}&last={last}")).await?;
             }
         }
-        saved.state.topics[at].step = Step::Finished;
+        saved.state.topics[at].step = TopicStage::Finished;
         saved.save()?;
     }
     let topic = &saved.state.topics[at];
@@ -243,7 +243,7 @@ async fn import_topic(
             target.http.post(&format!("/channel/{path}{}", query_of(&topic.name, &channel.name))).await?;
         }
     }
-    saved.state.topics[at].step = Step::Done;
+    saved.state.topics[at].step = TopicStage::Done;
     saved.save()
 }
 
@@ -252,15 +252,15 @@ fn query_of(topic: &str, channel: &str) -> String {
 }
 
 /// Makes topic and channels, paused where one would get another's messages.
-async fn prepare(target: &Target, saved: &mut Saved, at: usize) -> Result<(), ImportError> {
-    if saved.state.topics[at].step == Step::Nothing {
+async fn prepare(target: &Target, saved: &mut StateFile, at: usize) -> Result<(), ImportError> {
+    if saved.state.topics[at].step == TopicStage::Nothing {
         let paused = paused_channels(target, &saved.state.topics[at].name).await?;
         let topic = &mut saved.state.topics[at];
         for channel in &mut topic.channels {
             channel.stays_paused |= paused.get(&channel.name).copied().unwrap_or(false);
         }
         // A run that goes on must not take for the operator's what this one pauses.
-        topic.step = Step::Noted;
+        topic.step = TopicStage::Noted;
         saved.save()?;
     }
     let topic = &saved.state.topics[at];
@@ -272,7 +272,7 @@ async fn prepare(target: &Target, saved: &mut Saved, at: usize) -> Result<(), Im
             target.http.post(&format!("/channel/pause{query}")).await?;
         }
     }
-    saved.state.topics[at].step = Step::Prepared;
+    saved.state.topics[at].step = TopicStage::Prepared;
     saved.save()
 }
 

@@ -11,7 +11,7 @@ const TERMINAL_INTERVAL: Duration = Duration::from_millis(200);
 const LOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Place of the progress.
-enum Shown {
+enum ProgressOutput {
     Nowhere,
     Terminal,
     Pipe,
@@ -26,7 +26,7 @@ pub struct Progress {
     began: Instant,
     last_shown: Option<Instant>,
     queue: String,
-    shown: Shown,
+    shown: ProgressOutput,
     is_interrupted: Box<dyn Fn() -> bool>,
 }
 
@@ -40,19 +40,19 @@ impl Progress {
             seen.store(true, Ordering::Relaxed);
         });
         let shown = match (is_quiet, std::io::stderr().is_terminal()) {
-            (true, _) => Shown::Nowhere,
-            (_, true) => Shown::Terminal,
-            _ => Shown::Pipe,
+            (true, _) => ProgressOutput::Nowhere,
+            (_, true) => ProgressOutput::Terminal,
+            _ => ProgressOutput::Pipe,
         };
         Progress::new(shown, Box::new(move || interrupted.load(Ordering::Relaxed)))
     }
 
     /// Progress in the log of a node that starts; `is_stopped` ends the import between two batches.
     pub fn of_log(say: fn(&str), is_stopped: Box<dyn Fn() -> bool>) -> Progress {
-        Progress::new(Shown::Log(say), is_stopped)
+        Progress::new(ProgressOutput::Log(say), is_stopped)
     }
 
-    fn new(shown: Shown, is_interrupted: Box<dyn Fn() -> bool>) -> Progress {
+    fn new(shown: ProgressOutput, is_interrupted: Box<dyn Fn() -> bool>) -> Progress {
         Progress {
             total: 0,
             bodies: 0,
@@ -80,7 +80,7 @@ impl Progress {
 
     pub fn begin(&mut self, topic: &str, channel: Option<&str>) {
         self.queue = channel.map_or_else(|| topic.to_owned(), |channel| format!("{topic}/{channel}"));
-        if matches!(self.shown, Shown::Pipe) {
+        if matches!(self.shown, ProgressOutput::Pipe) {
             eprintln!("ringmq: importing {}", self.queue);
         }
     }
@@ -90,9 +90,9 @@ impl Progress {
         // 30 bytes of each record are not its body.
         self.bodies += bodies + 30 * messages;
         let interval = match self.shown {
-            Shown::Nowhere | Shown::Pipe => return,
-            Shown::Terminal => TERMINAL_INTERVAL,
-            Shown::Log(_) => LOG_INTERVAL,
+            ProgressOutput::Nowhere | ProgressOutput::Pipe => return,
+            ProgressOutput::Terminal => TERMINAL_INTERVAL,
+            ProgressOutput::Log(_) => LOG_INTERVAL,
         };
         let since = self.last_shown.unwrap_or(self.began).elapsed();
         if since >= interval {
@@ -108,22 +108,22 @@ impl Progress {
         let percent = (self.bodies * 100).checked_div(self.total).unwrap_or(100).min(100);
         let (messages, size, rate) = (grouped(self.messages), bytes(self.bodies), grouped(rate as u64));
         match self.shown {
-            Shown::Nowhere | Shown::Pipe => {}
-            Shown::Terminal => {
+            ProgressOutput::Nowhere | ProgressOutput::Pipe => {}
+            ProgressOutput::Terminal => {
                 eprint!(
                     "\r\x1b[K{} \x1b[1m{percent} %\x1b[0m  {messages} messages, {size}  {rate}/s  {left:.0} s left",
                     self.queue
                 );
                 let _ = std::io::stderr().flush();
             }
-            Shown::Log(say) => {
+            ProgressOutput::Log(say) => {
                 say(&format!("importing nsqd's backlog: {percent} %, {messages} messages, {rate}/s, {left:.0} s left"))
             }
         }
     }
 
     pub fn end(&mut self) {
-        if matches!(self.shown, Shown::Terminal) && self.last_shown.is_some() {
+        if matches!(self.shown, ProgressOutput::Terminal) && self.last_shown.is_some() {
             eprint!("\r\x1b[K");
         }
     }

@@ -4,7 +4,7 @@
 use super::diskqueue::{LeftOut, Record, RecordPlace, Records};
 use super::progress::Progress;
 use super::source::Source;
-use super::state::Saved;
+use super::state::StateFile;
 use super::{ImportError, Options, Target};
 use ringmq_client::{Ack, Batch, Error, Producer};
 use ringmq_protocol::codec::native::Code;
@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 256 << 10;
 const WINDOW: usize = 4;
 
 /// A batch on its way.
-struct Sent {
+struct BatchInFlight {
     ack: Ack,
     num: u32,
     bytes: u64,
@@ -35,7 +35,7 @@ pub(super) async fn sections(
     options: &Options,
     source: &Source,
     target: &Target,
-    saved: &mut Saved,
+    saved: &mut StateFile,
     at: usize,
     progress: &mut Progress,
 ) -> Result<(), ImportError> {
@@ -133,14 +133,14 @@ impl Reader<'_> {
 
 struct Sender<'a> {
     producer: &'a Producer,
-    window: VecDeque<Sent>,
+    window: VecDeque<BatchInFlight>,
     /// Index of the topic and the section in the state.
     at: usize,
     index: usize,
 }
 
 impl Sender<'_> {
-    async fn run(&mut self, mut reader: Reader<'_>, saved: &mut Saved, progress: &mut Progress) -> Result<(), ImportError> {
+    async fn run(&mut self, mut reader: Reader<'_>, saved: &mut StateFile, progress: &mut Progress) -> Result<(), ImportError> {
         let name = reader.topic.to_owned();
         while let Some(Gathered { batch, bytes, delivered_before, behind, skipped }) = reader.batch()? {
             let num = batch.num();
@@ -154,7 +154,7 @@ impl Sender<'_> {
             }
             let sent = self.producer.send_batch_to(0, batch).await;
             let ack = sent.map_err(|source| ImportError::Publish { topic: name.clone(), source })?;
-            self.window.push_back(Sent { ack, num, bytes, delivered_before, behind, skipped });
+            self.window.push_back(BatchInFlight { ack, num, bytes, delivered_before, behind, skipped });
             if self.window.len() == WINDOW {
                 self.settle(saved, progress).await?;
             }
@@ -165,11 +165,11 @@ impl Sender<'_> {
     }
 
     /// Waits for all that was sent, and saves the state.
-    async fn settle(&mut self, saved: &mut Saved, progress: &mut Progress) -> Result<(), ImportError> {
+    async fn settle(&mut self, saved: &mut StateFile, progress: &mut Progress) -> Result<(), ImportError> {
         if self.window.is_empty() {
             return Ok(());
         }
-        for Sent { ack, num, bytes, delivered_before, behind, skipped } in self.window.drain(..) {
+        for BatchInFlight { ack, num, bytes, delivered_before, behind, skipped } in self.window.drain(..) {
             let published = ack.await;
             let topic = &mut saved.state.topics[self.at];
             let published = published.map_err(|source| explain(topic, source))?;

@@ -7,7 +7,7 @@ use super::command::into_own;
 use super::node::OwnNode;
 use super::progress::Progress;
 use super::source::{Source, stamp_of};
-use super::state::{Saved, State};
+use super::state::{ImportState, StateFile};
 use super::summary::Summary;
 use super::{ImportError, Options, default_state, name_of, plan};
 use std::ffi::CString;
@@ -21,7 +21,7 @@ pub fn is_pending(data_path: &Path) -> Result<bool, ImportError> {
         return Ok(false);
     }
     let name = name_of(data_path, data_path);
-    Ok(!Saved::open(&default_state(data_path), &name, &stamp_of(&file)?)?.state.is_done)
+    Ok(!StateFile::open(&default_state(data_path), &name, &stamp_of(&file)?)?.state.is_done)
 }
 
 /// Imports the backlog in the data path into the same data path. `flags`: of `serve`, for the import's own node. `say` gets the progress.
@@ -41,7 +41,7 @@ pub fn import(
     };
     crate::block_on(async {
         let source = Source::open(data_path)?;
-        let mut saved = Saved::open(&options.state, &name_of(data_path, data_path), &source.stamp()?)?;
+        let mut saved = StateFile::open(&options.state, &name_of(data_path, data_path), &source.stamp()?)?;
         let planned = plan(&options, &source)?;
         if planned.topics.is_empty() {
             saved.state.is_done = true;
@@ -56,7 +56,7 @@ pub fn import(
 }
 
 /// Bytes of nsqd's files whose messages are stored.
-fn stored(state: &State) -> u64 {
+fn stored(state: &ImportState) -> u64 {
     let sections = state.topics.iter().flat_map(|topic| &topic.sections);
     sections.map(|section| section.body_bytes + 30 * section.messages).sum()
 }

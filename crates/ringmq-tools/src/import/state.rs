@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 const VERSION: u32 = 1;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct ImportState {
     version: u32,
     /// Target of the messages, as the operator named it.
     pub target: String,
@@ -34,12 +34,12 @@ pub struct Topic {
     pub channels: Vec<Channel>,
     /// The channels' own backlogs, then the topic's.
     pub sections: Vec<Section>,
-    pub step: Step,
+    pub step: TopicStage,
 }
 
 /// Progress of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Step {
+pub enum TopicStage {
     Nothing,
     /// The state says what was paused on the node before.
     Noted,
@@ -122,19 +122,19 @@ impl Topic {
 }
 
 /// The file.
-pub struct Saved {
+pub struct StateFile {
     path: PathBuf,
-    pub state: State,
+    pub state: ImportState,
 }
 
-impl Saved {
+impl StateFile {
     /// The state of an earlier run, or a new one.
-    pub fn open(path: &Path, target: &str, stamp: &str) -> Result<Saved, ImportError> {
+    pub fn open(path: &Path, target: &str, stamp: &str) -> Result<StateFile, ImportError> {
         let failed = |source| ImportError::State { path: path.to_path_buf(), source };
         let state = match fs::read(path) {
             Ok(bytes) => {
                 let invalid = |e: serde_json::Error| failed(io::Error::new(io::ErrorKind::InvalidData, e));
-                let state: State = serde_json::from_slice(&bytes).map_err(invalid)?;
+                let state: ImportState = serde_json::from_slice(&bytes).map_err(invalid)?;
                 if state.version != VERSION {
                     let why = format!("version {}: another release of ringmq wrote it, which can go on", state.version);
                     return Err(failed(io::Error::new(io::ErrorKind::InvalidData, why)));
@@ -149,11 +149,11 @@ impl Saved {
                 state
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                State { version: VERSION, target: target.into(), stamp: stamp.into(), topics: vec![], is_done: false }
+                ImportState { version: VERSION, target: target.into(), stamp: stamp.into(), topics: vec![], is_done: false }
             }
             Err(error) => return Err(failed(error)),
         };
-        Ok(Saved { path: path.to_path_buf(), state })
+        Ok(StateFile { path: path.to_path_buf(), state })
     }
 
     pub fn path(&self) -> &Path {
@@ -196,7 +196,7 @@ mod tests {
             next_sequence: 0,
             channels: ["a", "b", "c"].map(channel).into(),
             sections: sections.into_iter().map(section).collect(),
-            step: Step::Nothing,
+            step: TopicStage::Nothing,
         }
     }
 
@@ -220,13 +220,13 @@ mod tests {
     fn a_state_comes_back_for_its_own_target_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("s.json");
-        let mut saved = Saved::open(&path, "x", "1").expect("a new one");
+        let mut saved = StateFile::open(&path, "x", "1").expect("a new one");
         saved.state.topics.push(topic(vec![(None, &[(1, 2)])]));
         saved.save().expect("writable");
-        assert_eq!(Saved::open(&path, "x", "1").expect("readable").state, saved.state);
-        assert!(matches!(Saved::open(&path, "y", "1"), Err(ImportError::OtherTarget { .. })));
-        assert!(matches!(Saved::open(&path, "x", "2"), Err(ImportError::Changed { .. })));
+        assert_eq!(StateFile::open(&path, "x", "1").expect("readable").state, saved.state);
+        assert!(matches!(StateFile::open(&path, "y", "1"), Err(ImportError::OtherTarget { .. })));
+        assert!(matches!(StateFile::open(&path, "x", "2"), Err(ImportError::Changed { .. })));
         fs::write(&path, b"{").expect("writable");
-        assert!(matches!(Saved::open(&path, "x", "1"), Err(ImportError::State { .. })));
+        assert!(matches!(StateFile::open(&path, "x", "1"), Err(ImportError::State { .. })));
     }
 }

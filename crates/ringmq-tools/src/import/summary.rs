@@ -1,7 +1,7 @@
 //! Summary of an import: what it did, and what it left out.
 
 use super::diskqueue::LeftOut;
-use super::state::{State, Topic};
+use super::state::{ImportState, Topic};
 use crate::text::{Table, bytes, grouped};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl Summary {
         }
     }
 
-    pub(super) fn take(&mut self, state: &State) {
+    pub(super) fn take(&mut self, state: &ImportState) {
         self.take_topics(&state.topics);
     }
 

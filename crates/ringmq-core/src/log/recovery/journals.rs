@@ -77,10 +77,10 @@ pub struct Lost {
 
 /// The journals that were truncated below the length that their slots name. They are no reason to stop: what is left of the file is there,
 /// and nobody finds the rest again.
-pub fn find_cut(rings: &[Ring]) -> Vec<Lost> {
+pub fn find_truncated(rings: &[Ring]) -> Vec<Lost> {
     let why =
         |r: &Ring| format!("the file was {} bytes long, and is {}: writes behind its end are lost", r.named_len, r.file_len);
-    rings.iter().filter(|r| r.is_cut()).map(|r| Lost { core: r.core, why: why(r) }).collect()
+    rings.iter().filter(|r| r.is_truncated()).map(|r| Lost { core: r.core, why: why(r) }).collect()
 }
 
 /// The journals that node.meta names and that are not there.

@@ -5,14 +5,14 @@
 //! the last segment the end and the last block of records before it; more only where these do not agree.
 
 use super::channels::Channels;
-use super::cuts::PartitionCuts;
 use super::files::Files;
 use super::headers::{self, HeaderAction};
 use super::producers::Counted;
 use super::records::Records;
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
-use super::snapshots::{Data, SNAPSHOT_TABLE, Saved, Slots, SnapshotAction};
+use super::snapshots::{Data, FoundSlots, SNAPSHOT_TABLE, Slots, SnapshotAction};
+use super::truncations::PartitionTruncations;
 use super::{RecoverError, node, unknown};
 use crate::base::{Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::format::cursor::CursorImage;
@@ -126,13 +126,13 @@ pub struct Partition {
     /// Damage was found in this partition at this startup.
     pub(super) is_damaged: bool,
     pub records: Records,
-    pub saved: Saved,
+    pub saved: FoundSlots,
     /// The journal mentions the partition, so all of it must be synced before the journal is closed.
     pub touched: bool,
     pub channels: Channels,
     pub files: Files,
     pub counted: Counted,
-    pub cuts: PartitionCuts,
+    pub truncations: PartitionTruncations,
 }
 
 impl Partition {
@@ -141,7 +141,7 @@ impl Partition {
         cx: &mut Context<'_>,
         topic: &TopicRef,
         dir: Arc<PartitionDir>,
-        cuts: PartitionCuts,
+        truncations: PartitionTruncations,
     ) -> Result<Partition, RecoverError> {
         let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
         let mut slots = Slots::read(cx.storage, &dir)?;
@@ -150,7 +150,7 @@ impl Partition {
             Some(0) if bases.len() == 1 && commit_record_at(cx.storage, &dir, 0, 0)?.is_none() => Data::Nothing,
             Some(0) => Data::FromStart,
             // A restart in the journal makes all that is needed of it.
-            Some(_) if cuts.has_restart() => Data::FromStart,
+            Some(_) if truncations.has_restart() => Data::FromStart,
             Some(_) => Data::FromLater,
         };
         let mut p = Partition {
@@ -167,12 +167,12 @@ impl Partition {
             damage: Damage::default(),
             is_damaged: false,
             records: Records::fresh(cx.sequence_floor, false),
-            saved: Saved::of(&mut slots),
+            saved: FoundSlots::of(&mut slots),
             touched: false,
             channels: Channels::default(),
             files: Files::new(dir.clone(), bases),
             counted: Counted::new(cx.producers),
-            cuts,
+            truncations,
             dir,
         };
         match decide(SNAPSHOT_TABLE, slots.found, data, ()).then {
@@ -181,7 +181,7 @@ impl Partition {
             }
             action @ (SnapshotAction::Fresh | SnapshotAction::FreshIfFirst) => {
                 p.records = Records::fresh(cx.sequence_floor, action == SnapshotAction::FreshIfFirst);
-                p.open_cut(cx, 0)?;
+                p.open_truncation(cx, 0)?;
             }
             SnapshotAction::Rebuild => p.rebuild(cx)?,
             SnapshotAction::Halt => return Err(unknown(slots.newer.expect("the table's row has one"), 0)),
@@ -219,7 +219,7 @@ impl Partition {
         self.epochs = Some(Epochs::restore(s.epochs.clone()).expect("verified when it was read"));
         self.channels = Channels::of(s.channels.clone());
         self.counted = Counted::behind(cx.producers, s);
-        if self.open_cut(cx, applied)? {
+        if self.open_truncation(cx, applied)? {
             return Ok(());
         }
         let end = self.end.offset;
@@ -227,7 +227,7 @@ impl Partition {
         if !self.leave_what_is_left(&before) {
             self.enter_old(cx, &before)?;
         }
-        if self.files.begins_at(end) && !self.cuts.is_pending() {
+        if self.files.begins_at(end) && !self.truncations.is_pending() {
             // A segment that was begun, or is about to be, just at the end.
             return self.enter(cx);
         }
@@ -238,9 +238,10 @@ impl Partition {
     /// not be the one that the log ended in: then none of them is entered, and the log goes on in a new one.
     fn leave_what_is_left(&mut self, before: &[i64]) -> bool {
         let end = self.end.offset;
-        let start = self.cuts.retained_start(self.start);
+        let start = self.truncations.retained_start(self.start);
         let ended_in = self.saved.newest().map(|s| s.segment_base);
-        let is_left = start.offset >= end && self.cuts.is_empty() && before.last().is_some_and(|last| ended_in != Some(*last));
+        let is_left =
+            start.offset >= end && self.truncations.is_empty() && before.last().is_some_and(|last| ended_in != Some(*last));
         if is_left {
             self.start = start;
             self.files.retire_before(end);
@@ -295,7 +296,7 @@ impl Partition {
             file,
             "no snapshot holds: rebuilt from the segments; channels that the journal does not name are lost",
         );
-        if self.open_cut(cx, 0)? {
+        if self.open_truncation(cx, 0)? {
             return Ok(());
         }
         let mut bases: Vec<i64> = self.files.ahead().iter().copied().collect();

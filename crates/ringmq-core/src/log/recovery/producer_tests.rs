@@ -90,7 +90,7 @@ impl Node {
 }
 
 #[test]
-fn a_truncation_takes_back_what_the_cut_batches_told() {
+fn a_truncation_takes_back_what_the_truncated_batches_told() {
     // Behind the snapshot, before it, and far before it: more batches than a producer's places.
     for (before, after, keep) in [(0, 30, 11), (20, 20, 31), (20, 20, 20), (20, 0, 18), (40, 10, 3), (60, 5, 1)] {
         let mut node = Node::new();
@@ -108,7 +108,7 @@ fn a_truncation_takes_back_what_the_cut_batches_told() {
 
 /// A replica that was promised to others' epochs: batches that are not committed may be truncated after the startup.
 #[test]
-fn what_a_later_cut_takes_back_is_known_after_a_start() {
+fn what_a_later_truncation_takes_back_is_known_after_a_start() {
     for (committed, after, has_snapshot) in [(11, 30, false), (31, 20, true), (9, 40, true), (40, 0, false), (1, 20, true)] {
         let mut node = Node::new();
         node.write(committed as u64);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fact_of_a_write_that_is_cut_is_redone_once() {
+    fn a_fact_of_a_write_that_is_truncated_is_redone_once() {
         let mut records = Records::behind(7, FLOOR, false);
         assert!(!records.see_kept(7) && !records.has_kept());
         assert!(records.see_kept(9) && records.has_kept() && !records.see_kept(9));

@@ -58,7 +58,7 @@ impl Partition {
         let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
         if record.kind == RecordKind::Truncate && place().is_ok_and(|to| to.offset > self.end.offset) {
             // The batches before the truncation went with the write: there is nothing to truncate, and nothing is missing.
-            self.cuts.pass(sequence);
+            self.truncations.pass(sequence);
             return Ok(());
         }
         self.redo_fact(cx, record)
@@ -74,7 +74,7 @@ impl Partition {
             RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
             RecordKind::Start => {
                 let start = place().expect("verified when it was read");
-                if start.offset > self.start.offset && !self.cuts.is_dropped_later() {
+                if start.offset > self.start.offset && !self.truncations.is_dropped_later() {
                     self.start = start;
                 }
             }
@@ -98,13 +98,13 @@ impl Partition {
                 let generation = U64::read_from_prefix(&record.payload).map(|(g, _)| g.get()).expect("verified when it was read");
                 self.damage.mark_channels_lost(generation.max(self.damage.channels_lost()));
             }
-            RecordKind::Producers if self.cuts.is_dropped_later() => {}
+            RecordKind::Producers if self.truncations.is_dropped_later() => {}
             RecordKind::Producers => {
                 let list = Producer::decode_all(&record.payload).expect("verified when it was read");
                 self.counted.adopt(&list, self.start.offset);
             }
             RecordKind::Committed => self.committed = place().expect("verified when it was read"),
-            RecordKind::Truncate | RecordKind::Restart => self.redo_cut(cx, record.header.sequence.get())?,
+            RecordKind::Truncate | RecordKind::Restart => self.redo_truncation(cx, record.header.sequence.get())?,
             RecordKind::Batch | RecordKind::DirectBatch => {}
             RecordKind::TopicCreate | RecordKind::TopicDelete | RecordKind::PartitionDelete => {}
         }
@@ -132,7 +132,7 @@ impl Partition {
 
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
-        if self.cuts.takes_later(record.header.sequence.get(), h.offset.get()) {
+        if self.truncations.takes_later(record.header.sequence.get(), h.offset.get()) {
             return Ok(()); // What stands there now may be what came after the truncation.
         }
         let covering = self.files.segments().iter().rev().find(|m| m.base.offset <= h.offset.get());
@@ -189,8 +189,8 @@ impl Partition {
 
     /// Goes to a position that was promised: what the segments hold is kept, the rest is lost.
     pub fn reach(&mut self, cx: &mut Context<'_>, to: Position, why: &str) -> Result<(), RecoverError> {
-        let to = self.cuts.below(to);
-        if !to.is_sane() || to.offset <= self.end.offset || self.cuts.is_dropped_later() {
+        let to = self.truncations.below(to);
+        if !to.is_sane() || to.offset <= self.end.offset || self.truncations.is_dropped_later() {
             return Ok(());
         }
         self.advance(cx)?;

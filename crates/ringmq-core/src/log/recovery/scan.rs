@@ -7,7 +7,7 @@ use crate::format::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
 use crate::format::decision::{Row, finding};
 use crate::format::files::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use crate::format::storage::{Storage, read_range};
-use crate::log::chain::{Chain, Stop, Walk};
+use crate::log::chain::{Chain, ChainStop, Walk};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -181,14 +181,14 @@ impl<'a> Batches<'a> {
         let head = self.window.get(storage, at, BATCH_HEADER_LEN)?;
         let h = match Walk::new(self.dir, offset, i64::MAX, *chain).header(head) {
             Ok(h) if chain.is_continued_by(&h) => h,
-            Ok(_) | Err(Stop::Breaks(_)) => return Ok((BatchFound::Breaks, None)),
+            Ok(_) | Err(ChainStop::Breaks(_)) => return Ok((BatchFound::Breaks, None)),
             // A header inside a message, or of an earlier use of the space, is not this log's.
-            Err(Stop::Bad(Bad::Version(_))) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
+            Err(ChainStop::Bad(Bad::Version(_))) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
                 return Ok((BatchFound::Unknown, None));
             }
-            Err(Stop::Bad(Bad::Zero)) => return Ok((BatchFound::Zeros, None)),
-            Err(Stop::More(_)) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
-            Err(Stop::Bad(_) | Stop::More(_)) => return Ok((BatchFound::Garbage, None)),
+            Err(ChainStop::Bad(Bad::Zero)) => return Ok((BatchFound::Zeros, None)),
+            Err(ChainStop::More(_)) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
+            Err(ChainStop::Bad(_) | ChainStop::More(_)) => return Ok((BatchFound::Garbage, None)),
         };
         if h.is_lost() {
             return Ok((BatchFound::Whole, Some(h)));

@@ -181,7 +181,7 @@ impl Slots {
 }
 
 /// The snapshot slots of a partition.
-pub struct Saved {
+pub struct FoundSlots {
     /// Sequence of the slot that was written last; where it is unknown, a number above any that was ever used.
     sequence: u64,
     /// Snapshot in the newest slot.
@@ -192,12 +192,12 @@ pub struct Saved {
     bad: Vec<(FileId, bool)>,
 }
 
-impl Saved {
+impl FoundSlots {
     /// The slots as they were read.
-    pub fn of(slots: &mut Slots) -> Saved {
+    pub fn of(slots: &mut Slots) -> FoundSlots {
         let newest = slots.newest.take();
         let sequence = newest.as_ref().map_or(0, |s| s.sequence);
-        Saved { sequence, newest, is_twice: slots.is_twice, bad: std::mem::take(&mut slots.bad) }
+        FoundSlots { sequence, newest, is_twice: slots.is_twice, bad: std::mem::take(&mut slots.bad) }
     }
 
     pub fn newest(&self) -> Option<&Snapshot> {

@@ -44,7 +44,7 @@ impl Peer {
     }
 
     /// All but the first `n` batches are forgotten.
-    pub fn cut(&mut self, n: usize) {
+    pub fn truncate(&mut self, n: usize) {
         let batches = std::mem::take(&mut self.batches);
         self.end = Tail::START;
         batches.into_iter().take(n).for_each(|batch| self.push(batch));

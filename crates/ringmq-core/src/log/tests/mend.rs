@@ -147,7 +147,7 @@ fn a_write_that_fails_poisons_and_a_read_that_fails_does_not() {
 }
 
 #[test]
-fn a_cut_and_a_mend_never_meet() {
+fn a_truncation_and_a_mend_never_meet() {
     let (mut rig, p, peer) = in_files(12, 300);
     rig.rot(&peer, 4);
     rig.find_damage(p, &peer, 4);

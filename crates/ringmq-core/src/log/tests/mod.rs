@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod ahead;
-mod cuts;
 mod deletes;
 mod direct;
 mod faults;
@@ -22,6 +21,7 @@ mod native;
 mod paths;
 mod rounds;
 mod tables;
+mod truncations;
 mod verbatim;
 
 pub const MIB: u64 = 1024 * 1024;

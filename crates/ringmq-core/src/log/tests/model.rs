@@ -5,7 +5,7 @@ use super::*;
 use crate::format::cursor::Interval;
 use crate::format::snapshot::{SLOTS, Snapshot};
 use crate::format::{batch, files};
-use crate::log::flush::Stage;
+use crate::log::flush::FlushStage;
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -97,7 +97,7 @@ impl Model {
             Snapshot::decode(bytes, d.topic_id, d.partition).ok()
         };
         let part = self.rig.store.part(self.p[i]);
-        let torn = (part.flush.stage == Stage::Snapshot).then_some(((part.slots.next_sequence()) % SLOTS as u64) as u8);
+        let torn = (part.flush.stage == FlushStage::Snapshot).then_some(((part.slots.next_sequence()) % SLOTS as u64) as u8);
         let whole = (0..SLOTS).filter(|slot| *slot != lost && Some(*slot) != torn);
         let best = whole.filter_map(snapshot).max_by_key(|s| s.sequence);
         let mut at = best.as_ref().map_or(Position::START, |s| s.end);

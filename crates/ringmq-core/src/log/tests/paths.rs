@@ -222,7 +222,7 @@ fn an_idle_partition_costs_kilobytes() {
 }
 
 #[test]
-fn small_facts_are_durable_in_order_and_large_ones_are_cut() {
+fn small_facts_are_durable_in_order_and_large_ones_are_split() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
     let channel = ChannelName::new("ch").unwrap();

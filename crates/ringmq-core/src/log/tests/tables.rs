@@ -311,7 +311,7 @@ fn a_rotten_header_of_a_segment_that_a_table_names_is_mended_by_the_scrubber() {
                 disk.scribble(path, 0, &bytes);
             }
             let (found, found_counts) = start(&mut disk);
-            assert_eq!((&found.partitions, found_counts), (&whole.partitions, counts), "{what}: a start does not see it");
+            assert_eq!((&found.partitions, found_counts), (&whole.partitions, counts), "{what}: a startup does not see it");
             assert!(found.report.findings.is_empty(), "{what}: {:?}", found.report);
             let (mut rig, p) = scrubbing(&disk, &found);
             scrub_once(&mut rig);
@@ -418,7 +418,7 @@ fn a_missing_segment_that_a_table_names_is_not_believed_to_be_there() {
     assert!(matches!(rig.fetch(p, metas[6].base.offset), Fetch::Batch(_)));
 }
 
-fn cut(rig: &mut Rig, p: PartitionIdx, to: Position) {
+fn truncate(rig: &mut Rig, p: PartitionIdx, to: Position) {
     rig.store.truncate(rig.now, p, to, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.settle();
@@ -428,14 +428,14 @@ fn cut(rig: &mut Rig, p: PartitionIdx, to: Position) {
 
 /// A truncation removes segments, and what is appended behind it begins others, perhaps at the same places.
 #[test]
-fn tables_follow_a_log_that_is_cut_and_goes_on() {
+fn tables_follow_a_log_that_is_truncated_and_goes_on() {
     let mut rig = Rig::new(small());
     let p = rig.create("t");
     grow(&mut rig, p, 10);
     let before = metas_of(&rig, p);
     for keep in [7, 3, 6] {
         let to = rig.store.part(p).segments.get(keep).expect("there are more").meta.base;
-        cut(&mut rig, p, to);
+        truncate(&mut rig, p, to);
         grow(&mut rig, p, 10);
     }
     let metas = metas_of(&rig, p);

@@ -89,7 +89,7 @@ fn who_goes_on_where_the_last_run_ended_finds_it_read() {
 }
 
 #[test]
-fn what_was_read_ahead_is_not_handed_out_after_a_cut() {
+fn what_was_read_ahead_is_not_handed_out_after_a_truncation() {
     let (mut rig, p, mut peer) = in_files(9, 20_000);
     let (_, first) = rig.read_verbatim(p, Position::START, 41_000).unwrap();
     let (_, second) = rig.read_verbatim(p, first, 41_000).unwrap();
@@ -97,7 +97,7 @@ fn what_was_read_ahead_is_not_handed_out_after_a_cut() {
     rig.store.truncate(rig.now, p, second, &mut rig.io);
     assert_eq!(rig.store.verbatim.bytes(), 0);
     rig.settle();
-    peer.cut(4);
+    peer.truncate(4);
     let other = peer.batch(9, &[0xee; 20_000]);
     rig.append_verbatim(p, &other);
     rig.settle();
@@ -229,7 +229,7 @@ fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
 }
 
 #[test]
-fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
+fn damage_lowers_what_the_replica_vouches_for_and_a_truncation_there_ends_it() {
     let (mut rig, p, peer) = in_files(30, 300);
     let h = peer.batches[14].header;
     let at = files::FILE_HEADER_LEN as usize + h.offset.get() as usize;
@@ -295,7 +295,7 @@ fn publishes_wait_for_the_others_while_they_are_held() {
 }
 
 #[test]
-fn a_cut_takes_back_what_is_held() {
+fn a_truncation_takes_back_what_is_held() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
     rig.store.log_epoch(p, Epoch(9));

@@ -128,9 +128,9 @@ impl World {
 
     /// States that last a moment: what may happen in them is made to.
     pub(super) fn disturb(&mut self) {
-        use State::{Claiming, Cutting, Fetching, Trimming};
+        use State::{Claiming, Fetching, Trimming, Truncating};
         let find = |states: &[State]| self.nodes.iter().position(|n| n.is_up && states.contains(&n.member.state()));
-        let rarer = find(&[Cutting, Trimming]);
+        let rarer = find(&[Truncating, Trimming]);
         if rarer.is_none() && self.rng.chance(0.9) {
             return;
         }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A publish that waits for its answer.
 #[derive(Clone, Debug)]
-pub struct Waiting {
+pub struct WaitingPublish {
     pub batch: Batch,
 }
 
@@ -33,7 +33,7 @@ pub struct Node {
     pub is_full: bool,
     pub held: VecDeque<Batch>,
     pub failed: bool,
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingPublish>,
     pub operations: BTreeMap<u64, Operation>,
     /// Lags behind the store by a random number of versions.
     pub seen_version: u64,
@@ -48,7 +48,7 @@ pub fn topic() -> Arc<TopicInfo> {
 
 /// Output of a step for the world: messages, questions to the store, facts for the checkers.
 #[derive(Debug)]
-pub enum Out {
+pub enum NodeOutput {
     Effect(Effect),
     Committed(Position),
     Opened(Epoch),
@@ -95,7 +95,7 @@ impl Node {
     }
 
     /// Gives an event and carries out what the log and the shard are asked for; the rest comes out.
-    pub fn step(&mut self, now: Ticks, event: Event, out: &mut VecDeque<Out>) {
+    pub fn step(&mut self, now: Ticks, event: Event, out: &mut VecDeque<NodeOutput>) {
         if !self.is_up {
             return;
         }
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    fn carry_out(&mut self, now: Ticks, effect: Effect, out: &mut VecDeque<Out>) {
+    fn carry_out(&mut self, now: Ticks, effect: Effect, out: &mut VecDeque<NodeOutput>) {
         match effect {
             Effect::Append { batch, .. } => {
                 self.held.push_back(batch);
@@ -131,27 +131,27 @@ impl Node {
             Effect::Cleared => self.log.clear(),
             Effect::Committed { end } => {
                 self.log.queue.push_back(DiskOp::Committed(end));
-                out.push_back(Out::Committed(end));
+                out.push_back(NodeOutput::Committed(end));
                 let done = self.waiting.iter().take_while(|w| w.batch.header.end().offset <= end.offset).count();
-                out.extend(self.waiting.drain(..done).map(|w| Out::Acked(w.batch)));
+                out.extend(self.waiting.drain(..done).map(|w| NodeOutput::Acked(w.batch)));
             }
             Effect::Opened { epoch } => {
                 self.opened = Some(epoch);
-                out.push_back(Out::Opened(epoch));
+                out.push_back(NodeOutput::Opened(epoch));
             }
             Effect::Closed { .. } => {
                 self.opened = None;
                 self.waiting.clear();
             }
-            Effect::ReadLog { to, session, from, bytes_max } => out.push_back(Out::Read(to, session, from, bytes_max)),
+            Effect::ReadLog { to, session, from, bytes_max } => out.push_back(NodeOutput::Read(to, session, from, bytes_max)),
             Effect::SendTail { to, head, from, end, committed } => {
                 let batches = self.log.tail(from.offset, end.offset);
-                out.push_back(Out::Sent(to, append(head, committed, batches)));
+                out.push_back(NodeOutput::Sent(to, append(head, committed, batches)));
             }
             Effect::SendCatchUp { to, head, committed, batches } => {
-                out.push_back(Out::Sent(to, append(head, committed, batches)));
+                out.push_back(NodeOutput::Sent(to, append(head, committed, batches)));
             }
-            Effect::Send { to, message } => out.push_back(Out::Sent(to, message)),
+            Effect::Send { to, message } => out.push_back(NodeOutput::Sent(to, message)),
             Effect::CollectCursors { to, session, channels } => {
                 let epoch = self.member.epoch().expect("a leader collects");
                 let is_all = channels == Channels::All;
@@ -176,33 +176,33 @@ impl Node {
             Effect::CursorDone { request, result } => {
                 let Some(operation) = self.operations.remove(&request) else { return };
                 match result {
-                    Ok(()) => out.push_back(Out::CursorAcked(operation)),
+                    Ok(()) => out.push_back(NodeOutput::CursorAcked(operation)),
                     Err(_) => self.roll_back(now, operation, out),
                 }
             }
-            effect => out.push_back(Out::Effect(effect)),
+            effect => out.push_back(NodeOutput::Effect(effect)),
         }
     }
 
     /// Appends what waits, if there is space.
-    pub fn append_held(&mut self, out: &mut VecDeque<Out>) {
+    pub fn append_held(&mut self, out: &mut VecDeque<NodeOutput>) {
         while !self.is_full
             && let Some(batch) = self.held.pop_front()
         {
             self.log.append(batch.clone());
-            out.push_back(Out::Appended(batch));
+            out.push_back(NodeOutput::Appended(batch));
         }
     }
 
     /// The channel returns to where it was, under a higher generation.
-    fn roll_back(&mut self, now: Ticks, operation: Operation, out: &mut VecDeque<Out>) {
+    fn roll_back(&mut self, now: Ticks, operation: Operation, out: &mut VecDeque<NodeOutput>) {
         let generation = operation.image.generation + 1;
         let Some(current) = self.log.channels.get_mut(&operation.image.name) else { return };
         if current.generation > operation.image.generation {
             return;
         }
         *current = CursorImage { generation, ..operation.before };
-        out.push_back(Out::Made(current.clone()));
+        out.push_back(NodeOutput::Made(current.clone()));
         let channel = current.name.clone();
         self.log.queue.push_back(DiskOp::Cursors(self.log.channels.clone(), None));
         if self.member.epoch().is_some() {
@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// The oldest disk operation is done.
-    pub fn complete(&mut self, now: Ticks, out: &mut VecDeque<Out>) {
+    pub fn complete(&mut self, now: Ticks, out: &mut VecDeque<NodeOutput>) {
         let event = match self.log.complete() {
             Some(DiskOp::Append(_)) => Event::Durable,
             Some(DiskOp::Truncate(_) | DiskOp::Restart(_)) => Event::Truncated,

@@ -3,7 +3,7 @@
 
 use super::check::Checker;
 use super::log::DiskOp;
-use super::node::{Node, Operation, Out, Waiting};
+use super::node::{Node, NodeOutput, Operation, WaitingPublish};
 use crate::base::{ChannelName, Epoch, Position, Rng, Ticks};
 use crate::codec::peer::message::{Body, Lane, Message, Session};
 use crate::format::cursor::{CursorImage, Interval};
@@ -162,22 +162,22 @@ impl World {
         self.take(i, out);
     }
 
-    pub(super) fn take(&mut self, i: usize, mut out: VecDeque<Out>) {
+    pub(super) fn take(&mut self, i: usize, mut out: VecDeque<NodeOutput>) {
         while let Some(item) = out.pop_front() {
             let id = self.nodes[i].id;
             match item {
-                Out::Committed(end) => self.check.on_committed(&self.nodes[i], end),
-                Out::Opened(epoch) => {
+                NodeOutput::Committed(end) => self.check.on_committed(&self.nodes[i], end),
+                NodeOutput::Opened(epoch) => {
                     let membership = self.nodes[i].member.membership().expect("an open leader has metadata").clone();
                     self.check.on_opened(&self.nodes, &self.nodes[i], epoch, &membership);
                 }
-                Out::Acked(batch) => self.check.on_acked(&self.nodes, &self.store.isr, batch),
-                Out::CursorAcked(operation) => self.check.on_cursor_acked(&self.nodes, &self.store.isr, operation),
-                Out::Appended(batch) => self.check.on_append(&batch),
-                Out::Made(image) => self.check.on_made(&image),
-                Out::Read(to, session, from, bytes_max) => self.reads.push((id, to, session, from, bytes_max)),
-                Out::Sent(to, message) => self.net.push((id, to, message)),
-                Out::Effect(effect) => match effect {
+                NodeOutput::Acked(batch) => self.check.on_acked(&self.nodes, &self.store.isr, batch),
+                NodeOutput::CursorAcked(operation) => self.check.on_cursor_acked(&self.nodes, &self.store.isr, operation),
+                NodeOutput::Appended(batch) => self.check.on_append(&batch),
+                NodeOutput::Made(image) => self.check.on_made(&image),
+                NodeOutput::Read(to, session, from, bytes_max) => self.reads.push((id, to, session, from, bytes_max)),
+                NodeOutput::Sent(to, message) => self.net.push((id, to, message)),
+                NodeOutput::Effect(effect) => match effect {
                     Effect::Propose { .. } | Effect::AskEpoch { .. } | Effect::Resign { .. } => {
                         // One write of a partition at a time: an epoch that is asked for later shuts a resignation out.
                         let is_over = |e: &Effect| matches!((e, &effect), (Effect::Resign { .. }, Effect::AskEpoch { .. }));
@@ -366,7 +366,7 @@ impl World {
         let epoch = node.member.epoch().expect("an open leader has an epoch");
         assert_eq!(node.opened, Some(epoch), "nothing_is_written_before_the_tail_is_committed: {}", node.id);
         let batch = node.log.append_own(epoch, num, &vec![self.rng.below(256) as u8; len]);
-        node.waiting.push(Waiting { batch: batch.clone() });
+        node.waiting.push(WaitingPublish { batch: batch.clone() });
         self.check.on_append(&batch);
         self.check.on_own_append(node.id, epoch);
         self.give(i, Event::Sealed);

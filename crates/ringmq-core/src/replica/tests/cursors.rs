@@ -5,7 +5,7 @@ use crate::base::{ChannelName, Position};
 use crate::codec::peer::message::{Ack, Aligned, Body, Cursors, CursorsAck};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::replica::model::log::ModelLog;
-use crate::replica::model::node::{Operation, Out};
+use crate::replica::model::node::{NodeOutput, Operation};
 use crate::replica::{CursorEvent, Effect, Event, LogView, ReplicaOptions};
 use crate::{base::NodeId, codec::peer::error::PeerError};
 
@@ -197,7 +197,7 @@ fn cursors_said(rig: &mut Rig) -> Vec<Cursors> {
 }
 
 fn done(rig: &Rig) -> bool {
-    rig.out.iter().any(|o| matches!(o, Out::CursorAcked(_)))
+    rig.out.iter().any(|o| matches!(o, NodeOutput::CursorAcked(_)))
 }
 
 fn operate(rig: &mut Rig, image: CursorImage) {

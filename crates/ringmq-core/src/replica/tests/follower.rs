@@ -177,7 +177,7 @@ fn what_comes_of_an_older_session_is_dropped() {
     rig.inquired(5, 2);
     rig.said(2);
     rig.hear(2, 5, 1, run_of(&leader, 0, Position::START));
-    rig.hear(2, 5, 1, Body::Align(Align::Cut { at: Position::START, chain_crc: None }));
+    rig.hear(2, 5, 1, Body::Align(Align::Truncate { at: Position::START, chain_crc: None }));
     rig.hear(2, 5, 1, inquire());
     rig.settle();
     assert!(rig.said(2).is_empty());
@@ -185,26 +185,26 @@ fn what_comes_of_an_older_session_is_dropped() {
 }
 
 #[test]
-fn a_cut_is_done_durably_before_the_follower_is_in_step() {
+fn a_truncation_is_done_durably_before_the_follower_is_in_step() {
     let mut rig = Rig::with_batches(3);
     rig.metadata(5, 2, &[1, 2, 3]);
     rig.inquired(5, 1);
     rig.said(2);
     let at = rig.node.log.batches[0].header.end();
-    rig.hear(2, 5, 1, Body::Align(Align::Cut { at, chain_crc: None }));
+    rig.hear(2, 5, 1, Body::Align(Align::Truncate { at, chain_crc: None }));
     assert!(rig.said(2).is_empty());
     rig.settle();
     assert_eq!((rig.last(2), rig.end()), (Body::Aligned(Aligned { at }), at));
 }
 
 #[test]
-fn nothing_committed_is_cut_on_a_leaders_word() {
+fn nothing_committed_is_truncated_on_a_leaders_word() {
     let (mut rig, leader) = pair(&[1, 1, 5]);
     let committed = leader.batches[1].header.end();
     rig.hear(2, 5, 1, run_of(&leader, 0, committed));
     rig.settle();
     for align in [
-        Align::Cut { at: leader.batches[0].header.end(), chain_crc: None },
+        Align::Truncate { at: leader.batches[0].header.end(), chain_crc: None },
         Align::Restart { start: Position::START, chain_crc: 0 },
     ] {
         rig.inquired(5, rig.version as u32 + 2);
@@ -221,7 +221,7 @@ fn nothing_committed_is_cut_on_a_leaders_word() {
     rig.inquired(5, 9);
     let Body::Standing(standing) = rig.last(2) else { panic!("no standing") };
     assert_eq!((standing.durable, standing.committed), (leader.batches[0].header.end(), committed));
-    rig.hear(2, 5, 9, Body::Align(Align::Cut { at: standing.durable, chain_crc: None }));
+    rig.hear(2, 5, 9, Body::Align(Align::Truncate { at: standing.durable, chain_crc: None }));
     rig.settle();
     assert_eq!(rig.end(), standing.durable);
     rig.hear(2, 5, 9, run_of(&leader, 1, committed));
@@ -230,13 +230,13 @@ fn nothing_committed_is_cut_on_a_leaders_word() {
 }
 
 #[test]
-fn a_prefix_that_is_not_the_leaders_is_noticed_after_the_cut() {
+fn a_prefix_that_is_not_the_leaders_is_noticed_after_the_truncation() {
     let mut rig = Rig::with_batches(3);
     rig.metadata(5, 2, &[1, 2, 3]);
     rig.inquired(5, 1);
     rig.said(2);
     let at = rig.node.log.batches[0].header.end();
-    rig.hear(2, 5, 1, Body::Align(Align::Cut { at, chain_crc: Some(77) }));
+    rig.hear(2, 5, 1, Body::Align(Align::Truncate { at, chain_crc: Some(77) }));
     rig.settle();
     assert_eq!(rig.refusal(2), PeerError::Diverged { offset: at.offset });
     assert_eq!(rig.state(), State::Apart);
@@ -273,7 +273,7 @@ fn a_log_that_lost_all_it_had_may_begin_anywhere() {
 
 /// Cursors are truncated with the log: the replica must not lead with its own before the leader's list has come.
 #[test]
-fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
+fn who_is_truncated_below_what_was_committed_is_suspect_until_it_has_the_channels() {
     let (mut rig, leader) = pair(&[1, 5]);
     let end = leader.end().at;
     rig.hear(2, 5, 1, run_of(&leader, 0, end));
@@ -281,7 +281,7 @@ fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
     let hole = leader.batches[1].header.start();
     rig.node.log.disk.hole = Some(hole.offset);
     rig.inquired(5, 2);
-    rig.hear(2, 5, 2, Body::Align(Align::Cut { at: hole, chain_crc: None }));
+    rig.hear(2, 5, 2, Body::Align(Align::Truncate { at: hole, chain_crc: None }));
     rig.settle();
     assert_eq!((rig.state(), rig.end()), (State::Aligned, hole));
     assert!(rig.node.log.doubt().is_suspect(), "its channels were cut");

@@ -37,7 +37,7 @@ fn a_replica_that_returns_behind_an_accepted_loss_begins_anew() {
     let opened_at = leader.batches[1].header.end();
     let (mut rig, standing) = returned(&[1, 1, 1, 1], &[2, 3], Some(loss(1, opened_at.offset)));
     assert_eq!((standing.committed, standing.durable), (Position::START, log_of(&[1, 1, 1, 1]).end().at));
-    rig.hear(2, 5, 1, Body::Align(Align::Cut { at: opened_at, chain_crc: None }));
+    rig.hear(2, 5, 1, Body::Align(Align::Truncate { at: opened_at, chain_crc: None }));
     rig.settle();
     assert_eq!((rig.state(), rig.last(2)), (State::Aligned, Body::Aligned(Aligned { at: Position::START })));
     let effects = rig.effects();
@@ -66,7 +66,7 @@ fn nothing_goes_that_no_operator_gave_up() {
         let (mut rig, standing) = returned(epochs, isr, given_up);
         let end = log_of(epochs).end().at;
         assert_eq!(standing.committed, end, "{epochs:?} {given_up:?}");
-        rig.hear(2, 5, 1, Body::Align(Align::Cut { at: log_of(epochs).batches[0].header.end(), chain_crc: None }));
+        rig.hear(2, 5, 1, Body::Align(Align::Truncate { at: log_of(epochs).batches[0].header.end(), chain_crc: None }));
         rig.settle();
         assert_eq!(rig.end(), end, "{epochs:?} {given_up:?}");
         assert!(rig.effects().iter().any(|e| matches!(e, Effect::Alarm(Alarm::BelowCommitted { .. }))));

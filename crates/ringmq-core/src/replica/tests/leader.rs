@@ -3,7 +3,7 @@
 use super::rig::{Rig, log_of, n};
 use crate::base::{Epoch, Position, Ticks};
 use crate::codec::peer::message::{Ack, Align, Aligned, Body};
-use crate::replica::model::node::Out;
+use crate::replica::model::node::NodeOutput;
 use crate::replica::states::State;
 use crate::replica::{Effect, Event, LogView, ReplicaError, ReplicaOptions};
 use crate::{
@@ -103,8 +103,8 @@ fn who_catches_up_gets_no_more_than_the_rate() {
     rig.hear(3, 5, session, Body::Aligned(Aligned { at: Position::START }));
     let (mut sent, mut seconds) = (0, 0.0);
     for step in 1..=500 {
-        let reads = rig.out.iter().position(|o| matches!(o, Out::Read(to, ..) if *to == n(3)));
-        if let Some(Out::Read(to, session, from, _)) = reads.and_then(|at| rig.out.remove(at)) {
+        let reads = rig.out.iter().position(|o| matches!(o, NodeOutput::Read(to, ..) if *to == n(3)));
+        if let Some(NodeOutput::Read(to, session, from, _)) = reads.and_then(|at| rig.out.remove(at)) {
             let (end, batches) = rig.node.log.read(from.offset, 1);
             rig.give(Event::LogRead { to, session, from, end, result: Ok(batches.expect("it is there")) });
             sent = end.offset;
@@ -133,7 +133,7 @@ fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
     let mut follower = log_of(&[]);
     rig.node.log.batches[..2].iter().for_each(|b| follower.append(b.clone()));
     rig.hear(2, 5, next, Body::Standing(Rig::standing(&follower, Position::START, false)));
-    let Body::Align(Align::Cut { at, .. }) = rig.last(2) else { panic!("no order") };
+    let Body::Align(Align::Truncate { at, .. }) = rig.last(2) else { panic!("no order") };
     assert_eq!(at, follower.end().at);
     rig.hear(2, 5, next, Body::Aligned(Aligned { at }));
     let said = rig.said(2).into_iter().find_map(|m| if let Body::Append(a) = m.body { Some(a) } else { None });
@@ -260,7 +260,9 @@ fn who_caught_up_is_proposed_and_counts_from_that_moment() {
     let theirs = log_of(&[]);
     rig.hear(3, 5, session, Body::Standing(Rig::standing(&theirs, Position::START, false)));
     rig.hear(3, 5, session, Body::Aligned(Aligned { at: Position::START }));
-    let Some(Out::Read(_, _, from, bytes_max)) = rig.out.iter().find(|o| matches!(o, Out::Read(..))) else { panic!("no read") };
+    let Some(NodeOutput::Read(_, _, from, bytes_max)) = rig.out.iter().find(|o| matches!(o, NodeOutput::Read(..))) else {
+        panic!("no read")
+    };
     let (from, (end, batches)) = (*from, rig.node.log.read(from.offset, *bytes_max));
     let (to, session_id) = (n(3), crate::codec::peer::message::Session(session));
     rig.give(Event::LogRead { to, session: session_id, from, end, result: Ok(batches.unwrap()) });

@@ -5,7 +5,7 @@ use crate::base::Position;
 use crate::codec::peer::error::PeerError;
 use crate::codec::peer::message::{Batches, Body, Pull, Pulled};
 use crate::replica::model::log::ModelLog;
-use crate::replica::model::node::Out;
+use crate::replica::model::node::NodeOutput;
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event};
 use std::time::Duration;
@@ -184,9 +184,9 @@ fn a_leader_asks_nobody_that_lacks_it() {
 #[test]
 fn both_give_what_they_have_and_empty_answers_where_it_cannot_be_read() {
     let read = |rig: &mut Rig| {
-        let at = rig.out.iter().position(|o| matches!(o, Out::Read(..)))?;
+        let at = rig.out.iter().position(|o| matches!(o, NodeOutput::Read(..)))?;
         match rig.out.remove(at) {
-            Some(Out::Read(to, session, from, _)) => Some((to, session, from)),
+            Some(NodeOutput::Read(to, session, from, _)) => Some((to, session, from)),
             _ => None,
         }
     };

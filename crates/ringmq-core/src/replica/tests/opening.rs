@@ -70,13 +70,13 @@ fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
         session
     };
     assert_eq!(rig.state(), State::Settling);
-    let Body::Align(Align::Cut { at, chain_crc }) = rig.last(2) else { panic!("no order") };
+    let Body::Align(Align::Truncate { at, chain_crc }) = rig.last(2) else { panic!("no order") };
     assert_eq!((at, chain_crc), (rig.end(), Some(rig.node.log.end().chain_crc)));
     rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
     assert_eq!(rig.state(), State::Settling, "node 3 is in the ISR, too");
     assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::Opening), "its tail is not committed");
     stands(&mut rig, 3, &log_of(&[1]), Position::START, false);
-    let Body::Align(Align::Cut { at, chain_crc: None }) = rig.last(3) else { panic!("no order") };
+    let Body::Align(Align::Truncate { at, chain_crc: None }) = rig.last(3) else { panic!("no order") };
     assert_eq!(at, log_of(&[1]).end().at);
 }
 
@@ -130,7 +130,7 @@ fn a_member_that_does_not_confirm_the_channels_is_to_be_removed() {
             for said in rig.said(node) {
                 let answer = match said.body {
                     Body::Inquire(_) => Body::Standing(Rig::standing(&log, Position::START, false)),
-                    Body::Align(Align::Cut { at, .. }) => Body::Aligned(Aligned { at }),
+                    Body::Align(Align::Truncate { at, .. }) => Body::Aligned(Aligned { at }),
                     Body::Append(_) => Body::Ack(Ack { durable: rig.end() }),
                     Body::Cursors(c) if node == 2 => Body::CursorsAck(CursorsAck { seq: c.seq, result: Ok(()) }),
                     _ => continue,
@@ -188,7 +188,7 @@ fn its_own_tail_goes_only_where_a_later_epoch_went_another_way() {
 }
 
 #[test]
-fn what_it_knows_to_be_committed_is_not_cut_for_another_log() {
+fn what_it_knows_to_be_committed_is_not_truncated_for_another_log() {
     let mut rig = asking(&[1, 2], &[1, 2, 3]);
     let committed = rig.end();
     rig.node.log.disk.committed = committed;
@@ -494,7 +494,7 @@ fn a_tail_that_rots_while_it_is_settled_is_decided_by_the_next_epoch() {
 
 /// Alone in sync with damage in what it knows not to be committed, it may have acknowledged that all the same.
 #[test]
-fn who_is_alone_in_sync_does_not_cut_its_damage() {
+fn who_is_alone_in_sync_does_not_truncate_its_damage() {
     let mut rig = Rig::new();
     rig.node.log = ModelLog::recover(log_of(&[1, 1]).disk);
     let tail = rig.node.log.batches[1].header.start();

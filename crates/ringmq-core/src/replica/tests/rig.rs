@@ -6,7 +6,7 @@ use crate::codec::peer::message::{
 };
 use crate::format::cursor::CursorImage;
 use crate::replica::model::log::ModelLog;
-use crate::replica::model::node::{Node, Out, topic};
+use crate::replica::model::node::{Node, NodeOutput, topic};
 use crate::replica::states::State;
 use crate::replica::{Effect, Event, LogView, ReplicaOptions};
 use crate::seam::membership::REPLICAS_MAX;
@@ -23,7 +23,7 @@ pub fn n(i: u8) -> NodeId {
 pub struct Rig {
     pub node: Node,
     pub now: Ticks,
-    pub out: VecDeque<Out>,
+    pub out: VecDeque<NodeOutput>,
     pub version: u64,
 }
 
@@ -105,7 +105,7 @@ impl Rig {
     pub fn said(&mut self, to: u8) -> Vec<Message> {
         let mut said = vec![];
         self.out.retain(|o| match o {
-            Out::Sent(node, message) if *node == n(to) => {
+            NodeOutput::Sent(node, message) if *node == n(to) => {
                 said.push(message.clone());
                 false
             }
@@ -130,7 +130,7 @@ impl Rig {
         let mut effects = vec![];
         for item in std::mem::take(&mut self.out) {
             match item {
-                Out::Effect(effect) => effects.push(effect),
+                NodeOutput::Effect(effect) => effects.push(effect),
                 item => self.out.push_back(item),
             }
         }
@@ -159,7 +159,7 @@ impl Rig {
         self.metadata(epoch, 2, &[1, 2, 3]);
         self.inquired(epoch, 1);
         let at = self.end();
-        self.hear(2, epoch, 1, Body::Align(Align::Cut { at, chain_crc: None }));
+        self.hear(2, epoch, 1, Body::Align(Align::Truncate { at, chain_crc: None }));
         assert_eq!(self.state(), State::Aligned);
         self.said(2);
     }

@@ -44,10 +44,10 @@ fn in_state(state: State) -> Rig {
             rig.metadata(5, 2, &[1, 2, 3]);
             rig.hear(2, 5, 1, inquire());
         }
-        State::Cutting => {
+        State::Truncating => {
             rig.metadata(5, 2, &[1, 2, 3]);
             rig.inquired(5, 1);
-            rig.hear(2, 5, 1, Body::Align(Align::Cut { at: two, chain_crc: None }));
+            rig.hear(2, 5, 1, Body::Align(Align::Truncate { at: two, chain_crc: None }));
         }
         State::Aligned => rig.follow(5),
         State::Claiming => rig.metadata(5, 1, &[1, 2, 3]),
@@ -99,7 +99,7 @@ fn in_state(state: State) -> Rig {
 fn what_can_happen_everywhere_leads_where_the_table_says() {
     use State::*;
     let states = [
-        Idle, Apart, Promising, Cutting, Aligned, Claiming, Asking, Trimming, Fetching, Settling, Open, Quiescing, Resigned,
+        Idle, Apart, Promising, Truncating, Aligned, Claiming, Asking, Trimming, Fetching, Settling, Open, Quiescing, Resigned,
         Closed, Failed,
     ];
     for state in states {

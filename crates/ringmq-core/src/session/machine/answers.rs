@@ -28,7 +28,7 @@ impl Session {
                     self.note_fault(&error.to_string());
                     self.ignore_input();
                 } else if self.subscription.take_if(|sub| sub.slot == slot).is_some() {
-                    self.state = State::Init;
+                    self.state = ConnectionState::Init;
                 }
                 self.replies.respond_frame(slot, &answer, error.fatal, self.output.frames());
             }

@@ -13,7 +13,7 @@ const BUFFER_KEPT: usize = 512;
 
 /// Condition under which the buffer is looked at again.
 #[derive(Clone, Copy, Debug)]
-enum Wanted {
+enum NeededInput {
     Newline,
     /// Wait for at least `need` bytes in all; up to `expect` are collected.
     Bytes {
@@ -23,7 +23,7 @@ enum Wanted {
 }
 
 /// Whole commands may stand in the buffer: it is looked at as it is.
-const ANYTHING: Wanted = Wanted::Bytes { need: 0, expect: 0 };
+const ANYTHING: NeededInput = NeededInput::Bytes { need: 0, expect: 0 };
 
 /// Received bytes that are not parsed.
 #[derive(Debug)]
@@ -32,14 +32,14 @@ pub(super) struct Input {
     buffer: Vec<u8>,
     /// The buffer's memory is with whoever receives.
     is_lent: bool,
-    wanted: Wanted,
+    wanted: NeededInput,
     progress: Progress,
 }
 
 impl Input {
     /// Goes on with bytes that were not parsed elsewhere.
     pub fn new(unparsed: Vec<u8>) -> Input {
-        let wanted = if unparsed.is_empty() { Wanted::Newline } else { ANYTHING };
+        let wanted = if unparsed.is_empty() { NeededInput::Newline } else { ANYTHING };
         Input { buffer: unparsed, is_lent: false, wanted, progress: Progress::default() }
     }
 
@@ -75,11 +75,11 @@ impl Input {
     /// Takes from `bytes` what the buffered command lacks and claims; gives back the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let lacking = match self.wanted {
-            Wanted::Newline => {
+            NeededInput::Newline => {
                 let window = bytes.len().min(LINE_LEN_MAX.saturating_sub(self.buffer.len()));
                 bytes[..window].iter().position(|&b| b == b'\n').map_or(window, |at| at + 1)
             }
-            Wanted::Bytes { expect, .. } => expect.saturating_sub(self.buffer.len()).min(bytes.len()),
+            NeededInput::Bytes { expect, .. } => expect.saturating_sub(self.buffer.len()).min(bytes.len()),
         };
         let (taken, rest) = bytes.split_at(lacking);
         self.buffer.extend_from_slice(taken);
@@ -88,8 +88,8 @@ impl Input {
 
     fn has_what_is_wanted(&self) -> bool {
         match self.wanted {
-            Wanted::Newline => self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX,
-            Wanted::Bytes { need, .. } => self.buffer.len() >= need,
+            NeededInput::Newline => self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX,
+            NeededInput::Bytes { need, .. } => self.buffer.len() >= need,
         }
     }
 
@@ -114,14 +114,14 @@ impl Input {
     /// Makes room for the whole command that the buffer begins, once. (One that takes more than it claimed grows it again;
     /// the decoder bounds both.)
     fn make_room(&mut self) {
-        if let Wanted::Bytes { expect, .. } = self.wanted {
+        if let NeededInput::Bytes { expect, .. } = self.wanted {
             self.buffer.reserve(expect.saturating_sub(self.buffer.len()));
         }
     }
 
     /// Bytes that the command lacks whose start is kept; none when it is lent, or may be short.
     fn missing(&self) -> Option<usize> {
-        let Wanted::Bytes { expect, .. } = self.wanted else { return None };
+        let NeededInput::Bytes { expect, .. } = self.wanted else { return None };
         (!self.is_lent && !self.buffer.is_empty()).then(|| expect.saturating_sub(self.buffer.len()))
     }
 
@@ -208,7 +208,7 @@ impl Session {
         while !self.ended && self.upgrade.is_none() && at < bytes.len() {
             if !self.client.greeted {
                 let Some(magic) = bytes.first_chunk::<4>() else {
-                    self.input.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
+                    self.input.wanted = NeededInput::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
                     return 0;
                 };
                 self.greet(now, magic);
@@ -224,11 +224,11 @@ impl Session {
             };
             match command::decode(&bytes[at..], &mut self.input.progress, &context) {
                 Decoded::IncompleteLine => {
-                    self.input.wanted = Wanted::Newline;
+                    self.input.wanted = NeededInput::Newline;
                     return at;
                 }
                 Decoded::IncompleteBody { need, expect } => {
-                    self.input.wanted = Wanted::Bytes { need, expect };
+                    self.input.wanted = NeededInput::Bytes { need, expect };
                     return at;
                 }
                 Decoded::Command { command, len } => {

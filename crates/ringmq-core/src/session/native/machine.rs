@@ -83,7 +83,7 @@ pub struct NativeCarried {
 
 /// A request that waits for the host.
 #[derive(Debug)]
-enum Waiting {
+enum PendingRequest {
     Hello { core: u16 },
     Publish(NativePublish),
     Subscribe(NativeSubscribe),
@@ -95,7 +95,7 @@ enum Waiting {
 #[derive(Debug)]
 struct Stalled {
     since: Ticks,
-    what: Waiting,
+    what: PendingRequest,
 }
 
 /// A node's own description in Welcome.
@@ -284,7 +284,7 @@ impl NativeSession {
                     body_crc: header.payload_crc,
                 };
                 match TopicName::new(p.topic) {
-                    Ok(_) => self.ask(now, Waiting::Publish(publish), host),
+                    Ok(_) => self.ask(now, PendingRequest::Publish(publish), host),
                     Err(_) => self.fail(id, &bad_topic()),
                 }
             }
@@ -309,7 +309,7 @@ impl NativeSession {
                     message_timeout_ms: timeout,
                     ordered: s.ordered,
                 };
-                self.ask(now, Waiting::Subscribe(subscribe), host);
+                self.ask(now, PendingRequest::Subscribe(subscribe), host);
             }
             Request::Credit { subscription, messages, bytes } => {
                 let messages = messages.min(CREDIT_MAX);
@@ -343,11 +343,11 @@ impl NativeSession {
             }
             Request::GetTopics { topics, after } => self.topics(id, &topics, after, host),
             Request::CreateTopic { topic, partitions } => match TopicName::new(topic) {
-                Ok(_) => self.ask(now, Waiting::CreateTopic { request: id, topic: topic.to_owned(), partitions }, host),
+                Ok(_) => self.ask(now, PendingRequest::CreateTopic { request: id, topic: topic.to_owned(), partitions }, host),
                 Err(_) => self.fail(id, &bad_topic()),
             },
             Request::Find { topic, partition, start } => {
-                self.ask(now, Waiting::Find { request: id, topic: topic.to_owned(), partition, start }, host);
+                self.ask(now, PendingRequest::Find { request: id, topic: topic.to_owned(), partition, start }, host);
             }
             Request::SetOffset(s) => {
                 let set = NativeSetOffset {
@@ -358,7 +358,7 @@ impl NativeSession {
                     to: s.start,
                     force: s.force,
                 };
-                self.ask(now, Waiting::SetOffset(set), host);
+                self.ask(now, PendingRequest::SetOffset(set), host);
             }
             Request::Ping => self.reply(id, &Reply::Pong),
         }
@@ -396,7 +396,7 @@ impl NativeSession {
         self.identity.user_agent = text(hello.user_agent);
         match hello.core {
             Some(core) if core < self.node.cores && core != self.node.core => {
-                self.ask(now, Waiting::Hello { core }, host);
+                self.ask(now, PendingRequest::Hello { core }, host);
             }
             _ => self.welcome(),
         }
@@ -422,29 +422,29 @@ impl NativeSession {
     }
 
     /// Asks the host; keeps the request when it has to wait.
-    fn ask(&mut self, now: Now, mut what: Waiting, host: &mut impl NativeHost) {
+    fn ask(&mut self, now: Now, mut what: PendingRequest, host: &mut impl NativeHost) {
         let (conn, mut counted) = (self.conn, 1);
         let taken = match &mut what {
-            Waiting::Hello { core } => {
+            PendingRequest::Hello { core } => {
                 counted = 0;
                 if host.native_move(conn, *core) { NativeTaken::Stall } else { NativeTaken::Accepted }
             }
-            Waiting::Publish(p) => host.native_publish(now, conn, p),
-            Waiting::Subscribe(s) => host.native_subscribe(now, conn, s, &self.identity),
-            Waiting::CreateTopic { request, topic, partitions } => {
+            PendingRequest::Publish(p) => host.native_publish(now, conn, p),
+            PendingRequest::Subscribe(s) => host.native_subscribe(now, conn, s, &self.identity),
+            PendingRequest::CreateTopic { request, topic, partitions } => {
                 host.native_create_topic(now, conn, *request, topic, *partitions)
             }
-            Waiting::Find { request, topic, partition, start } => {
+            PendingRequest::Find { request, topic, partition, start } => {
                 host.native_find(now, conn, *request, topic, *partition, *start)
             }
-            Waiting::SetOffset(set) => host.native_set_offset(now, conn, set),
+            PendingRequest::SetOffset(set) => host.native_set_offset(now, conn, set),
         };
         match taken {
             NativeTaken::Accepted => {
                 self.outstanding += counted;
                 match &what {
-                    Waiting::Publish(p) => self.published.add(&p.topic, p.num as usize),
-                    Waiting::Hello { .. } => self.welcome(),
+                    PendingRequest::Publish(p) => self.published.add(&p.topic, p.num as usize),
+                    PendingRequest::Hello { .. } => self.welcome(),
                     _ => {}
                 }
             }
@@ -514,7 +514,7 @@ impl NativeSession {
     pub fn fail_stalled(&mut self, now: Now, failure: &Failure, host: &mut impl NativeHost) {
         if let Some(Stalled { what, .. }) = self.stalled.take() {
             match what {
-                Waiting::Hello { .. } => self.welcome(),
+                PendingRequest::Hello { .. } => self.welcome(),
                 what => self.fail(what.request(), failure),
             }
             self.parse_rest(now, host);
@@ -637,14 +637,14 @@ impl NativeSession {
     }
 }
 
-impl Waiting {
+impl PendingRequest {
     fn request(&self) -> u64 {
         match self {
-            Waiting::Hello { .. } => 0,
-            Waiting::Publish(p) => p.request,
-            Waiting::Subscribe(s) => s.request,
-            Waiting::CreateTopic { request, .. } | Waiting::Find { request, .. } => *request,
-            Waiting::SetOffset(set) => set.request,
+            PendingRequest::Hello { .. } => 0,
+            PendingRequest::Publish(p) => p.request,
+            PendingRequest::Subscribe(s) => s.request,
+            PendingRequest::CreateTopic { request, .. } | PendingRequest::Find { request, .. } => *request,
+            PendingRequest::SetOffset(set) => set.request,
         }
     }
 }

@@ -145,7 +145,7 @@ fn a_refusal_says_no_more_than_nsqd() {
 #[test]
 fn what_was_granted_moves_along() {
     let (mut s, mut host) = authed(10);
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), &with_body("PUB t", b"x"), &mut host);
     let (carried, unread) = s.carry();
     let mut s = Session::adopt(ConnId(2), Peer("10.0.0.7:4711".into()), carried, Arc::new(auth_limits()), at(0));

@@ -65,7 +65,7 @@ fn a_client_that_ends_its_side_hears_all_its_answers() {
     assert!(s.is_closing());
     assert_eq!(texts(&mut s), ["= OK", "= OK"]);
     // in the middle of a body, and while it stalls
-    let (mut s, mut host) = (greeted(), MockHost { next: vec![Taken::Stall], ..MockHost::default() });
+    let (mut s, mut host) = (greeted(), MockHost { next: vec![CommandTaken::Stall], ..MockHost::default() });
     s.on_bytes(at(0), &[&with_body("PUB t", b"a")[..], b"PUB t\n\0\0\0\x05ab"].concat(), &mut host);
     s.on_end();
     assert!(!s.is_closing(), "something waits");
@@ -94,21 +94,21 @@ fn a_slot_is_answered_once() {
 #[test]
 fn a_subscription_refused_without_closing_may_be_tried_again() {
     let (mut s, mut host) = (greeted(), MockHost::default());
-    host.next = vec![Taken::Refused(ClientError::passing("E_SUB_FAILED", "later"))];
+    host.next = vec![CommandTaken::Refused(ClientError::passing("E_SUB_FAILED", "later"))];
     s.on_bytes(at(0), b"SUB t c\n", &mut host);
     s.on_bytes(at(0), b"SUB t c\n", &mut host);
     s.reply(host.waiting[0], Err(ClientError::passing("E_SUB_FAILED", "not now")));
-    assert_eq!((s.state(), s.is_output_full()), (State::Init, false));
+    assert_eq!((s.state(), s.is_output_full()), (ConnectionState::Init, false));
     s.on_bytes(at(0), b"SUB t c\n", &mut host);
     s.reply_ok(host.waiting[1]);
     assert_eq!(texts(&mut s), ["! E_SUB_FAILED later", "! E_SUB_FAILED not now", "= OK"]);
-    assert_eq!(s.state(), State::Subscribed);
+    assert_eq!(s.state(), ConnectionState::Subscribed);
 }
 
 #[test]
 fn a_stalled_command_waits_with_all_that_follows() {
     let (mut s, mut host) = (greeted(), MockHost::default());
-    host.next = vec![Taken::Stall, Taken::Stall, Taken::Accepted];
+    host.next = vec![CommandTaken::Stall, CommandTaken::Stall, CommandTaken::Accepted];
     s.on_bytes(at(5), &publishes(3), &mut host);
     assert_eq!(host.calls, ["pub t 0", "pub t 1"]);
     assert_eq!((s.stalled_since(), s.wants_reading()), (Some(at(5).ticks), false));
@@ -125,7 +125,7 @@ fn a_stalled_command_waits_with_all_that_follows() {
 #[test]
 fn a_stall_can_end_in_an_error() {
     let (mut s, mut host) = (greeted(), MockHost::default());
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), &publishes(2), &mut host);
     s.fail_stalled(ClientError::passing("E_PUB_FAILED", "x"));
     assert!(!s.is_stalled());
@@ -133,7 +133,7 @@ fn a_stall_can_end_in_an_error() {
     s.on_bytes(at(0), &publishes(1), &mut host);
     s.resume(at(0), &mut host);
     assert_eq!(host.calls, ["pub t 0", "pub t 1", "pub t 0"]);
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), &publishes(2), &mut host);
     s.fail_stalled(ClientError::fatal("E_PUB_TOO_MUCH_WAITING", "PUB waited too long"));
     s.resume(at(0), &mut host);
@@ -146,7 +146,7 @@ fn a_stall_can_end_in_an_error() {
 #[test]
 fn a_failed_stall_leaves_no_whole_command_lying() {
     let (mut s, mut host) = (greeted(), MockHost::default());
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), &publishes(2), &mut host);
     s.fail_stalled(ClientError::passing("E_PUB_FAILED", "x"));
     // Neither a newline nor a body is lacking, although the next bytes bring none.
@@ -162,7 +162,7 @@ fn a_quiet_session_moves_with_what_it_stalls_on() {
     s.on_bytes(at(0), &publishes(1), &mut host);
     s.reply_ok(ReplySlot(0));
     texts(&mut s);
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), b"SUB t c\nRDY 1\nRD", &mut host);
     assert!(s.is_quiet());
     let (carried, unread) = s.carry();
@@ -248,7 +248,7 @@ fn a_client_without_heartbeats_is_left_alone() {
 #[test]
 fn a_stall_is_not_the_clients_fault() {
     let (mut s, mut host) = (greeted(), MockHost::default());
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     s.on_bytes(at(0), &publishes(1), &mut host);
     for ms in (0..300_000).step_by(30_000) {
         s.tick(at(ms));

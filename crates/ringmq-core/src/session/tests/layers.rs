@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::Rng;
 use crate::codec::nsq::layers::Terms;
-use crate::session::Carried;
+use crate::session::SessionState;
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -374,7 +374,7 @@ fn garbage_ends_the_connection_with_an_error() {
 #[test]
 fn a_stalled_session_unfolds_nothing() {
     let (mut s, mut client, mut host) = upgraded(layered(&tls_settings()), "\"deflate\":true", false);
-    host.next = vec![Taken::Stall];
+    host.next = vec![CommandTaken::Stall];
     let one = client.say(&with_body("PUB t", b"x"));
     s.on_bytes(at(0), &one, &mut host);
     assert!(s.is_stalled());
@@ -402,7 +402,7 @@ fn a_connection_moves_with_its_layers() {
         for body in &bodies {
             wire.extend(client.say(&with_body("PUB t", body.as_bytes())));
         }
-        host.next = vec![Taken::Stall];
+        host.next = vec![CommandTaken::Stall];
         let (mut at_byte, mut heard) = (0, vec![]);
         while at_byte < wire.len() {
             let n = (1 + rng.below(9000) as usize).min(wire.len() - at_byte);
@@ -411,7 +411,7 @@ fn a_connection_moves_with_its_layers() {
             let out = sent(&mut s);
             client.hear(&out).unwrap();
             if s.is_stalled() && s.is_quiet() {
-                let (carried, unread): (Carried, Vec<u8>) = s.carry();
+                let (carried, unread): (SessionState, Vec<u8>) = s.carry();
                 assert!(unread.is_empty(), "the socket's own bytes are of another kind");
                 host.calls.pop(); // it is asked again
                 s = Session::adopt(ConnId(9), Peer("10.0.0.7:4711".into()), carried, Arc::new(layered(&tls_settings())), at(0));
@@ -423,7 +423,7 @@ fn a_connection_moves_with_its_layers() {
             }
             heard.append(&mut host.calls);
             if heard.len() % 7 == 3 && rng.below(3) == 0 {
-                host.next = vec![Taken::Stall];
+                host.next = vec![CommandTaken::Stall];
             }
         }
         s.resume(at(0), &mut host);

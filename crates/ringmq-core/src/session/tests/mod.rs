@@ -23,13 +23,13 @@ pub struct MockHost {
     pub calls: Vec<String>,
     pub waiting: Vec<ReplySlot>,
     /// Answers for the next publishes and subscribes; accepted when it is empty.
-    pub next: Vec<Taken>,
+    pub next: Vec<CommandTaken>,
 }
 
 impl MockHost {
-    fn take(&mut self, slot: ReplySlot) -> Taken {
-        let taken = self.next.pop().unwrap_or(Taken::Accepted);
-        if taken == Taken::Accepted {
+    fn take(&mut self, slot: ReplySlot) -> CommandTaken {
+        let taken = self.next.pop().unwrap_or(CommandTaken::Accepted);
+        if taken == CommandTaken::Accepted {
             self.waiting.push(slot);
         }
         taken
@@ -50,7 +50,7 @@ impl Host for MockHost {
         partition: Option<PartitionId>,
         bodies: Bodies<'_>,
         slot: ReplySlot,
-    ) -> Taken {
+    ) -> CommandTaken {
         let all: Vec<_> = bodies.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect();
         assert_eq!((all.len(), bodies.iter().map(<[u8]>::len).sum()), (bodies.count(), bodies.bytes()));
         let kind = match bodies {
@@ -63,7 +63,7 @@ impl Host for MockHost {
         self.take(slot)
     }
 
-    fn subscribe(&mut self, _: Now, _: ConnId, to: Subscribe<'_>, o: SubOptions, slot: ReplySlot) -> Taken {
+    fn subscribe(&mut self, _: Now, _: ConnId, to: Subscribe<'_>, o: SubOptions, slot: ReplySlot) -> CommandTaken {
         let at = to.partition.map_or(String::new(), |p| format!("/{p}"));
         let order = if o.ordered { " ordered" } else { "" };
         self.calls.push(format!("sub {}{at} {} {} {}{order}", to.topic, to.channel, o.msg_timeout_ms, o.sample_rate));

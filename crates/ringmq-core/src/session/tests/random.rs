@@ -33,7 +33,7 @@ fn walk(bytes: &[u8], cuts: &[usize], stall: usize, in_place_min: usize) -> (Vec
     cuts.sort_unstable();
     for (i, pair) in cuts.windows(2).enumerate() {
         if stall > 0 && i % stall == 0 {
-            host.next = vec![Taken::Stall];
+            host.next = vec![CommandTaken::Stall];
         }
         socket.receive(&mut s, at(0), &bytes[pair[0]..pair[1]], &mut host);
         assert!(s.is_stalled() || s.buffered() <= 5 * 1024 * 1024 + 16 * 1024 + 4);

@@ -1,6 +1,6 @@
 //! Operators at nodes that do not lead the partition.
 
-use super::operate::Outcome;
+use super::operate::SetResult;
 use super::*;
 use crate::base::ChannelName;
 use crate::codec::native::Start;
@@ -72,7 +72,7 @@ fn a_channel_is_changed_at_any_node() {
 
 #[test]
 fn a_change_hears_that_its_outcome_is_unknown_or_that_nobody_leads() {
-    let failed = |error| -> Option<Outcome> { Some(Err(SetOffsetError::Failed(error))) };
+    let failed = |error| -> Option<SetResult> { Some(Err(SetOffsetError::Failed(error))) };
     let mut net = Net::new();
     assert_eq!(net.change_channel(1, CREATE), Ok(true));
     net.nodes[2].is_slow = true;

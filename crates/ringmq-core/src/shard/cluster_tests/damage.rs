@@ -200,12 +200,12 @@ fn that_a_replica_is_suspect_survives_a_kill_and_ends_when_it_was_compared() {
     }
     net.kill(0);
     net.restart(0);
-    assert_eq!(of_disk(&net), Doubt::Lost, "a start keeps it");
+    assert_eq!(of_disk(&net), Doubt::Lost, "a startup keeps it");
     net.change(0, |m| (m.leader, m.epoch) = (Some(id_of_node(1)), Epoch(m.epoch.0 + 1)));
     net.pass_time(RECONNECT);
     assert_eq!(of_disk(&net), Doubt::None, "it follows, and has all that its leader has");
     let told: Vec<bool> = net.doubts.iter().filter(|(node, _)| *node == 0).map(|(_, is_suspect)| *is_suspect).collect();
-    assert_eq!(told, [true, false, true, true, false], "the coordinator heard of each change, and at the start");
+    assert_eq!(told, [true, false, true, true, false], "the coordinator heard of each change, and at the startup");
 }
 
 /// A suspect follower has its leader's channels once it follows. A replica that led with what damage had left gave that to all the others:

@@ -85,7 +85,7 @@ fn a_far_off_retry_survives_its_leader_and_keeps_its_id_and_its_time() {
 
 /// A tail that a leader had alone when it was cut off is truncated when it follows the next leader.
 #[test]
-fn a_tail_that_was_never_committed_is_cut() {
+fn a_tail_that_was_never_committed_is_truncated() {
     let mut net = Net::new();
     let p = net.connect(0);
     net.publish(p, "0");

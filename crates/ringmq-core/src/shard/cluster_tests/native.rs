@@ -1,6 +1,6 @@
 //! Native clients: what they are told, and when.
 
-use super::operate::End;
+use super::operate::OperationEnd;
 use super::*;
 use crate::base::LogId;
 use crate::codec::native::frame::FRAME_MAX;
@@ -281,7 +281,7 @@ fn an_offset_that_is_set_stands_on_all_replicas() {
 /// The move is in this node's journal and on one follower when another node comes to lead, or when it is given up.
 #[test]
 fn of_a_set_that_was_issued_nobody_says_that_it_was_not_done() {
-    for ends in [End::LeaderGoes, End::NotConfirmed, End::JournalFails] {
+    for ends in [OperationEnd::LeaderGoes, OperationEnd::NotConfirmed, OperationEnd::JournalFails] {
         let mut net = Net::new();
         let p = net.connect_native(0);
         (1..4).for_each(|i| net.produce(p, i + 1, i));
@@ -289,10 +289,10 @@ fn of_a_set_that_was_issued_nobody_says_that_it_was_not_done() {
         net.hear(p);
         let set = SetOffset { topic: "t", partition: PartitionId(0), channel: "ch", start: Start::Newest, force: false };
         net.nodes[2].is_slow = true;
-        net.nodes[0].is_slow = ends == End::JournalFails;
+        net.nodes[0].is_slow = ends == OperationEnd::JournalFails;
         net.ask(p, 11, &Request::SetOffset(set), b"");
         assert!(net.hear(p).is_empty());
-        assert_eq!(net.cursors(1)["ch"], if ends == End::JournalFails { 1 } else { 4 }, "{ends:?}");
+        assert_eq!(net.cursors(1)["ch"], if ends == OperationEnd::JournalFails { 1 } else { 4 }, "{ends:?}");
         net.end_of_change(ends);
         let said = net.hear(p);
         let is_unknown = |s: &&String| s.starts_with("11 ") && s.contains(&format!("{:?}", Retry::Unknown));

@@ -11,10 +11,10 @@ use crate::{
     },
 };
 
-pub(super) type Outcome = Result<bool, SetOffsetError>;
+pub(super) type SetResult = Result<bool, SetOffsetError>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum OperationEnd {
     /// Another node leads, which may have it.
     LeaderGoes,
     /// The operation is given up, and taken back.
@@ -42,7 +42,7 @@ impl Net {
         self.run();
     }
 
-    pub(super) fn changed(&mut self, node: usize) -> Option<Outcome> {
+    pub(super) fn changed(&mut self, node: usize) -> Option<SetResult> {
         self.nodes[node].http.drain(..).rev().find_map(|m| match m {
             MeshMessage::ChannelChanged { result, .. } => Some(result),
             MeshMessage::OffsetSet { result, .. } => Some(result.map(|_| false)),
@@ -51,14 +51,14 @@ impl Net {
     }
 
     /// Ends a change of node 0 that node 2 has not confirmed.
-    pub(super) fn end_of_change(&mut self, end: End) {
+    pub(super) fn end_of_change(&mut self, end: OperationEnd) {
         match end {
-            End::LeaderGoes => self.elect(0, 1),
-            End::NotConfirmed => {
+            OperationEnd::LeaderGoes => self.elect(0, 1),
+            OperationEnd::NotConfirmed => {
                 self.is_store_there = false;
                 self.pass_time(Duration::from_secs(6));
             }
-            End::JournalFails => {
+            OperationEnd::JournalFails => {
                 self.nodes[0].disk.faults.write_error = 1.0;
                 self.nodes[0].is_slow = false;
                 self.run();
@@ -66,7 +66,7 @@ impl Net {
         }
     }
 
-    pub(super) fn change_channel(&mut self, node: usize, change: ChannelChange) -> Outcome {
+    pub(super) fn change_channel(&mut self, node: usize, change: ChannelChange) -> SetResult {
         self.ask_change(node, change);
         self.changed(node).expect("it is answered")
     }
@@ -155,14 +155,14 @@ fn a_pause_that_a_replica_does_not_confirm_is_taken_back() {
 #[test]
 fn of_a_change_that_was_issued_nobody_says_that_nothing_was_done() {
     let create = ChannelChange::Create { first: Some(true), is_alone: true };
-    for ends in [End::LeaderGoes, End::NotConfirmed, End::JournalFails] {
+    for ends in [OperationEnd::LeaderGoes, OperationEnd::NotConfirmed, OperationEnd::JournalFails] {
         for change in [Some(ChannelChange::Pause), Some(ChannelChange::Delete), Some(create), None] {
             let mut net = Net::new();
             if change != Some(create) {
                 net.subscribe(0, "ch", 0);
             }
             net.nodes[2].is_slow = true;
-            net.nodes[0].is_slow = ends == End::JournalFails;
+            net.nodes[0].is_slow = ends == OperationEnd::JournalFails;
             match change {
                 Some(change) => net.ask_change(0, change),
                 None => net.ask_to_empty(0),

@@ -61,7 +61,7 @@ fn a_name_that_comes_back_with_another_id_is_another_topic() {
     net.kill(2);
     net.restart(2);
     net.pass_time(RECONNECT);
-    assert_eq!(of_node(&net, 2), [(TopicId([9; 16]), 4)], "over a start, too");
+    assert_eq!(of_node(&net, 2), [(TopicId([9; 16]), 4)], "over a startup, too");
     net.wipe(2);
     net.pass_time(RECONNECT);
     assert!((0..3).all(|node| of_node(&net, node) == [(TopicId([8; 16]), 2)]));

@@ -7,7 +7,7 @@ use crate::config::Settings;
 use crate::seam::event::{Effect, Effects, Event};
 use crate::seam::message::{MeshMessage, MovedSession};
 use crate::shard::Shard;
-use crate::sim::memory::{MemoryDisk, first_start};
+use crate::sim::memory::{MemoryDisk, first_startup};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl World {
             ..Settings::default()
         });
         let shard = |core| {
-            let mut shard = first_start(core, cores, &settings, seed ^ core as u64);
+            let mut shard = first_startup(core, cores, &settings, seed ^ core as u64);
             // Small, so that clients are full and sockets paused often.
             let limits = Limits {
                 output_full_bytes: 6000,

@@ -153,7 +153,7 @@ impl NativeHost for Engine {
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
         if let Some(request) = self.searches.give_up(conn, subscription) {
             let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
-            self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
+            self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
             return true;
         }
         let is_number =
@@ -161,7 +161,7 @@ impl NativeHost for Engine {
         if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
             let request = self.native.subscribing.remove(at).request;
             let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
-            self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
+            self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
         }
         let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
@@ -197,7 +197,7 @@ impl NativeHost for Engine {
         match self.ensure_topic_with(now, topic, partitions) {
             Ok(true) => {
                 let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
-                self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
+                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
                 NativeTaken::Accepted
             }
             Ok(false) => {
@@ -234,7 +234,7 @@ impl NativeHost for Engine {
         match place_of(&self.store, &self.partitions, idx, start) {
             Ok(place) => {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
-                self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Found { at }));
+                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Found { at }));
             }
             Err(by) => {
                 let finding = Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } };

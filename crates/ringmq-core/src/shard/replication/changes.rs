@@ -105,7 +105,7 @@ fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Answe
 }
 
 /// An answer, and the core that asked.
-pub(super) type Answer = (CoreId, MeshMessage);
+pub(super) type AnswerToCore = (CoreId, MeshMessage);
 
 /// Where a change of a channel is carried out.
 pub(super) enum Taker {
@@ -147,7 +147,7 @@ impl Cluster {
     }
 
     /// The leader has answered a change of this core.
-    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) -> Option<Answer> {
+    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) -> Option<AnswerToCore> {
         let Asker { generation, core: asked_by, ticket } = changed.asker;
         if (generation, asked_by) != (self.generation, self.core) {
             return None; // of an earlier life of this node, perhaps with other cores
@@ -161,7 +161,7 @@ impl Cluster {
     }
 
     /// The connection with a node is lost: what it was asked for may have been done, and it asks anew for what it wants.
-    pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<Answer> {
+    pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<AnswerToCore> {
         let unknown = |PendingChange { core, ticket, kind, .. }| {
             (core, answer_of(ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown))))
         };

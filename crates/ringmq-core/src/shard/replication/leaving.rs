@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(120);
 
 /// Question whether a replica may leave.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct LeaveQuestion {
     /// Version of the metadata that it is about.
     version: u64,
     /// Time of the next question, and the pause before it.
@@ -46,7 +46,7 @@ struct Going {
 
 #[derive(Debug, Default)]
 pub struct Leaving {
-    asked: BTreeMap<Route, Asked>,
+    asked: BTreeMap<Route, LeaveQuestion>,
     going: BTreeMap<Route, Going>,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
         }
         let pause = before.map_or(PAUSE, |asked| (asked.pause * 2).min(PAUSE_MAX));
         let at = now.ticks + pause;
-        asked.insert(route, Asked { version, again_at: at, pause });
+        asked.insert(route, LeaveQuestion { version, again_at: at, pause });
         self.timers.at_most(Timer::Leaving, Some(at));
         self.outbox.push(event::Effect::Ask(Ask::Leave { route, version }));
     }

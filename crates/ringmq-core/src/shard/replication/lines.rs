@@ -24,7 +24,7 @@ const WINDOW: u64 = 4 << 20;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum SendState {
     /// Waits to be sent; carries the error for its publisher if it waits for too long.
     Held(PublishError),
     Sent(Ticks),
@@ -38,7 +38,7 @@ pub struct Pending {
     pub bodies: PackedBodies,
     pub delay_ms: u64,
     came: Ticks,
-    state: State,
+    state: SendState,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +79,7 @@ pub fn may_be_stored_later(error: PublishError) -> bool {
 
 impl Pending {
     fn is_held(&self) -> bool {
-        matches!(self.state, State::Held(_))
+        matches!(self.state, SendState::Held(_))
     }
 
     fn cost(&self) -> u64 {
@@ -89,8 +89,8 @@ impl Pending {
     /// Time at which the publish is given up.
     fn until(&self, limit: Duration) -> Ticks {
         match self.state {
-            State::Held(_) => self.came + limit,
-            State::Sent(at) => at + limit,
+            SendState::Held(_) => self.came + limit,
+            SendState::Sent(at) => at + limit,
         }
     }
 }
@@ -125,7 +125,7 @@ impl Lines {
 
     pub fn push(&mut self, now: Ticks, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
         self.tickets += 1;
-        let state = State::Held(PublishError::NotWritable(Unwritable::NoLeader));
+        let state = SendState::Held(PublishError::NotWritable(Unwritable::NoLeader));
         let pending = Pending { ticket: self.tickets, publisher, bodies, delay_ms, came: now, state };
         self.bytes += pending.cost();
         self.lines.entry(route).or_default().pending.push_back(pending);
@@ -157,7 +157,7 @@ impl Lines {
                 if line.num_sent > 0 && line.bytes_sent + cost > WINDOW {
                     break;
                 }
-                pending.state = State::Sent(now);
+                pending.state = SendState::Sent(now);
                 line.num_sent += 1;
                 line.bytes_sent += cost;
             }
@@ -176,7 +176,7 @@ impl Lines {
 
     /// Gives it back: this node does not append it now.
     pub fn give_back(&mut self, now: Ticks, route: Route, mut pending: Pending, error: PublishError) {
-        pending.state = State::Held(error);
+        pending.state = SendState::Held(error);
         self.bytes += pending.cost();
         let line = self.lines.entry(route).or_default();
         line.pending.push_front(pending);
@@ -187,7 +187,7 @@ impl Lines {
     pub fn hold(&mut self, now: Ticks, route: Route, ticket: u64, error: PublishError) -> bool {
         let Some(line) = self.lines.get_mut(&route) else { return false };
         let Some(pending) = line.find(ticket) else { return false };
-        pending.state = State::Held(error);
+        pending.state = SendState::Held(error);
         let cost = pending.cost();
         line.is_back(cost);
         (line.is_refused, line.retry_at) = (true, now + RETRY_PAUSE);
@@ -208,8 +208,8 @@ impl Lines {
     /// The connection with the leader is lost: nobody knows what became of what was sent.
     pub fn lose(&mut self, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
         self.give_up(route, told, |p| match p.state {
-            State::Sent(_) => Some(PublishError::Unknown),
-            State::Held(_) => None,
+            SendState::Sent(_) => Some(PublishError::Unknown),
+            SendState::Held(_) => None,
         });
     }
 
@@ -223,9 +223,9 @@ impl Lines {
         let is_behind = self.lines.get(&route).is_some_and(|line| line.num_sent > 0 && !line.is_refused);
         self.give_up(route, told, |p| match p.state {
             _ if p.until(limit) > now => None,
-            State::Held(_) if is_behind => Some(PublishError::TooMuchWaiting),
-            State::Held(error) => Some(error),
-            State::Sent(_) => Some(PublishError::Unknown),
+            SendState::Held(_) if is_behind => Some(PublishError::TooMuchWaiting),
+            SendState::Held(error) => Some(error),
+            SendState::Sent(_) => Some(PublishError::Unknown),
         });
     }
 

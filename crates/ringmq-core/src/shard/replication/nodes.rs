@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::changes::Taker;
-use super::relays::{ForClient, Key};
+use super::relays::{ForClient, RelayKey};
 use crate::base::{CoreId, NodeId, Now};
 use crate::codec::peer::Addressed;
 use crate::codec::peer::error::PeerError;
@@ -13,7 +13,7 @@ use crate::seam::cluster::Ask;
 use crate::seam::event::Effect;
 use crate::seam::message::MeshMessage;
 use crate::shard::offsets::Setter;
-use crate::shard::outbox::Heard;
+use crate::shard::outbox::LateAnswer;
 
 impl Engine {
     /// A message of another node for a partition of this core.
@@ -32,7 +32,7 @@ impl Engine {
                 return match self.cluster_mut().on_relayed(from, (route, head.session), relayed) {
                     Some((sub, ForClient::Message(message))) => self.hand(now, sub.core, message),
                     Some((sub, ForClient::Frames(frames))) if sub.core == self.core => {
-                        self.outbox.tell(sub.conn, Heard::Frames(frames));
+                        self.outbox.tell(sub.conn, LateAnswer::Frames(frames));
                     }
                     Some((sub, ForClient::Frames(frames))) => {
                         self.pass(sub.core, MeshMessage::Deliver { sub, frames: frames.into() });
@@ -95,7 +95,7 @@ impl Engine {
         elsewhere.into_iter().for_each(|key| self.end_relay(now, key, true));
     }
 
-    fn end_relay(&mut self, now: Now, key: Key, is_connected: bool) {
+    fn end_relay(&mut self, now: Now, key: RelayKey, is_connected: bool) {
         let lost = self.cluster_mut().end_relay(key, is_connected);
         self.hand(now, key.0.core, lost);
     }

@@ -19,7 +19,7 @@ use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, result_
 use bytes::Bytes;
 
 /// A client at a partition.
-pub(super) type Key = (SubId, PartitionId);
+pub(super) type RelayKey = (SubId, PartitionId);
 
 /// A client's subscription at the leader of a partition.
 #[derive(Debug)]
@@ -37,20 +37,20 @@ struct Relaying {
 pub struct Relays {
     /// The last number that was given.
     last: u32,
-    clients: IdMap<Key, Relaying>,
-    by_number: IdMap<Session, Key>,
+    clients: IdMap<RelayKey, Relaying>,
+    by_number: IdMap<Session, RelayKey>,
     /// Relays that have FINs.
-    finishing: Vec<Key>,
+    finishing: Vec<RelayKey>,
 }
 
 impl Relays {
-    fn of(&self, mut is: impl FnMut(&Relaying) -> bool) -> Vec<Key> {
+    fn of(&self, mut is: impl FnMut(&Relaying) -> bool) -> Vec<RelayKey> {
         let mut found: Vec<_> = self.clients.iter().filter(|(_, r)| is(r)).map(|(key, _)| *key).collect();
         found.sort_unstable();
         found
     }
 
-    fn add(&mut self, key: Key, route: Route, to: NodeId) {
+    fn add(&mut self, key: RelayKey, route: Route, to: NodeId) {
         self.last = self.last.wrapping_add(1).max(1);
         let session = Session(self.last);
         self.clients.insert(key, Relaying { route, to, session, lent: 0, finished: vec![] });
@@ -61,20 +61,20 @@ impl Relays {
         self.clients.len() as u64
     }
 
-    fn remove(&mut self, key: Key) {
+    fn remove(&mut self, key: RelayKey) {
         if let Some(relaying) = self.clients.remove(&key) {
             self.by_number.remove(&relaying.session);
         }
     }
 
     /// The client that hears what the node says under this number.
-    fn find(&self, from: NodeId, route: Route, session: Session) -> Option<Key> {
+    fn find(&self, from: NodeId, route: Route, session: Session) -> Option<RelayKey> {
         let key = *self.by_number.get(&session)?;
         self.clients.get(&key).filter(|r| (r.to, r.route) == (from, route)).map(|_| key)
     }
 
     /// The leader gives back what it was lent. False: it was not lent so much.
-    fn take_back(&mut self, key: Key, credit: u32) -> bool {
+    fn take_back(&mut self, key: RelayKey, credit: u32) -> bool {
         let Some(relaying) = self.clients.get_mut(&key) else { return false };
         let rest = relaying.lent.checked_sub(credit);
         relaying.lent = rest.unwrap_or(0);
@@ -141,7 +141,7 @@ impl Cluster {
         true
     }
 
-    fn send_relay(&mut self, key: Key, relayed: Relayed) {
+    fn send_relay(&mut self, key: RelayKey, relayed: Relayed) {
         let Some(relaying) = self.relays.clients.get(&key) else { return };
         let head = Head { epoch: Epoch(0), session: relaying.session };
         self.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
@@ -164,7 +164,7 @@ impl Cluster {
         }
     }
 
-    fn flush_relay(&mut self, key: Key) {
+    fn flush_relay(&mut self, key: RelayKey) {
         let Some(relaying) = self.relays.clients.get_mut(&key) else { return };
         for ids in std::mem::take(&mut relaying.finished).chunks(FINISHED_MAX) {
             self.send_relay(key, Relayed::Finish(ids.to_vec()));
@@ -181,7 +181,7 @@ impl Cluster {
     }
 
     /// Relays to another node than the one that the metadata names as the leader.
-    pub(super) fn relays_elsewhere(&self, route: Route) -> Vec<Key> {
+    pub(super) fn relays_elsewhere(&self, route: Route) -> Vec<RelayKey> {
         if self.relays.clients.is_empty() {
             return vec![];
         }
@@ -189,12 +189,12 @@ impl Cluster {
         self.relays.of(|r| r.route == route && Some(r.to) != to)
     }
 
-    pub(super) fn relays_with(&self, node: NodeId) -> Vec<Key> {
+    pub(super) fn relays_with(&self, node: NodeId) -> Vec<RelayKey> {
         self.relays.of(|r| r.to == node)
     }
 
     /// The relay ends, and the leader hears of it if it can. Returns what the client's core hears.
-    pub(super) fn end_relay(&mut self, (sub, partition): Key, is_connected: bool) -> MeshMessage {
+    pub(super) fn end_relay(&mut self, (sub, partition): RelayKey, is_connected: bool) -> MeshMessage {
         match is_connected {
             true => drop(self.relay_detach(sub, partition)),
             false => self.relays.remove((sub, partition)),
@@ -253,7 +253,7 @@ impl Cluster {
     }
 }
 
-fn not_carried_out((sub, partition): Key, (id, command): (LogId, InFlightCommand), why: NotCarriedOut) -> MeshMessage {
+fn not_carried_out((sub, partition): RelayKey, (id, command): (LogId, InFlightCommand), why: NotCarriedOut) -> MeshMessage {
     let why = match why {
         NotCarriedOut::NotInFlight => InFlightError::NotInFlight,
         NotCarriedOut::NotOwned => InFlightError::NotOwned,

@@ -11,7 +11,7 @@ use crate::replica::states::State;
 use crate::seam::cluster::Ask;
 use crate::seam::event::Effect;
 use crate::seam::message::{MeshMessage, Share};
-use crate::shard::outbox::Heard;
+use crate::shard::outbox::LateAnswer;
 use crate::shard::partitions::ChannelKey;
 use crate::shard::subscription::Subscription;
 use crate::shard::timers::Timer;
@@ -30,7 +30,7 @@ impl Seat {
 pub(super) fn role_of(state: State) -> &'static str {
     match state {
         State::Idle => "none",
-        State::Apart | State::Promising | State::Cutting => "follower, not in step",
+        State::Apart | State::Promising | State::Truncating => "follower, not in step",
         State::Aligned => "follower",
         State::Claiming | State::Asking | State::Trimming | State::Fetching | State::Settling => "leader, opening",
         State::Open => "leader",
@@ -187,7 +187,7 @@ impl Engine {
             let is_here = sub.core == self.core;
             if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
                 let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
-                self.outbox.tell(sub.conn, Heard::NativeEnded(number, why));
+                self.outbox.tell(sub.conn, LateAnswer::NativeEnded(number, why));
             } else if deleted && sub.core == self.core {
                 self.subscription_deleted(sub);
             } else if deleted {

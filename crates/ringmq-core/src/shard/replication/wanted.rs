@@ -10,18 +10,18 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub struct WantedTopics {
     creates_topics: bool,
-    topics: BTreeMap<TopicName, Wanted>,
+    topics: BTreeMap<TopicName, AwaitedTopic>,
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct AwaitedTopic {
     until: Ticks,
     /// The topic is there, and its leaders are not known yet.
     waiters: Option<Waiters>,
 }
 
 /// Those that waited for a topic, and what they hear.
-pub type Ended = (Waiters, Result<TopicRef, PublishError>);
+pub type EndedWait = (Waiters, Result<TopicRef, PublishError>);
 
 impl WantedTopics {
     pub fn new(creates_topics: bool) -> Self {
@@ -45,12 +45,12 @@ impl WantedTopics {
             return Err(PublishError::TooManyTopics);
         }
         topics.begin(name.clone(), None);
-        self.topics.insert(name.clone(), Wanted { until, waiters: None });
+        self.topics.insert(name.clone(), AwaitedTopic { until, waiters: None });
         Ok(Some(name))
     }
 
     /// A topic of the metadata: who asked for it waits on, until its leaders are known. Gives back those that need not.
-    pub fn came(&mut self, topic: &TopicRef, waiters: Waiters) -> Option<Ended> {
+    pub fn came(&mut self, topic: &TopicRef, waiters: Waiters) -> Option<EndedWait> {
         match self.topics.get_mut(&topic.name) {
             Some(wanted) => {
                 wanted.waiters = Some(waiters);
@@ -61,20 +61,20 @@ impl WantedTopics {
     }
 
     /// Looks at a wanted topic again after its leaders changed.
-    pub fn leaders_changed(&mut self, topics: &mut Topics, topic: &TopicRef) -> Option<Ended> {
+    pub fn leaders_changed(&mut self, topics: &mut Topics, topic: &TopicRef) -> Option<EndedWait> {
         let waits = self.topics.get(&topic.name).is_some_and(|wanted| wanted.waiters.is_some());
         if waits && topics.is_settled(&topic.name) { self.end(topics, &topic.name) } else { None }
     }
 
     /// Takes in that the cluster does not create the topic.
-    pub fn refused(&mut self, topics: &mut Topics, name: &TopicName, error: PublishError) -> Option<Ended> {
-        let Some(Wanted { waiters: None, .. }) = self.topics.get(name) else { return None };
+    pub fn refused(&mut self, topics: &mut Topics, name: &TopicName, error: PublishError) -> Option<EndedWait> {
+        let Some(AwaitedTopic { waiters: None, .. }) = self.topics.get(name) else { return None };
         self.topics.remove(name);
         Some((topics.forget(name), Err(error)))
     }
 
     /// Clients that waited too long.
-    pub fn expire(&mut self, topics: &mut Topics, now: Ticks) -> Vec<Ended> {
+    pub fn expire(&mut self, topics: &mut Topics, now: Ticks) -> Vec<EndedWait> {
         let late = self.topics.iter().filter(|(_, wanted)| wanted.until <= now);
         let late: Vec<TopicName> = late.map(|(name, _)| name.clone()).collect();
         late.iter().filter_map(|name| self.end(topics, name)).collect()
@@ -84,8 +84,8 @@ impl WantedTopics {
         self.topics.values().map(|wanted| wanted.until).min()
     }
 
-    fn end(&mut self, topics: &mut Topics, name: &TopicName) -> Option<Ended> {
-        let Wanted { waiters, .. } = self.topics.remove(name)?;
+    fn end(&mut self, topics: &mut Topics, name: &TopicName) -> Option<EndedWait> {
+        let AwaitedTopic { waiters, .. } = self.topics.remove(name)?;
         Some(match (waiters, topics.known(name).cloned()) {
             (Some(waiters), Some(topic)) => (waiters, Ok(topic)),
             (Some(waiters), None) => (waiters, Err(PublishError::TopicNotExist)),

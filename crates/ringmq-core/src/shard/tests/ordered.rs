@@ -12,7 +12,7 @@ use crate::{
 
 /// A message as SUB_ORDERED gets it.
 #[derive(Debug, PartialEq)]
-struct Placed {
+struct OrderedMessage {
     id: MessageId,
     attempts: u16,
     offset: i64,
@@ -20,7 +20,7 @@ struct Placed {
 }
 
 impl Node {
-    fn take_placed(&mut self, conn: ConnId) -> Vec<Placed> {
+    fn take_placed(&mut self, conn: ConnId) -> Vec<OrderedMessage> {
         let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").1);
         let (frames, _) = frame::decode_all(&bytes).expect("well-formed frames");
         let placed = |f: Frame<'_>| match f {
@@ -29,7 +29,7 @@ impl Node {
                 let (size, body) = rest.split_first_chunk::<4>().expect("a size");
                 assert!(u32::from_be_bytes(*size) as usize >= body.len());
                 let (offset, body) = (i64::from_be_bytes(*offset), String::from_utf8_lossy(body).into_owned());
-                Some(Placed { id: MessageId::from_binary(&m.id), attempts: m.attempts, offset, body })
+                Some(OrderedMessage { id: MessageId::from_binary(&m.id), attempts: m.attempts, offset, body })
             }
             Frame::Response(_) => None,
             Frame::Error(e) => panic!("{}", String::from_utf8_lossy(e)),

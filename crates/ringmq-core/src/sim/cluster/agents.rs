@@ -1,7 +1,7 @@
 //! The agents of the nodes, which are the real ones, and the way between them and the etcd: requests and answers that are lost, late or of
 //! unknown outcome; watches that come late, twice, in part, or are compacted; a store that sleeps.
 
-use super::events::{Happening, Mend};
+use super::events::{FaultEnd, Happening};
 use super::node::CLUSTER;
 use super::plan::StoreFaults;
 use super::world::{MS, Phase, SECOND, World};
@@ -264,7 +264,7 @@ impl World {
     pub fn store_falls_asleep(&mut self) {
         let until = self.now + self.rng.below(2 * super::meta::LEASE);
         self.meta.store.asleep_until = until;
-        self.queue.put(until, Happening::Mended(Mend::StoreAsleep));
+        self.queue.put(until, Happening::Mended(FaultEnd::StoreAsleep));
     }
 
     /// Wakes the store. Its leases go on by its clock, begin anew, as with another leader of it, or end all at once. Its watches may

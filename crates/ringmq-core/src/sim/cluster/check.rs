@@ -14,7 +14,7 @@
 //! | a_moved_replica_leaves_nothing | at the end: no disk has a file of a partition of which its node is no replica ([`super::moved`]) |
 //! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
 
-use super::meta::Key;
+use super::meta::TopicPartition;
 use super::node::recover_options;
 use super::plan::Coordination;
 use super::store::PASSING;
@@ -22,14 +22,14 @@ use super::world::{MS, World};
 use crate::base::{Epoch, LogId, MessagePlace, PartitionId};
 use crate::format::batch::BatchHeader;
 use crate::log::recovery::{Recovered, recover};
-use crate::sim::check::{Found as Batches, log_of};
+use crate::sim::check::{ReadBatch as Batches, log_of};
 use crate::sim::disk::SimDisk;
-use crate::sim::node::book::{ANYWHERE, Book, Found, topic_number};
+use crate::sim::node::book::{ANYWHERE, Book, StartupFindings, topic_number};
 use std::collections::BTreeMap;
 
 /// Why a disk is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Look {
+pub enum CheckReason {
     Start,
     Probe,
     End,
@@ -39,12 +39,12 @@ pub enum Look {
 pub struct Checker {
     topics: usize,
     /// Last log id and header crc of a batch.
-    batches: BTreeMap<(Key, Epoch, LogId), (LogId, u32)>,
+    batches: BTreeMap<(TopicPartition, Epoch, LogId), (LogId, u32)>,
     /// The committed batch at an offset: its header crc, and where it ends.
-    committed: BTreeMap<(Key, i64), (u32, i64)>,
-    ends: BTreeMap<Key, i64>,
+    committed: BTreeMap<(TopicPartition, i64), (u32, i64)>,
+    ends: BTreeMap<TopicPartition, i64>,
     /// The latest epoch in which clients of a partition were served, and by which node.
-    served: BTreeMap<Key, (Epoch, usize)>,
+    served: BTreeMap<TopicPartition, (Epoch, usize)>,
 }
 
 impl Checker {
@@ -58,7 +58,7 @@ impl Checker {
     }
 
     /// A batch that some node has, or sends.
-    pub fn batch(&mut self, key: Key, h: &BatchHeader) {
+    pub fn batch(&mut self, key: TopicPartition, h: &BatchHeader) {
         let id = (LogId(h.last_log_id.get()), h.header_crc.get());
         let (epoch, first) = (Epoch(h.epoch.get()), LogId(h.log_id.get()));
         let known = *self.batches.entry((key, epoch, first)).or_insert(id);
@@ -66,7 +66,7 @@ impl Checker {
     }
 
     /// A node serves a partition's clients now.
-    fn serves(&mut self, key: Key, epoch: Epoch, n: usize) {
+    fn serves(&mut self, key: TopicPartition, epoch: Epoch, n: usize) {
         let latest = self.served.entry(key).or_insert((epoch, n));
         assert!(
             epoch > latest.0 || (epoch, n) == *latest,
@@ -77,7 +77,7 @@ impl Checker {
         *latest = (epoch, n);
     }
 
-    fn committed(&mut self, key: Key, h: &BatchHeader, of: usize) {
+    fn committed(&mut self, key: TopicPartition, h: &BatchHeader, of: usize) {
         let is = (h.header_crc.get(), h.end().offset);
         let known = *self.committed.entry((key, h.offset.get())).or_insert(is);
         assert_eq!(known, is, "committed_prefixes_are_equal_bytes: {key:?} offset {} on node{of}", h.offset);
@@ -87,11 +87,11 @@ impl Checker {
 }
 
 /// A disk's logs, by partition.
-pub type Logs = BTreeMap<Key, Vec<Batches>>;
+pub type Logs = BTreeMap<TopicPartition, Vec<Batches>>;
 
 /// Reads the clients' messages from a disk.
-fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_damaged: bool, n: usize) -> (Found, Logs) {
-    let (mut found, mut logs) = (Found::default(), Logs::new());
+fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_damaged: bool, n: usize) -> (StartupFindings, Logs) {
+    let (mut found, mut logs) = (StartupFindings::default(), Logs::new());
     for p in &r.partitions {
         let Some(topic) = check.topic(&p.topic.name) else { continue };
         let key = (topic, p.dir.partition.0);
@@ -140,25 +140,26 @@ impl World {
         }
     }
 
-    fn must_keep(&self, key: Key, n: usize) -> bool {
+    fn must_keep(&self, key: TopicPartition, n: usize) -> bool {
         !self.nodes[n].is_damaged && self.meta.is_in_sync(key, n)
     }
 
     /// Holds what a recovery of a node's disk found against all that is known.
-    pub fn look_at(&mut self, n: usize, r: &Recovered, look: Look) -> Logs {
+    pub fn look_at(&mut self, n: usize, r: &Recovered, look: CheckReason) -> Logs {
         let disk = self.nodes[n].disk.clone();
         self.look_at_disk(n, &disk, r, look)
     }
 
-    fn look_at_disk(&mut self, n: usize, disk: &SimDisk, r: &Recovered, look: Look) -> Logs {
+    fn look_at_disk(&mut self, n: usize, disk: &SimDisk, r: &Recovered, look: CheckReason) -> Logs {
         // whether a write was lost is known to the disk alone
         self.nodes[n].is_damaged |= disk.counts.damages > 0;
         let is_damaged = self.nodes[n].is_damaged;
         let report = &r.report;
         assert!(is_damaged || !report.has_damage(), "damage_is_repaired_or_reported: nothing was damaged: {report:?}");
         let (mut found, logs) = read(&mut self.check, &self.book, disk, r, is_damaged, n);
-        found.name = if look == Look::Probe { "acked_is_on_every_isr_disk" } else { "acked_survives" };
-        let keeps: BTreeMap<Key, bool> = self.meta.keys().into_iter().map(|key| (key, self.must_keep(key, n))).collect();
+        found.name = if look == CheckReason::Probe { "acked_is_on_every_isr_disk" } else { "acked_survives" };
+        let keeps: BTreeMap<TopicPartition, bool> =
+            self.meta.keys().into_iter().map(|key| (key, self.must_keep(key, n))).collect();
         for (&key, log) in logs.iter().filter(|(key, _)| keeps[*key]) {
             self.committed_prefix(key, log, n);
             // of a log that is whole below retention, also when nothing of it is left
@@ -175,7 +176,7 @@ impl World {
     }
 
     /// Checks that everything before an acknowledged or delivered batch is committed.
-    fn committed_prefix(&mut self, key: Key, log: &[Batches], n: usize) {
+    fn committed_prefix(&mut self, key: TopicPartition, log: &[Batches], n: usize) {
         let book = &self.book;
         let is_committed = |batch: &Batches| {
             let messages = batch.1.iter().flat_map(|b| b.messages()).filter(|m| m.copy_of.is_none());
@@ -210,7 +211,7 @@ impl World {
         let recovered = recover(&mut disk, &options).unwrap_or_else(|e| panic!("recovery of node{n} gave up: {e}"));
         self.outcome.probes += 1;
         self.say(|| format!("probe of node{n}"));
-        self.look_at_disk(n, &disk, &recovered, Look::Probe);
+        self.look_at_disk(n, &disk, &recovered, CheckReason::Probe);
     }
 
     pub fn probe_some(&mut self) {
@@ -224,7 +225,7 @@ impl World {
     }
 
     /// Checks at the end that all replicas of a partition have the same bytes, from where all still have them.
-    pub fn replicas_are_equal(&self, logs: &[Logs], starts: &[BTreeMap<Key, i64>]) {
+    pub fn replicas_are_equal(&self, logs: &[Logs], starts: &[BTreeMap<TopicPartition, i64>]) {
         for (key, entry) in self.meta.entries.iter().filter(|(key, _)| key.0 < PASSING) {
             let replicas: Vec<usize> = entry.now.replicas.iter().map(|id| self.meta.index(*id)).collect();
             let of = |n: usize| logs[n].get(key).map_or(&[][..], |l| &l[..]);

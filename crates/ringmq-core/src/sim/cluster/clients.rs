@@ -2,7 +2,7 @@
 //! as far as the metadata says, and go elsewhere when it does not. Some go to any node, which forwards and relays.
 
 use super::events::Happening;
-use super::meta::Key;
+use super::meta::TopicPartition;
 use super::plan::Coordination;
 use super::world::{MS, Phase, US, World};
 use crate::sim::node::any::AnyClient;
@@ -16,7 +16,7 @@ pub struct Visitor {
     pub client: AnyClient,
     pub node: usize,
     /// Client that runs for ever: it drains a channel, or finishes a producer's work.
-    pub key: Key,
+    pub key: TopicPartition,
     pub since: u64,
 }
 
@@ -42,7 +42,7 @@ impl World {
         self.random_client(key, node);
     }
 
-    fn random_client(&mut self, key: Key, node: usize) {
+    fn random_client(&mut self, key: TopicPartition, node: usize) {
         if !self.takes_clients(node) {
             return;
         }
@@ -74,20 +74,20 @@ impl World {
         self.nodes[node].running.as_ref().is_some_and(|r| !r.is_stopping)
     }
 
-    fn reach(&self, key: Key, node: usize) -> Reach {
+    fn reach(&self, key: TopicPartition, node: usize) -> Reach {
         let is_clustered = self.plan.coordination != Coordination::Alone;
         let defers = self.plan.faults.put_off > 0.0;
         let defers_publishes = defers && self.meta.topics[&key.0].partitions == 1;
         Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered, defers, defers_publishes }
     }
 
-    pub fn nsq_client(&mut self, role: Role, key: Key, node: usize) -> u64 {
+    pub fn nsq_client(&mut self, role: Role, key: TopicPartition, node: usize) -> u64 {
         let wire = self.connect(node, false);
         let client = AnyClient::Nsq(Client::new(wire, role, self.reach(key, node)));
         self.came(wire, client, node, key)
     }
 
-    pub fn native_client(&mut self, role: NativeRole, key: Key, node: usize) -> u64 {
+    pub fn native_client(&mut self, role: NativeRole, key: TopicPartition, node: usize) -> u64 {
         let wire = self.connect(node, true);
         let cores = self.nodes[node].cores;
         let topic = &self.meta.topics[&key.0];
@@ -99,7 +99,7 @@ impl World {
         self.came(wire, AnyClient::Native(Box::new(client)), node, key)
     }
 
-    fn came(&mut self, wire: u64, client: AnyClient, node: usize, key: Key) -> u64 {
+    fn came(&mut self, wire: u64, client: AnyClient, node: usize, key: TopicPartition) -> u64 {
         self.clients.insert(wire, Visitor { client, node, key, since: self.now });
         let at = self.soon(MS);
         self.queue.put(at, Happening::Act { wire });

@@ -142,7 +142,7 @@ pub enum Happening {
     /// A fault of [`super::plan::FIELDS`], by its place there.
     Fault(usize),
     /// End of a fault of a node or a connection.
-    Mended(Mend),
+    Mended(FaultEnd),
     Start {
         node: usize,
     },
@@ -166,7 +166,7 @@ pub enum Happening {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Mend {
+pub enum FaultEnd {
     Cut(usize, usize),
     Slow(usize, usize),
     StoreAway(usize),

@@ -1,7 +1,7 @@
 //! Faults, their times and durations; and the operator's or controller's work meanwhile.
 
-use super::events::{Happening, Mend};
-use super::meta::Key;
+use super::events::{FaultEnd, Happening};
+use super::meta::TopicPartition;
 use super::plan::{Coordination, FIELDS, Faults};
 use super::world::{MS, Phase, SECOND, World};
 
@@ -86,7 +86,7 @@ impl World {
                 let to = self.other_than(n);
                 self.slow.insert((n, to));
                 let until = self.now + self.rng.below(2 * SECOND);
-                self.queue.put(until, Happening::Mended(Mend::Slow(n, to)));
+                self.queue.put(until, Happening::Mended(FaultEnd::Slow(n, to)));
             }
             "store_away" => {
                 let until = self.now + self.rng.below(4 * SECOND);
@@ -108,7 +108,7 @@ impl World {
 
     fn take_store_away(&mut self, n: usize, until: u64) {
         self.nodes[n].is_store_away = true;
-        self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
+        self.queue.put(until, Happening::Mended(FaultEnd::StoreAway(n)));
     }
 
     /// Fills the disk of one node, or of all.
@@ -118,7 +118,7 @@ impl World {
         for n in (0..self.nodes.len()).filter(|o| all || *o == n) {
             self.nodes[n].is_full_until = until;
             self.nodes[n].disk.faults = self.disk_faults(n);
-            self.queue.put(until, Happening::Mended(Mend::Full(n)));
+            self.queue.put(until, Happening::Mended(FaultEnd::Full(n)));
         }
     }
 
@@ -156,7 +156,7 @@ impl World {
             for &(a, b) in which {
                 self.cuts.insert((a, b));
                 self.outcome.cuts += 1;
-                self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));
+                self.queue.put(until, Happening::Mended(FaultEnd::Cut(a, b)));
             }
         }
     }
@@ -181,12 +181,12 @@ impl World {
             for (a, b) in [(n, o), (o, n)] {
                 self.cuts.insert((a, b));
                 self.outcome.cuts += 1;
-                self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));
+                self.queue.put(until, Happening::Mended(FaultEnd::Cut(a, b)));
             }
         }
     }
 
-    fn random_key(&mut self) -> Key {
+    fn random_key(&mut self) -> TopicPartition {
         let keys = self.meta.keys();
         keys[self.rng.below(keys.len() as u64) as usize]
     }
@@ -231,7 +231,7 @@ impl World {
 
     /// Changes the replicas of a partition. In a run with damage one node is never trusted to be the last good copy, so an undamaged
     /// one must stay in sync.
-    pub fn change_replicas_of(&mut self, key: Key, n: usize) {
+    pub fn change_replicas_of(&mut self, key: TopicPartition, n: usize) {
         let sound = |o: &usize| *o != n && self.meta.is_in_sync(key, *o) && self.victim != Some(*o);
         let may_go = (0..self.nodes.len()).any(|o| sound(&o));
         if self.meta.change_replicas(key, n, may_go, &mut self.rng) {

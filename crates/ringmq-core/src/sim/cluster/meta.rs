@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A topic's number and a partition.
-pub type Key = (usize, u16);
+pub type TopicPartition = (usize, u16);
 
 /// A node's lease in the store, in nanoseconds. A node takes its own for over earlier.
 pub const LEASE: u64 = 1_500_000_000;
@@ -24,7 +24,7 @@ pub const LEASE: u64 = 1_500_000_000;
 const OPENINGS_BITS: u32 = 20;
 
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct PartitionMeta {
     pub now: Membership,
     pub history: Vec<Membership>,
     /// Last leader before nobody led, and the end of the leases that the store gave until then.
@@ -32,17 +32,17 @@ pub struct Entry {
     led_until: u64,
 }
 
-impl Entry {
-    pub fn new(now: Membership) -> Entry {
-        Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 }
+impl PartitionMeta {
+    pub fn new(now: Membership) -> PartitionMeta {
+        PartitionMeta { history: vec![now.clone()], now, last_leader: None, led_until: 0 }
     }
 }
 
 /// Consequence of an [`Ask`].
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct AskResult {
     /// The partition's metadata is another now: every watch says so.
-    pub changed: Option<Key>,
+    pub changed: Option<TopicPartition>,
     /// Fact for the node that asked alone.
     pub fact: Option<Fact>,
 }
@@ -52,7 +52,7 @@ pub struct Meta {
     pub nodes: Arc<[ClusterNode]>,
     /// Topics by their numbers.
     pub topics: BTreeMap<usize, TopicRef>,
-    pub entries: BTreeMap<Key, Entry>,
+    pub entries: BTreeMap<TopicPartition, PartitionMeta>,
     /// The etcd of a run that has one. The entries say what stands there.
     pub store: Store,
     /// Revision of all entries: rises with each change.
@@ -61,7 +61,7 @@ pub struct Meta {
     leases: Vec<u64>,
     /// Static files: the version of each node's file, and how often it opened in this life.
     files: Vec<u64>,
-    openings: BTreeMap<(usize, Key), u64>,
+    openings: BTreeMap<(usize, TopicPartition), u64>,
     /// The generation of each node's life.
     pub generations: Vec<u64>,
     replicas_max: usize,
@@ -94,7 +94,7 @@ impl Meta {
                     removals: 0,
                     given_up: None,
                 };
-                entries.insert((t, p), Entry::new(now));
+                entries.insert((t, p), PartitionMeta::new(now));
             }
         }
         Meta {
@@ -122,28 +122,28 @@ impl Meta {
         self.nodes.iter().position(|n| *n.peer_address == *address)
     }
 
-    pub fn key(&self, route: Route) -> Option<Key> {
+    pub fn key(&self, route: Route) -> Option<TopicPartition> {
         let topic = *self.topics.iter().find(|(_, t)| t.id == route.topic_id)?.0;
         self.entries.contains_key(&(topic, route.partition.0)).then_some((topic, route.partition.0))
     }
 
     /// Partitions that clients use.
-    pub fn keys(&self) -> Vec<Key> {
+    pub fn keys(&self) -> Vec<TopicPartition> {
         self.entries.range(..(PASSING, 0)).map(|(key, _)| *key).collect()
     }
 
     /// Keys of all topics, also of those that come and go.
-    pub fn all_keys(&self) -> Vec<Key> {
+    pub fn all_keys(&self) -> Vec<TopicPartition> {
         self.entries.keys().copied().collect()
     }
 
     /// True if the node is in sync by the newest version.
-    pub fn is_in_sync(&self, key: Key, node: usize) -> bool {
+    pub fn is_in_sync(&self, key: TopicPartition, node: usize) -> bool {
         let id = self.nodes[node].id;
         self.entries.get(&key).is_some_and(|e| e.now.is_in_sync(id))
     }
 
-    pub fn leader(&self, key: Key) -> Option<usize> {
+    pub fn leader(&self, key: TopicPartition) -> Option<usize> {
         self.entries.get(&key)?.now.leader.map(|id| self.index(id))
     }
 
@@ -158,7 +158,7 @@ impl Meta {
     }
 
     /// Newest metadata of a partition, as this node is told it.
-    pub fn fact(&self, node: usize, key: Key) -> Fact {
+    pub fn fact(&self, node: usize, key: TopicPartition) -> Fact {
         let entry = &self.entries[&key];
         match self.coordination {
             Coordination::File => {
@@ -171,7 +171,7 @@ impl Meta {
     }
 
     /// A version of a partition's metadata, as this node is told it.
-    pub fn fact_of(&self, node: usize, key: Key, membership: &Membership) -> Fact {
+    pub fn fact_of(&self, node: usize, key: TopicPartition, membership: &Membership) -> Fact {
         let mut membership = membership.clone();
         if self.coordination == Coordination::File {
             let openings = self.openings.get(&(node, key)).copied().unwrap_or(0);
@@ -191,16 +191,16 @@ impl Meta {
 
     // ---- what nodes ask
 
-    pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> Answer {
+    pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> AskResult {
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route, .. } => {
                 *route
             }
             Ask::GiveUp { route, .. } => *route,
-            Ask::Release { .. } | Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return Answer::default(),
+            Ask::Release { .. } | Ask::PeerLost { .. } | Ask::Leave { .. } | Ask::Doubt { .. } => return AskResult::default(),
             Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
-        let Some(key) = self.key(route) else { return Answer::default() };
+        let Some(key) = self.key(route) else { return AskResult::default() };
         let id = self.nodes[from].id;
         let m = &self.entries[&key].now;
         let is_file = self.coordination == Coordination::File;
@@ -211,11 +211,11 @@ impl Meta {
                     self.counts.proposals += 1;
                     return self.swap(key, proposed);
                 }
-                Answer { fact: Some(Fact::ProposalRefused { route, version }), changed: None }
+                AskResult { fact: Some(Fact::ProposalRefused { route, version }), changed: None }
             }
             Ask::AskEpoch { .. } if is_file => {
                 *self.openings.entry((from, key)).or_default() += 1;
-                Answer { fact: Some(self.fact(from, key)), changed: None }
+                AskResult { fact: Some(self.fact(from, key)), changed: None }
             }
             Ask::AskEpoch { above, .. } if m.leader == Some(id) => {
                 let epoch = Epoch(m.epoch.0.max(above.0) + 1);
@@ -236,20 +236,20 @@ impl Meta {
             }
             Ask::Resign { .. } if !is_file && m.leader == Some(id) => {
                 let changed = self.elect(key, Some(from), now, rng).then_some(key);
-                Answer { changed, fact: None }
+                AskResult { changed, fact: None }
             }
-            _ => Answer { fact: Some(self.fact(from, key)), changed: None },
+            _ => AskResult { fact: Some(self.fact(from, key)), changed: None },
         }
     }
 
-    fn swap(&mut self, key: Key, membership: Membership) -> Answer {
+    fn swap(&mut self, key: TopicPartition, membership: Membership) -> AskResult {
         let entry = self.entries.get_mut(&key).expect("a known partition");
         let version = entry.now.version + 1;
         entry.now = Membership { version, ..membership };
         assert!(entry.now.is_sane(), "the store holds what makes sense: {:?}", entry.now);
         entry.history.push(entry.now.clone());
         self.revision += 1;
-        Answer { changed: Some(key), fact: None }
+        AskResult { changed: Some(key), fact: None }
     }
 
     // ---- leases and elections
@@ -264,8 +264,8 @@ impl Meta {
 
     /// A member of the ISR that is alive is to lead, in a new epoch; not `instead_of`, if there is another. While a lease of who leads
     /// holds, nobody does: a later renewal has a revision by which that node leads no more. Whether something changed.
-    pub fn elect(&mut self, key: Key, instead_of: Option<usize>, now: u64, rng: &mut Rng) -> bool {
-        let Entry { now: m, last_leader, led_until, .. } = self.entries[&key].clone();
+    pub fn elect(&mut self, key: TopicPartition, instead_of: Option<usize>, now: u64, rng: &mut Rng) -> bool {
+        let PartitionMeta { now: m, last_leader, led_until, .. } = self.entries[&key].clone();
         if m.leader.is_none() && led_until > now {
             return false;
         }
@@ -290,21 +290,21 @@ impl Meta {
     }
 
     /// Takes the lead away until the leases of the old leader have ended.
-    fn take_lead(&mut self, key: Key, old: usize, m: Membership) {
+    fn take_lead(&mut self, key: TopicPartition, old: usize, m: Membership) {
         let entry = self.entries.get_mut(&key).expect("a known partition");
         (entry.last_leader, entry.led_until) = (Some(old), self.leases[old]);
         self.swap(key, Membership { leader: None, epoch: Epoch(m.epoch.0 + 1), ..m });
     }
 
     /// The controller looks at all: a leader whose lease is over is replaced. What it changed.
-    pub fn control(&mut self, now: u64, rng: &mut Rng) -> Vec<Key> {
-        let lacks = |key: &Key| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
-        let lacking: Vec<Key> = self.keys().into_iter().filter(lacks).collect();
+    pub fn control(&mut self, now: u64, rng: &mut Rng) -> Vec<TopicPartition> {
+        let lacks = |key: &TopicPartition| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
+        let lacking: Vec<TopicPartition> = self.keys().into_iter().filter(lacks).collect();
         lacking.into_iter().filter(|key| self.elect(*key, None, now, rng)).collect()
     }
 
     /// The leader is asked to hand over to another member of the ISR. Whether there is one.
-    pub fn want(&mut self, key: Key, rng: &mut Rng) -> bool {
+    pub fn want(&mut self, key: TopicPartition, rng: &mut Rng) -> bool {
         let m = self.entries[&key].now.clone();
         let others: Vec<NodeId> = m.isr.iter().copied().filter(|n| m.leader.is_some_and(|leader| leader != *n)).collect();
         if others.is_empty() {
@@ -316,7 +316,7 @@ impl Meta {
     }
 
     /// A replica comes or goes. `may_go`: another member of the ISR keeps a good copy.
-    pub fn change_replicas(&mut self, key: Key, node: usize, may_go: bool, rng: &mut Rng) -> bool {
+    pub fn change_replicas(&mut self, key: TopicPartition, node: usize, may_go: bool, rng: &mut Rng) -> bool {
         let (id, mut m) = (self.nodes[node].id, self.entries[&key].now.clone());
         if !m.is_replica(id) {
             if m.replicas.len() >= self.replicas_max {
@@ -343,7 +343,7 @@ impl Meta {
     }
 
     /// Makes every node a replica again, as far as the plan has room for it.
-    pub fn restore_replicas(&mut self, key: Key, wanted: usize) -> bool {
+    pub fn restore_replicas(&mut self, key: TopicPartition, wanted: usize) -> bool {
         let mut m = self.entries[&key].now.clone();
         let before = m.replicas.len();
         for n in self.nodes.iter().map(|n| n.id) {
@@ -361,7 +361,7 @@ impl Meta {
     // ---- static files
 
     /// The operator writes a new file in which this node leads: whoever is in the ISR of a static file may.
-    pub fn write_file(&mut self, key: Key, leader: usize) {
+    pub fn write_file(&mut self, key: TopicPartition, leader: usize) {
         let version = self.entries.values().map(|e| e.now.version).max().unwrap_or(0) + 1;
         let entry = self.entries.get_mut(&key).expect("a known partition");
         let (leader, epoch) = (Some(self.nodes[leader].id), Epoch(entry.now.epoch.0 + 1));

@@ -1,7 +1,7 @@
 //! A node: its disk, which stays, and its process, which comes and goes.
 
 use super::agents::Seat;
-use super::check::Look;
+use super::check::CheckReason;
 use super::events::Happening;
 use super::plan::Coordination;
 use super::world::{MS, Phase, SECOND, World};
@@ -16,7 +16,7 @@ use crate::seam::message::{MeshMessage, MovedSession};
 use crate::shard::Shard;
 use crate::sim::disk::{Faults, SimDisk};
 use crate::sim::node::world::{FORWARD_AFTER_MS, MSG_TIMEOUT_MS, SEGMENT_BYTES};
-use crate::sim::start::{NodeOptions, shards};
+use crate::sim::startup::{NodeOptions, shards};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ pub struct Running {
     /// The latest writes of each core's journal: where, and how long.
     pub journal: Vec<VecDeque<(u64, u64)>>,
     /// Doubts that its recovery found, by partition.
-    pub doubts: BTreeMap<super::meta::Key, Doubt>,
+    pub doubts: BTreeMap<super::meta::TopicPartition, Doubt>,
     /// The node's conversation with the etcd.
     pub seat: Option<Box<Seat>>,
 }
@@ -150,9 +150,9 @@ impl World {
         let drawn = 1 + self.rng.below(self.plan.cores_max) as u16;
         let cores = if self.plan.relays() { self.plan.cores_max as u16 } else { drawn };
         let recovered = self.recover_somehow(n, cores);
-        self.outcome.starts += 1;
+        self.outcome.startups += 1;
         self.say(|| format!("node{n} starts with {cores} cores, generation {}", recovered.generation));
-        self.look_at(n, &recovered, Look::Start);
+        self.look_at(n, &recovered, CheckReason::Start);
         let node = &mut self.nodes[n];
         assert!(recovered.generation > node.generation, "ids_and_offsets_never_repeat: the generation did not rise");
         assert_eq!(recovered.node_id, node.id.0, "a node keeps its id");
@@ -169,7 +169,7 @@ impl World {
         self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);
         if self.nodes[n].is_shaky {
             let until = self.now + self.rng.below(400 * MS);
-            self.queue.put(until, Happening::Mended(super::events::Mend::Shaky(n)));
+            self.queue.put(until, Happening::Mended(super::events::FaultEnd::Shaky(n)));
         }
         let faults = self.disk_faults(n);
         let node = &mut self.nodes[n];

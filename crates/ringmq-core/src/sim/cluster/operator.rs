@@ -1,7 +1,7 @@
 //! An operator: pauses channels, lets them go on, empties and deletes them, under all the other faults, where they are led or at any node.
 //! What was answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
-use super::meta::Key;
+use super::meta::TopicPartition;
 use super::passing::PassingBook;
 use super::topics::Wishes;
 use super::world::{Phase, World};
@@ -14,10 +14,10 @@ use crate::sim::node::book::{Answered, Change, ChannelKey, OPERATED};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Request without an answer.
-struct Asked {
+struct OpenChange {
     node: usize,
     life: u64,
-    key: Key,
+    key: TopicPartition,
     change: Change,
     /// True for a request to a node that asks another one, which may carry it out when nobody waits any more.
     is_elsewhere: bool,
@@ -27,12 +27,12 @@ struct Asked {
 
 #[derive(Default)]
 pub struct Operator {
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, OpenChange>,
     last_ticket: u64,
     /// Requests that may be carried out until the faults have ended.
-    loose: BTreeMap<Key, Change>,
+    loose: BTreeMap<TopicPartition, Change>,
     /// Channels that go on, or are not there, at rest.
-    settled: BTreeSet<Key>,
+    settled: BTreeSet<TopicPartition>,
     /// Requests to the cluster's agents.
     pub wishes: Wishes,
     pub passing: PassingBook,
@@ -44,7 +44,7 @@ impl Operator {
     }
 }
 
-fn channel(key: Key) -> ChannelKey {
+fn channel(key: TopicPartition) -> ChannelKey {
     (key.0, OPERATED.to_owned())
 }
 
@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Asks the leader, or a node that asks it, if that listens and nothing is under way.
-    fn ask_for(&mut self, key: Key, change: Change) {
+    fn ask_for(&mut self, key: TopicPartition, change: Change) {
         self.forget_the_dead();
         let is_asked = self.operator.asked.values().any(|a| a.key == key) || self.operator.loose.contains_key(&key);
         let listens = |n: &usize| self.takes_clients(*n) && self.nodes[*n].paused_until <= self.now;
@@ -79,7 +79,7 @@ impl World {
         self.book.time_is(self.now / super::world::MS);
         self.book.operates(&channel(key), key.1, change);
         let is_rest = self.phase == Phase::Healed;
-        self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_elsewhere, is_rest });
+        self.operator.asked.insert(ticket, OpenChange { node: n, life: self.nodes[n].life, key, change, is_elsewhere, is_rest });
         self.say(|| format!("the operator asks node{n}: {change:?} of {key:?}"));
         let topic = self.meta.topics[&key.0].clone();
         let core = topic.core_of(PartitionId(key.1), self.nodes[n].cores).0 as usize;
@@ -87,25 +87,25 @@ impl World {
         self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });
     }
 
-    fn takes_itself_for_leader(&self, n: usize, key: Key) -> bool {
-        use State::{Aligned, Apart, Cutting, Failed, Idle, Promising};
+    fn takes_itself_for_leader(&self, n: usize, key: TopicPartition) -> bool {
+        use State::{Aligned, Apart, Failed, Idle, Promising, Truncating};
         let Some(r) = &self.nodes[n].running else { return false };
         let mut states = r.shards.iter().flat_map(|shard| shard.replica_states());
-        let is_leading = |state| !matches!(state, Idle | Apart | Promising | Cutting | Aligned | Failed);
+        let is_leading = |state| !matches!(state, Idle | Apart | Promising | Truncating | Aligned | Failed);
         states.any(|(route, state)| self.meta.key(route) == Some(key) && is_leading(state))
     }
 
     /// Drops requests to leaders that are gone.
     fn forget_the_dead(&mut self) {
         let nodes = &self.nodes;
-        let is_dead = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none();
-        let dead: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| is_dead(a)).map(|(_, a)| a).collect();
-        for Asked { key, change, is_elsewhere, .. } in dead {
+        let is_dead = |a: &OpenChange| nodes[a.node].life != a.life || nodes[a.node].running.is_none();
+        let dead: Vec<OpenChange> = self.operator.asked.extract_if(.., |_, a| is_dead(a)).map(|(_, a)| a).collect();
+        for OpenChange { key, change, is_elsewhere, .. } in dead {
             self.nobody_knows(key, change, is_elsewhere);
         }
     }
 
-    fn nobody_knows(&mut self, key: Key, change: Change, is_elsewhere: bool) {
+    fn nobody_knows(&mut self, key: TopicPartition, change: Change, is_elsewhere: bool) {
         if is_elsewhere {
             self.operator.loose.insert(key, change);
         } else {
@@ -116,7 +116,7 @@ impl World {
     /// Ends requests that are still open: after the faults nothing is on its way from node to node, and an asker without an answer gets
     /// none.
     fn end_loose_requests(&mut self) {
-        let elsewhere: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| a.is_elsewhere).map(|(_, a)| a).collect();
+        let elsewhere: Vec<OpenChange> = self.operator.asked.extract_if(.., |_, a| a.is_elsewhere).map(|(_, a)| a).collect();
         let loose = std::mem::take(&mut self.operator.loose);
         for (key, change) in elsewhere.into_iter().map(|a| (a.key, a.change)).chain(loose) {
             self.nobody_knows(key, change, false);
@@ -132,7 +132,7 @@ impl World {
         };
         // Of a request that has ended.
         let Some(asked) = self.operator.asked.remove(&ticket.0) else { return };
-        let Asked { node, key, change, is_elsewhere, is_rest, .. } = asked;
+        let OpenChange { node, key, change, is_elsewhere, is_rest, .. } = asked;
         self.say(|| format!("node{node} answers the operator: {change:?} of {key:?}: {answer:?}"));
         if is_elsewhere && matches!(answer, Answered::Unknown) {
             return self.nobody_knows(key, change, true);
@@ -149,7 +149,7 @@ impl World {
     /// Makes all channels go on after the faults; true when the operator has an answer to that.
     pub fn lets_all_go_on(&mut self) -> bool {
         self.end_loose_requests();
-        let left: Vec<Key> = self.meta.keys().into_iter().filter(|key| !self.operator.settled.contains(key)).collect();
+        let left: Vec<TopicPartition> = self.meta.keys().into_iter().filter(|key| !self.operator.settled.contains(key)).collect();
         left.iter().for_each(|key| self.ask_for(*key, Change::Unpause));
         left.is_empty()
     }

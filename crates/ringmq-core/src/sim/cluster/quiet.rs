@@ -1,9 +1,9 @@
 //! Phase after the faults: `quiet_cluster_converges`. Every replica is in sync and every leader takes writes again, every idempotent
 //! producer gets its answers, every channel all that it is owed; then the nodes stop and all logs are the same.
 
-use super::check::Look;
+use super::check::CheckReason;
 use super::clients::Visitor;
-use super::meta::Key;
+use super::meta::TopicPartition;
 use super::node::recover_options;
 use super::plan::Coordination;
 use super::world::{MS, Phase, SECOND, World};
@@ -129,7 +129,7 @@ impl World {
         is_all_there && self.clients.values().all(|v| v.client.is_satisfied())
     }
 
-    fn drain(&mut self, channel: ChannelKey, key: Key) {
+    fn drain(&mut self, channel: ChannelKey, key: TopicPartition) {
         let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { return };
         let is_relayed = self.plan.relays();
         let stays = |client: &AnyClient| is_relayed && matches!(client, AnyClient::Nsq(_));
@@ -176,7 +176,8 @@ impl World {
             return;
         }
         let since_ms = self.now / MS;
-        let keys: Vec<Key> = self.meta.keys().into_iter().filter(|key| self.meta.topics[&key.0].partitions == 1).collect();
+        let keys: Vec<TopicPartition> =
+            self.meta.keys().into_iter().filter(|key| self.meta.topics[&key.0].partitions == 1).collect();
         let mut publishers = vec![];
         for key in keys {
             let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { continue };
@@ -203,7 +204,7 @@ impl World {
     }
 
     /// Partitions that took no publish.
-    fn publish_to_each(&mut self, keys: &[Key]) -> Vec<Key> {
+    fn publish_to_each(&mut self, keys: &[TopicPartition]) -> Vec<TopicPartition> {
         let mut asked = vec![];
         for &key in keys {
             let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else {
@@ -265,7 +266,7 @@ impl World {
             let recovered = recover(&mut self.nodes[n].disk, &options).unwrap_or_else(|e| panic!("recovery gave up: {e}"));
             let start = |p: &RecoveredPartition| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.start.offset));
             starts.push(recovered.partitions.iter().filter_map(start).collect());
-            logs.push(self.look_at(n, &recovered, Look::End));
+            logs.push(self.look_at(n, &recovered, CheckReason::End));
             self.look_for_passing(n, &recovered);
         }
         self.replicas_are_equal(&logs, &starts);

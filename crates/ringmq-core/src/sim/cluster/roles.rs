@@ -1,14 +1,14 @@
 //! Faults that hit a replica in a state that it soon leaves: its disk stands still for a while, and meanwhile the metadata store names
 //! another leader, takes the replica away, or a write of its journal fails. By chance alone these meet too rarely.
 
-use super::meta::{Key, LEASE};
+use super::meta::{LEASE, TopicPartition};
 use super::world::{MS, Phase, World};
 use crate::replica::states::State;
 
 /// States that last as long as a write or a few messages, and those in which few replicas are.
 fn is_rare(state: State) -> bool {
     use State::*;
-    matches!(state, Idle | Promising | Cutting | Claiming | Asking | Trimming | Fetching | Settling | Closed)
+    matches!(state, Idle | Promising | Truncating | Claiming | Asking | Trimming | Fetching | Settling | Closed)
 }
 
 impl World {
@@ -20,19 +20,20 @@ impl World {
         }
         let Some(r) = &self.nodes[n].running else { return };
         let states = r.shards[core].replica_states();
-        let states: Vec<(Key, State)> = states.filter_map(|(route, state)| Some((self.meta.key(route)?, state))).collect();
+        let states: Vec<(TopicPartition, State)> =
+            states.filter_map(|(route, state)| Some((self.meta.key(route)?, state))).collect();
         for (key, state) in states {
             let before = self.roles.insert((n, key), state);
             let is_new = before.is_some_and(|before| before != state);
             // few seeds get to these at all
-            let is_rarest = matches!(state, State::Cutting | State::Trimming | State::Fetching);
+            let is_rarest = matches!(state, State::Truncating | State::Trimming | State::Fetching);
             if is_new && is_rare(state) && (is_rarest || self.rng.chance(self.faults.role_change)) {
                 self.change_role(n, key, state);
             }
         }
     }
 
-    fn change_role(&mut self, n: usize, key: Key, state: State) {
+    fn change_role(&mut self, n: usize, key: TopicPartition, state: State) {
         self.outcome.role_changes += 1;
         // The former leader may hold a lease, and until it is over nobody else does.
         let longest = if self.rng.chance(0.3) { LEASE + 500 * MS } else { 200 * MS };

@@ -4,17 +4,17 @@ use super::plan::Plan;
 
 /// Part of a plan that is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ReducedPlan {
     /// Faults that are taken away.
     pub without: Vec<String>,
     pub span_ms: u64,
     pub clients: usize,
 }
 
-impl Cut {
+impl ReducedPlan {
     /// The whole plan.
-    pub fn nothing(plan: &Plan) -> Cut {
-        Cut { without: vec![], span_ms: plan.span_ms, clients: plan.clients }
+    pub fn nothing(plan: &Plan) -> ReducedPlan {
+        ReducedPlan { without: vec![], span_ms: plan.span_ms, clients: plan.clients }
     }
 
     /// The first fault that there is not, if any.
@@ -30,8 +30,8 @@ impl Cut {
 }
 
 /// The smallest that was found; `fails` runs it.
-pub fn shrink(plan: &Plan, fails: &mut dyn FnMut(&Cut) -> bool) -> Cut {
-    let mut best = Cut::nothing(plan);
+pub fn shrink(plan: &Plan, fails: &mut dyn FnMut(&ReducedPlan) -> bool) -> ReducedPlan {
+    let mut best = ReducedPlan::nothing(plan);
     let names = plan.faults.names();
     // halves of the faults first, then each alone
     for size in [names.len() / 2, names.len() / 4, 1] {
@@ -46,7 +46,7 @@ pub fn shrink(plan: &Plan, fails: &mut dyn FnMut(&Cut) -> bool) -> Cut {
     // the shortest span that still fails, to about a twentieth
     let (mut low, mut step) = (0, best.span_ms / 2);
     while step > plan.span_ms / 20 {
-        let next = Cut { span_ms: low + step, ..best.clone() };
+        let next = ReducedPlan { span_ms: low + step, ..best.clone() };
         if next.span_ms < best.span_ms && fails(&next) {
             best = next;
         } else {
@@ -55,7 +55,7 @@ pub fn shrink(plan: &Plan, fails: &mut dyn FnMut(&Cut) -> bool) -> Cut {
         step /= 2;
     }
     while best.clients > 1 {
-        let next = Cut { clients: best.clients - 1, ..best.clone() };
+        let next = ReducedPlan { clients: best.clients - 1, ..best.clone() };
         if !fails(&next) {
             break;
         }
@@ -85,6 +85,6 @@ mod tests {
         cut.apply(&mut smaller).expect("known faults");
         assert_eq!((smaller.faults.names(), cut.clients), (vec!["crash"], 2));
         assert!((3000..3800).contains(&cut.span_ms) && runs < 80, "{cut:?} after {runs} runs");
-        assert_eq!(Cut { without: vec!["weather".into()], ..cut }.apply(&mut smaller), Err("weather".into()));
+        assert_eq!(ReducedPlan { without: vec!["weather".into()], ..cut }.apply(&mut smaller), Err("weather".into()));
     }
 }

@@ -9,7 +9,7 @@
 //! | no_only_copy_is_removed | a replica leaves a record: others that are in sync stay ([`super::budget`] looks at their disks) |
 //! | a_deleted_topic_stays_deleted | a record of a topic is written: the topic has no tombstone |
 
-use super::meta::{Entry, Key, Meta};
+use super::meta::{Meta, PartitionMeta, TopicPartition};
 use crate::base::{NodeId, TopicId, TopicInfo, TopicName};
 use crate::metadata::keys::{Key as StoreKey, Layout};
 use crate::metadata::record::{Leader, PartitionRecord, TopicRecord, decode};
@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub const PASSING: usize = 1000;
 
 /// A partition, as the store names it.
-type At = (TopicId, u16);
+type PartitionKey = (TopicId, u16);
 
 /// A replica that is in no record any more.
 pub struct Removal {
-    pub key: Key,
+    pub key: TopicPartition,
     pub node: NodeId,
 }
 
@@ -38,11 +38,11 @@ pub struct Store {
     pub asleep_until: u64,
     /// Revision up to which its changes were looked at.
     looked: u64,
-    records: BTreeMap<At, (PartitionRecord, u64)>,
+    records: BTreeMap<PartitionKey, (PartitionRecord, u64)>,
     sessions: BTreeMap<NodeId, u64>,
     /// Topics with a tombstone, and its revision.
     deleted: BTreeMap<TopicId, u64>,
-    leaders: BTreeMap<(At, u64), Leader>,
+    leaders: BTreeMap<(PartitionKey, u64), Leader>,
 }
 
 impl Default for Store {
@@ -81,7 +81,7 @@ impl Store {
     }
 
     /// Holds a record against the one before.
-    fn check(&mut self, at: At, old: Option<&PartitionRecord>, new: &PartitionRecord) {
+    fn check(&mut self, at: PartitionKey, old: Option<&PartitionRecord>, new: &PartitionRecord) {
         let deleted = self.deleted(at.0);
         assert!(deleted.is_none(), "a_deleted_topic_stays_deleted: {at:?} was deleted at {deleted:?}, and is written: {new:?}");
         if let Some(leader) = new.leader {
@@ -112,7 +112,7 @@ impl Store {
 
 impl Meta {
     /// Changes in the etcd since the last look: partitions, and removed replicas.
-    pub fn look_at_etcd(&mut self) -> (Vec<Key>, Vec<Removal>) {
+    pub fn look_at_etcd(&mut self) -> (Vec<TopicPartition>, Vec<Removal>) {
         let changes = self.store.etcd.changes_from(self.store.looked + 1).expect("it is looked at before it is compacted");
         // A revision may have changed nothing.
         self.store.looked = self.store.etcd.revision();
@@ -132,7 +132,7 @@ impl Meta {
             }
         }
         let changed = touched.into_iter().filter_map(|at| self.take_record(at)).collect();
-        let removal = |(at, node): (At, NodeId)| Some(Removal { key: self.key_at(at)?, node });
+        let removal = |(at, node): (PartitionKey, NodeId)| Some(Removal { key: self.key_at(at)?, node });
         (changed, removed.into_iter().filter_map(removal).collect())
     }
 
@@ -140,12 +140,13 @@ impl Meta {
         &mut self,
         key: StoreKey,
         kv: &crate::metadata::request::KeyValue,
-        touched: &mut BTreeSet<At>,
-        removed: &mut Vec<(At, NodeId)>,
+        touched: &mut BTreeSet<PartitionKey>,
+        removed: &mut Vec<(PartitionKey, NodeId)>,
     ) {
         match key {
             StoreKey::Partition(topic, number) => {
-                let (at, new): (At, PartitionRecord) = ((topic, number), decode(&kv.value).expect("agents write sound records"));
+                let (at, new): (PartitionKey, PartitionRecord) =
+                    ((topic, number), decode(&kv.value).expect("agents write sound records"));
                 let old = self.store.records.get(&at).map(|(record, _)| record.clone());
                 self.store.check(at, old.as_ref(), &new);
                 if let Some(old) = &old {
@@ -177,7 +178,7 @@ impl Meta {
         }
     }
 
-    fn topic_is_there(&mut self, name: TopicName, record: &TopicRecord, touched: &mut BTreeSet<At>) {
+    fn topic_is_there(&mut self, name: TopicName, record: &TopicRecord, touched: &mut BTreeSet<PartitionKey>) {
         if let Some(known) = self.topics.values_mut().find(|known| known.id == record.id) {
             assert!(record.partitions >= known.partitions, "only_a_deleted_topic_goes: partitions of {known:?} are {record:?}");
             *known = Arc::new(TopicInfo { partitions: record.partitions, ..(**known).clone() });
@@ -195,7 +196,7 @@ impl Meta {
         touched.extend(self.store.records.range((record.id, 0)..=(record.id, u16::MAX)).map(|(at, _)| *at));
     }
 
-    fn see_deleted(&mut self, key: StoreKey, touched: &mut BTreeSet<At>) {
+    fn see_deleted(&mut self, key: StoreKey, touched: &mut BTreeSet<PartitionKey>) {
         match key {
             StoreKey::Partition(topic, number) => {
                 self.store.records.remove(&(topic, number));
@@ -219,25 +220,25 @@ impl Meta {
         }
     }
 
-    fn touch_led_by(&self, node: NodeId, touched: &mut BTreeSet<At>) {
+    fn touch_led_by(&self, node: NodeId, touched: &mut BTreeSet<PartitionKey>) {
         let led = self.store.records.iter().filter(|(_, (record, _))| record.leader.is_some_and(|l| l.node == node));
         touched.extend(led.map(|(at, _)| *at));
     }
 
-    fn key_at(&self, at: At) -> Option<Key> {
+    fn key_at(&self, at: PartitionKey) -> Option<TopicPartition> {
         let topic = *self.topics.iter().find(|(_, t)| t.id == at.0)?.0;
         Some((topic, at.1))
     }
 
     /// The entry of a partition becomes what its record says, if there is news.
-    fn take_record(&mut self, at: At) -> Option<Key> {
+    fn take_record(&mut self, at: PartitionKey) -> Option<TopicPartition> {
         let (key, (record, revision)) = (self.key_at(at)?, self.store.records.get(&at)?);
         let mut now = record.membership(*revision, false);
         now.leader = self.store.leader(record);
         assert!(now.is_sane(), "the store holds what makes sense: {now:?}");
         let is_news = self.entries.get(&key).is_none_or(|known| known.now != now);
         is_news.then(|| {
-            self.entries.insert(key, Entry::new(now));
+            self.entries.insert(key, PartitionMeta::new(now));
             self.revision = *revision;
             key
         })

@@ -2,7 +2,7 @@
 //! `one_leader_writes_per_epoch`, `one_batch_per_epoch_and_log_id`, `suspect_is_never_elected_alone`.
 
 use super::check::Checker;
-use super::meta::{Key, Meta};
+use super::meta::{Meta, TopicPartition};
 use crate::base::Epoch;
 use crate::codec::peer::frame::{FRAME_MAX, HEADER_LEN, Header};
 use crate::codec::peer::message::{Batches, Body, Route};
@@ -25,11 +25,11 @@ pub struct Talk {
 pub struct Tap {
     /// Bytes of an incomplete frame, by connection and side.
     rest: BTreeMap<(u64, usize), Vec<u8>>,
-    leaders: BTreeMap<(Key, Epoch), (NodeId, u64)>,
+    leaders: BTreeMap<(TopicPartition, Epoch), (NodeId, u64)>,
     /// Lives of nodes that were in step with a leader of the partition, or decided as they may.
-    compared: BTreeSet<(NodeId, u64, Key)>,
+    compared: BTreeSet<(NodeId, u64, TopicPartition)>,
     /// Replicas that reported their standing to a leader, in its epoch, and whether they are suspect.
-    stood: BTreeMap<(Key, Epoch), BTreeMap<NodeId, bool>>,
+    stood: BTreeMap<(TopicPartition, Epoch), BTreeMap<NodeId, bool>>,
     pub batches: u64,
     /// Cursors that a follower kept in memory, as they lie beyond its end.
     pub clamped: u64,
@@ -46,7 +46,7 @@ impl Tap {
         bytes: &[u8],
         meta: &Meta,
         check: &mut Checker,
-        doubt: &dyn Fn(Key) -> Doubt,
+        doubt: &dyn Fn(TopicPartition) -> Doubt,
     ) {
         let mut all = self.rest.remove(&at).unwrap_or_default();
         all.extend_from_slice(bytes);
@@ -73,7 +73,7 @@ impl Tap {
         self.rest.remove(&(wire, 1));
     }
 
-    fn message(&mut self, talk: Talk, of: &Addressed, meta: &Meta, check: &mut Checker, doubt: &dyn Fn(Key) -> Doubt) {
+    fn message(&mut self, talk: Talk, of: &Addressed, meta: &Meta, check: &mut Checker, doubt: &dyn Fn(TopicPartition) -> Doubt) {
         let Some(key) = meta.key(of.route) else { return };
         let epoch = of.message.head.epoch;
         if let Some(said) = &mut self.said {
@@ -115,7 +115,7 @@ impl Tap {
 
     /// A node asks for another ISR, from the one that the store has: it has decided which log is the one. It does so without a word to
     /// anybody when the others are away.
-    pub fn proposes(&mut self, from: NodeId, life: u64, key: Key, meta: &Meta, doubt: Doubt) {
+    pub fn proposes(&mut self, from: NodeId, life: u64, key: TopicPartition, meta: &Meta, doubt: Doubt) {
         let epoch = meta.entries[&key].now.epoch;
         if doubt.is_suspect() && self.leaders.get(&(key, epoch)).is_none_or(|leader| *leader == (from, life)) {
             self.may_decide((from, life), key, epoch, meta, doubt);
@@ -124,7 +124,7 @@ impl Tap {
 
     /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it. Alone in the ISR it leads
     /// when it only truncated a torn tail.
-    fn may_decide(&mut self, (from, life): (NodeId, u64), key: Key, epoch: Epoch, meta: &Meta, doubt: Doubt) {
+    fn may_decide(&mut self, (from, life): (NodeId, u64), key: TopicPartition, epoch: Epoch, meta: &Meta, doubt: Doubt) {
         let newest = &meta.entries[&key].now;
         if self.compared.contains(&(from, life, key)) || newest.epoch > epoch {
             return;
@@ -138,7 +138,14 @@ impl Tap {
         self.compared.insert((from, life, key));
     }
 
-    fn batches_of(&mut self, key: Key, route: Route, batches: &Batches, check: &mut Checker, each: &mut dyn FnMut(&BatchHeader)) {
+    fn batches_of(
+        &mut self,
+        key: TopicPartition,
+        route: Route,
+        batches: &Batches,
+        check: &mut Checker,
+        each: &mut dyn FnMut(&BatchHeader),
+    ) {
         for run in &batches.parts {
             let mut rest = &run[..];
             while !rest.is_empty() {

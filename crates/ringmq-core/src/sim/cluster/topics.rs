@@ -2,7 +2,7 @@
 //! to some agent, and is made again until it is carried out. Answered requests hold: `a_deleted_topic_stays_deleted`,
 //! `only_a_deleted_topic_goes`.
 
-use super::meta::Key;
+use super::meta::TopicPartition;
 use super::store::PASSING;
 use super::world::{Phase, SECOND, World};
 use crate::agent::{Admin, AdminError, Event};
@@ -17,7 +17,7 @@ const PASSING_MAX: usize = 4;
 const GROWN: u16 = 4;
 
 /// A request that has no answer yet.
-struct Asked {
+struct OpenRequest {
     node: usize,
     life: u64,
     at: u64,
@@ -40,7 +40,7 @@ pub struct Wishes {
     /// Wishes for topics that came and went.
     changes: usize,
     drained: BTreeSet<usize>,
-    asked: BTreeMap<u64, Asked>,
+    asked: BTreeMap<u64, OpenRequest>,
     tokens: u64,
 }
 
@@ -98,7 +98,8 @@ impl World {
         }
         self.publish_to_passing();
         let (nodes, now) = (&self.nodes, self.now);
-        let is_over = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none() || now > a.at + 5 * SECOND;
+        let is_over =
+            |a: &OpenRequest| nodes[a.node].life != a.life || nodes[a.node].running.is_none() || now > a.at + 5 * SECOND;
         self.operator.wishes.asked.retain(|_, a| !is_over(a));
         for admin in self.unfulfilled() {
             if self.operator.wishes.asked.values().any(|a| a.admin == admin) {
@@ -161,14 +162,14 @@ impl World {
         let wishes = &mut self.operator.wishes;
         wishes.tokens += 1;
         let (token, life, changes) = (wishes.tokens, self.nodes[node].life, wishes.changes);
-        wishes.asked.insert(token, Asked { node, life, at: self.now, admin: admin.clone(), topic, changes });
+        wishes.asked.insert(token, OpenRequest { node, life, at: self.now, admin: admin.clone(), topic, changes });
         self.say(|| format!("the operator asks node{node}: {admin:?}"));
         self.step_agent(node, Event::Admin { token, admin });
     }
 
     pub fn operator_is_told(&mut self, token: u64, result: Result<String, AdminError>) {
         self.say(|| format!("the operator is told: {result:?}"));
-        let Some(Asked { admin, topic, changes, .. }) = self.operator.wishes.asked.remove(&token) else { return };
+        let Some(OpenRequest { admin, topic, changes, .. }) = self.operator.wishes.asked.remove(&token) else { return };
         let is_there = |name: &TopicName| self.meta.topics.values().any(|t| t.name == *name);
         match (&admin, &result) {
             (Admin::CreateTopic { name, .. }, Ok(_)) => {
@@ -221,7 +222,7 @@ impl World {
     }
 
     /// Partitions of all topics, and how many replicas each is to have.
-    pub fn is_whole(&self, key: &Key) -> bool {
+    pub fn is_whole(&self, key: &TopicPartition) -> bool {
         let m = &self.meta.entries[key].now;
         let wanted = match self.plan.coordination {
             super::plan::Coordination::Etcd => self.plan.replicas,

@@ -22,7 +22,7 @@ pub enum Who {
 }
 
 #[derive(Debug)]
-pub struct End {
+pub struct WireEnd {
     pub who: Who,
     /// `None` while it moves, and of a client.
     pub core: Option<usize>,
@@ -44,9 +44,9 @@ pub struct End {
     is_arriving: bool,
 }
 
-impl End {
-    pub fn new(who: Who, core: Option<usize>) -> End {
-        End {
+impl WireEnd {
+    pub fn new(who: Who, core: Option<usize>) -> WireEnd {
+        WireEnd {
             who,
             core,
             is_known: false,
@@ -68,7 +68,7 @@ impl End {
 }
 
 pub struct Wire {
-    pub ends: [End; 2],
+    pub ends: [WireEnd; 2],
     /// True if the bytes under way are lost: nothing that is sent behind them arrives, though the ends do not know yet.
     is_reset: bool,
 }
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    fn add_wire(&mut self, ends: [End; 2]) -> u64 {
+    fn add_wire(&mut self, ends: [WireEnd; 2]) -> u64 {
         let wire = self.next_wire;
         self.next_wire += 1;
         self.wires.insert(wire, Wire { ends, is_reset: false });
@@ -124,8 +124,8 @@ impl World {
         }
         let (other_life, cores) = (other.life, other.cores as u64);
         let to_core = self.rng.below(cores) as usize;
-        let dialer = End::new(Who::Node { node: n, life }, Some(core));
-        let taker = End::new(Who::Node { node: to, life: other_life }, Some(to_core));
+        let dialer = WireEnd::new(Who::Node { node: n, life }, Some(core));
+        let taker = WireEnd::new(Who::Node { node: to, life: other_life }, Some(to_core));
         let wire = self.add_wire([dialer, taker]);
         let (accept, dialed) = (self.now + 50 * US + self.rng.below(2 * MS), self.now + 50 * US + self.rng.below(2 * MS));
         let ends = &mut self.wires.get_mut(&wire).expect("just made").ends;
@@ -155,9 +155,9 @@ impl World {
     pub fn connect(&mut self, n: usize, is_native: bool) -> u64 {
         let (life, cores) = (self.nodes[n].life, self.nodes[n].cores as u64);
         let core = self.rng.below(cores) as usize;
-        let mut client = End::new(Who::Client { is_native }, None);
+        let mut client = WireEnd::new(Who::Client { is_native }, None);
         client.is_known = true;
-        let wire = self.add_wire([client, End::new(Who::Node { node: n, life }, Some(core))]);
+        let wire = self.add_wire([client, WireEnd::new(Who::Node { node: n, life }, Some(core))]);
         self.wires.get_mut(&wire).expect("just made").ends[0].last_due = self.now;
         self.queue.put(self.now, Happening::Accept { wire });
         wire
@@ -487,7 +487,7 @@ impl World {
     }
 }
 
-fn pair(ends: &mut [End; 2], side: usize) -> [&mut End; 2] {
+fn pair(ends: &mut [WireEnd; 2], side: usize) -> [&mut WireEnd; 2] {
     let [a, b] = ends;
     if side == 0 { [a, b] } else { [b, a] }
 }

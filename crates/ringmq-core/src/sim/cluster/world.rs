@@ -2,15 +2,15 @@
 
 use super::check::Checker;
 use super::clients::Visitor;
-use super::events::{Happening, Mend, Queue};
-use super::meta::{Key, Meta};
+use super::events::{FaultEnd, Happening, Queue};
+use super::meta::{Meta, TopicPartition};
 use super::node::{Mail, Node, recover_options};
 use super::operator::Operator;
 use super::plan::{Coordination, Faults, Plan};
 use super::tap::Tap;
 use super::topics::Wishes;
 use super::wires::Wire;
-use super::{Outcome, Sink};
+use super::{RunOutcome, Sink};
 use crate::agent;
 use crate::base::NodeId;
 use crate::base::{CoreId, DiskDone, DiskError, DiskOp, FileId, OpId, Rng, Ticks, TopicId, TopicInfo, TopicName, TopicRef};
@@ -56,7 +56,7 @@ pub struct World {
     pub meta: Meta,
     pub check: Checker,
     pub tap: Tap,
-    pub outcome: Outcome,
+    pub outcome: RunOutcome,
     /// Pairs of nodes between which nothing gets through, or everything is late.
     pub cuts: BTreeSet<(usize, usize)>,
     pub slow: BTreeSet<(usize, usize)>,
@@ -66,7 +66,7 @@ pub struct World {
     pub left: Vec<(usize, ShardStats)>,
     pub operator: Operator,
     /// State of each replica at the end of its core's last turn.
-    pub roles: BTreeMap<(usize, Key), State>,
+    pub roles: BTreeMap<(usize, TopicPartition), State>,
     sink: Option<Sink>,
     scratch: Effects,
 }
@@ -110,7 +110,7 @@ impl World {
             meta,
             check: Checker::new(plan.topics),
             tap: Tap::default(),
-            outcome: Outcome::default(),
+            outcome: RunOutcome::default(),
             cuts: BTreeSet::new(),
             slow: BTreeSet::new(),
             victim,
@@ -134,7 +134,7 @@ impl World {
         world
     }
 
-    pub fn outcome(mut self) -> Outcome {
+    pub fn outcome(mut self) -> RunOutcome {
         self.outcome.counts = self.book.counts;
         self.outcome.metadata = self.meta.counts;
         (self.outcome.batches_replicated, self.outcome.clamped) = (self.tap.batches, self.tap.clamped);
@@ -461,7 +461,7 @@ impl World {
     }
 
     /// Every watch is told of a partition's newest metadata, as watches do.
-    pub fn changed(&mut self, key: Key) {
+    pub fn changed(&mut self, key: TopicPartition) {
         let newest = self.meta.entries[&key].now.clone();
         self.book.term_ends(key.0, key.1);
         self.say(|| format!("store: {key:?} {newest:?}"));
@@ -564,17 +564,17 @@ impl World {
         self.meta.keys().into_iter().for_each(|(topic, partition)| self.book.term_ends(topic, partition));
     }
 
-    pub fn mended(&mut self, mend: Mend) {
+    pub fn mended(&mut self, mend: FaultEnd) {
         match mend {
-            Mend::Cut(a, b) => drop(self.cuts.remove(&(a, b))),
-            Mend::Slow(a, b) => drop(self.slow.remove(&(a, b))),
-            Mend::Shaky(n) => {
+            FaultEnd::Cut(a, b) => drop(self.cuts.remove(&(a, b))),
+            FaultEnd::Slow(a, b) => drop(self.slow.remove(&(a, b))),
+            FaultEnd::Shaky(n) => {
                 self.nodes[n].is_shaky = false;
                 self.nodes[n].disk.faults = self.disk_faults(n);
             }
-            Mend::StoreAsleep => self.store_wakes(),
-            Mend::Full(n) => self.nodes[n].disk.faults = self.disk_faults(n),
-            Mend::StoreAway(n) => {
+            FaultEnd::StoreAsleep => self.store_wakes(),
+            FaultEnd::Full(n) => self.nodes[n].disk.faults = self.disk_faults(n),
+            FaultEnd::StoreAway(n) => {
                 self.nodes[n].is_store_away = false;
                 if self.plan.coordination != Coordination::Etcd {
                     let life = self.nodes[n].life;

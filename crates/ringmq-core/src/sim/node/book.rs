@@ -14,7 +14,7 @@ mod rest;
 mod stop;
 
 pub use self::counts::Counts;
-pub use self::found::{ANYWHERE, Found, Keeps};
+pub use self::found::{ANYWHERE, Keeps, StartupFindings};
 use self::ids::Ids;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
@@ -426,7 +426,7 @@ impl Book {
         let n: usize = number.unwrap_or_else(|| panic!("none_invented: a body without a number: {body:?}"));
         let message = self.messages.get(n).unwrap_or_else(|| panic!("none_invented: message {n}"));
         assert!(message.topic == topic && message.body == body, "none_invented: message {n} is another one in topic {topic}");
-        assert!(!message.is_gone, "none_invented: message {n} was missing after a start and came back");
+        assert!(!message.is_gone, "none_invented: message {n} was missing after a startup and came back");
         assert!(!message.is_refused, "none_invented: message {n} was refused as not carried out, and is there");
         n
     }
@@ -480,14 +480,14 @@ impl Book {
     }
 
     /// Checks that a disk holds all delivered and acknowledged messages, and the channels, of the partitions for which it must.
-    pub fn replica_keeps(&self, found: &Found, keeps: Keeps<'_>) {
+    pub fn replica_keeps(&self, found: &StartupFindings, keeps: Keeps<'_>) {
         self.consumer_never_passes_commit(found, keeps);
         self.acked_survives(found, keeps);
         self.channels_survive(found, keeps);
     }
 
     /// The same of what an operator was told.
-    pub fn operators_word_is_kept(&mut self, found: &Found, keeps: Keeps<'_>) {
+    pub fn operators_word_is_kept(&mut self, found: &StartupFindings, keeps: Keeps<'_>) {
         self.pauses_survive(found, keeps);
         self.what_was_operated_holds(found, keeps);
     }
@@ -508,8 +508,8 @@ impl Book {
         self.messages[n].is_acknowledged || self.messages[n].is_delivered
     }
 
-    fn look(&mut self, disk: &SimDisk, r: &Recovered) -> Found {
-        let mut found = Found { name: "acked_survives", ..Found::default() };
+    fn look(&mut self, disk: &SimDisk, r: &Recovered) -> StartupFindings {
+        let mut found = StartupFindings { name: "acked_survives", ..StartupFindings::default() };
         for p in &r.partitions {
             let topic = topic_number(&p.topic.name);
             let key = (topic, p.dir.partition.0);
@@ -548,7 +548,7 @@ impl Book {
     }
 
     /// True if the message stood below what the first segment holds now.
-    fn is_below(&self, found: &Found, n: usize) -> bool {
+    fn is_below(&self, found: &StartupFindings, n: usize) -> bool {
         let is_first = |id: &MessagePlace| found.first.get(&(self.messages[n].topic, id.partition.0));
         self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id < *first))
     }
@@ -562,7 +562,7 @@ impl Book {
     }
 
     /// True if the message may have been in a segment that retention removed: some client finished it, or all channels begin behind it.
-    fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
+    fn may_be_deleted(&self, found: &StartupFindings, n: usize) -> bool {
         let place = self.places.get(&n).copied();
         let images = |id: MessagePlace| found.images.get(&(self.messages[n].topic, id.partition.0)).filter(|i| !i.is_empty());
         let is_behind = |id: MessagePlace| images(id).is_some_and(|all| all.iter().all(|i| is_confirmed(i, id.log_id)));
@@ -574,7 +574,7 @@ impl Book {
     }
 
     /// Describes everything known of a lost message; for the text of a failure.
-    fn tell(&self, found: &Found, n: usize) -> String {
+    fn tell(&self, found: &StartupFindings, n: usize) -> String {
         let (m, at) = (&self.messages[n], self.place(n));
         let key = (m.topic, at.map(|id| id.partition.0).or(m.partition).unwrap_or(ANYWHERE));
         let open: Vec<&ChannelKey> = self.owed(n, at).filter(|c| !self.channels[*c].finished.contains(&n)).collect();
@@ -582,7 +582,7 @@ impl Book {
         format!("{at:?} of {key:?}, which begins at {first:?}; owed to {open:?}; {images:?}")
     }
 
-    fn is_deleted(&self, found: &Found, n: usize) -> Deleted {
+    fn is_deleted(&self, found: &StartupFindings, n: usize) -> Deleted {
         match self.is_below(found, n) {
             true => Deleted::Yes,
             false if self.may_be_deleted_unseen(found, n) => Deleted::Perhaps,
@@ -591,14 +591,14 @@ impl Book {
     }
 
     /// True if a message whose place nobody saw may have stood below what a partition holds now.
-    fn may_be_deleted_unseen(&self, found: &Found, n: usize) -> bool {
+    fn may_be_deleted_unseen(&self, found: &StartupFindings, n: usize) -> bool {
         let m = &self.messages[n];
         let mut firsts = found.first.iter().filter(|((t, p), _)| *t == m.topic && m.partition.is_none_or(|own| own == *p));
         !self.places.contains_key(&n) && firsts.any(|(_, first)| first.0 > 0)
     }
 
     /// Checks that messages delivered before the node went down, acknowledged or not, exist after it.
-    fn consumer_never_passes_commit(&self, found: &Found, keeps: Keeps<'_>) {
+    fn consumer_never_passes_commit(&self, found: &StartupFindings, keeps: Keeps<'_>) {
         let delivered = self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered);
         for (n, _) in delivered.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let exists = found.stored.contains_key(&n) || self.may_be_deleted(found, n);
@@ -607,7 +607,7 @@ impl Book {
     }
 
     /// Checks that acknowledged messages are stored, and that no channel takes one for finished that did not finish it.
-    fn acked_survives(&self, found: &Found, keeps: Keeps<'_>) {
+    fn acked_survives(&self, found: &StartupFindings, keeps: Keeps<'_>) {
         let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
         for (n, _) in acknowledged.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let Some(id) = found.stored.get(&n) else {
@@ -623,14 +623,14 @@ impl Book {
         }
     }
 
-    fn image<'a>(&self, found: &'a Found, channel: &ChannelKey, partition: PartitionId) -> &'a CursorImage {
+    fn image<'a>(&self, found: &'a StartupFindings, channel: &ChannelKey, partition: PartitionId) -> &'a CursorImage {
         let images = found.images.get(&(channel.0, partition.0));
         let image = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1));
         image.unwrap_or_else(|| panic!("acked_survives: the channel {channel:?} of partition {partition} is gone"))
     }
 
     /// A channel whose SUB was answered is on every partition of its topic; after a native Subscribe, on that one.
-    fn channels_survive(&self, found: &Found, keeps: Keeps<'_>) {
+    fn channels_survive(&self, found: &StartupFindings, keeps: Keeps<'_>) {
         for (channel, known) in &self.channels {
             let partitions = found.images.keys().filter(|(topic, _)| *topic == channel.0);
             for &(_, p) in partitions.filter(|(t, p)| keeps(*t, *p) && (known.is_whole || known.partitions.contains_key(p))) {
@@ -641,7 +641,7 @@ impl Book {
 
     /// A FIN that was written before a publish on the same connection, for a partition of the core that stored the
     /// publish, is durable when the publish is acknowledged.
-    fn fin_before_ok_is_durable(&mut self, found: &Found, r: &Recovered, cores_before: u16) {
+    fn fin_before_ok_is_durable(&mut self, found: &StartupFindings, r: &Recovered, cores_before: u16) {
         for claim in std::mem::take(&mut self.claims) {
             let core = |topic: usize, id: MessagePlace| {
                 let info = r.topics.iter().find(|t| topic_number(&t.name) == topic).expect("it has messages");

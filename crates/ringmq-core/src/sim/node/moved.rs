@@ -1,6 +1,6 @@
 //! Book of a channel whose offset clients set: from where on which messages are owed to it, and that an answered set stays.
 
-use super::book::{Book, ChannelKey, Found};
+use super::book::{Book, ChannelKey, StartupFindings};
 use crate::base::{LogId, MessagePlace, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ struct Setting {
 }
 
 #[derive(Default)]
-struct Place {
+struct SetModel {
     setting: Option<Setting>,
     /// Time until which the set of a client that left may be carried out, and its target.
     stray: Option<(u64, LogId)>,
@@ -35,7 +35,7 @@ struct Place {
     generation: u64,
 }
 
-impl Place {
+impl SetModel {
     /// First id that is owed: somebody has moved the channel there, or may have.
     fn owed_from(&self) -> LogId {
         let asked = self.setting.as_ref().map(|s| s.to);
@@ -58,7 +58,7 @@ struct Unread {
 
 #[derive(Default)]
 pub struct Moved {
-    places: BTreeMap<(ChannelKey, u16), Place>,
+    places: BTreeMap<(ChannelKey, u16), SetModel>,
     unread: Vec<Unread>,
     pub answered: u64,
     /// Answered sets that a startup was asked for.
@@ -104,7 +104,7 @@ impl Book {
     }
 
     /// Checks that a startup, of a node that is alone, found each answered set.
-    pub(super) fn sets_survive(&mut self, found: &Found) {
+    pub(super) fn sets_survive(&mut self, found: &StartupFindings) {
         let name = "set_offset_is_never_undone";
         // all connections are gone
         self.moved.unread.clear();
@@ -203,7 +203,7 @@ impl Book {
         if channel.1 != MOVED {
             return true;
         }
-        let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), Place::owed_from);
+        let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), SetModel::owed_from);
         at.is_some_and(|id| id.log_id >= from(id.partition.0))
     }
 }

@@ -1,7 +1,7 @@
 //! Book of a channel that an operator pauses, empties and deletes. Messages from before it was emptied or deleted are not owed to it
 //! any more, and never come to it again: `what_an_operator_removed_never_comes`.
 
-use super::book::{Book, ChannelKey, Found, Keeps};
+use super::book::{Book, ChannelKey, Keeps, StartupFindings};
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, TopicRef};
 use crate::{
     codec::native::Start,
@@ -87,7 +87,7 @@ impl Gone {
 }
 
 /// A change without an answer.
-struct Asked {
+struct OpenChange {
     change: Change,
     gone: Gone,
     was_on: bool,
@@ -95,8 +95,8 @@ struct Asked {
 }
 
 #[derive(Default)]
-struct Place {
-    asked: Option<Asked>,
+struct ChangeModel {
+    asked: Option<OpenChange>,
     /// Messages that were written before this one are not owed. The greatest number: none is, until somebody is told that the channel
     /// is there.
     owed_since: usize,
@@ -113,7 +113,7 @@ struct Place {
 
 #[derive(Default)]
 pub struct Operated {
-    places: BTreeMap<(ChannelKey, u16), Place>,
+    places: BTreeMap<(ChannelKey, u16), ChangeModel>,
     pub emptied: u64,
     pub deleted: u64,
     /// Answered changes that a disk was asked for.
@@ -133,7 +133,7 @@ impl Book {
         let was_on = change == Change::Delete && self.leaves_partition(channel, partition);
         let place = self.operated.places.entry((channel.clone(), partition)).or_default();
         assert!(place.asked.is_none(), "one at a time");
-        place.asked = Some(Asked { change, gone, was_on, owed_since: place.owed_since });
+        place.asked = Some(OpenChange { change, gone, was_on, owed_since: place.owed_since });
         if change.removes() {
             place.owed_since = usize::MAX;
             self.may_begin_inside(channel);
@@ -163,7 +163,7 @@ impl Book {
             return;
         }
         let written = self.written();
-        let is_stray = |place: &Place| place.stray_until > self.now_ms;
+        let is_stray = |place: &ChangeModel| place.stray_until > self.now_ms;
         let key = (channel.clone(), partition);
         let Some(place) = self.operated.places.get_mut(&key) else { return };
         let Some(asked) = place.asked.take() else { return };
@@ -265,7 +265,7 @@ impl Book {
     }
 
     /// Checks that the disks that must have it hold each answered change.
-    pub(super) fn what_was_operated_holds(&mut self, found: &Found, keeps: Keeps<'_>) {
+    pub(super) fn what_was_operated_holds(&mut self, found: &StartupFindings, keeps: Keeps<'_>) {
         for ((channel, partition), place) in &self.operated.places {
             let images = found.images.get(&(channel.0, *partition)).filter(|_| keeps(channel.0, *partition));
             let Some(images) = images else { continue };
@@ -279,7 +279,7 @@ impl Book {
     }
 
     /// A node that is alone has started: now it is known what came of changes without an answer.
-    pub(super) fn operations_end(&mut self, found: &Found) {
+    pub(super) fn operations_end(&mut self, found: &StartupFindings) {
         let written = self.written();
         let mut there = vec![];
         for ((channel, partition), place) in &mut self.operated.places {

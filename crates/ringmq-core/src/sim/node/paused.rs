@@ -1,6 +1,6 @@
 //! Book of channels that an operator pauses: while one is, nothing leaves the node for it, and a startup finds it so.
 
-use super::book::{Book, ChannelKey, Found, Keeps};
+use super::book::{Book, ChannelKey, Keeps, StartupFindings};
 use crate::base::MessagePlace;
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ impl Book {
     }
 
     /// Checks that the disks that must have it hold each pause.
-    pub(super) fn pauses_survive(&mut self, found: &Found, keeps: Keeps<'_>) {
+    pub(super) fn pauses_survive(&mut self, found: &StartupFindings, keeps: Keeps<'_>) {
         for ((channel, partition), said) in &self.paused.places {
             let (Some(paused), true) = (*said, keeps(channel.0, *partition)) else { continue };
             let images = found.images.get(&(channel.0, *partition));

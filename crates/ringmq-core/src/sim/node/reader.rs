@@ -9,34 +9,34 @@ use crate::codec::nsq::request;
 use std::collections::BTreeSet;
 
 /// A topic and a partition.
-pub type Place = (usize, u16);
+pub type TopicPartition = (usize, u16);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ReaderKind {
     Ordered,
     Moved,
     Operated,
 }
 
-impl Kind {
+impl ReaderKind {
     pub fn channel(self) -> &'static str {
         match self {
-            Kind::Ordered => ORDERED,
-            Kind::Moved => MOVED,
-            Kind::Operated => OPERATED,
+            ReaderKind::Ordered => ORDERED,
+            ReaderKind::Moved => MOVED,
+            ReaderKind::Operated => OPERATED,
         }
     }
 
-    pub fn of(channel: &str) -> Option<Kind> {
-        [Kind::Ordered, Kind::Moved, Kind::Operated].into_iter().find(|k| k.channel() == channel)
+    pub fn of(channel: &str) -> Option<ReaderKind> {
+        [ReaderKind::Ordered, ReaderKind::Moved, ReaderKind::Operated].into_iter().find(|k| k.channel() == channel)
     }
 }
 
 /// A consumer's connection.
 #[derive(Debug)]
 pub struct Reader {
-    pub kind: Kind,
-    pub place: Place,
+    pub kind: ReaderKind,
+    pub place: TopicPartition,
     channel: ChannelKey,
     /// Serial of the channel when it was asked for.
     serial: u64,
@@ -55,16 +55,16 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn new(book: &mut Book, kind: Kind, place: Place, rdy: u32) -> Self {
+    pub fn new(book: &mut Book, kind: ReaderKind, place: TopicPartition, rdy: u32) -> Self {
         let mut out = b"  V2".to_vec();
         let subscribe = match kind {
-            Kind::Ordered => request::subscribe_ordered,
-            Kind::Moved | Kind::Operated => request::subscribe_to,
+            ReaderKind::Ordered => request::subscribe_ordered,
+            ReaderKind::Moved | ReaderKind::Operated => request::subscribe_to,
         };
         subscribe(&mut out, &topic_name(place.0), kind.channel(), Some(PartitionId(place.1)));
         request::ready(&mut out, rdy);
         let channel = (place.0, kind.channel().to_owned());
-        let serial = if kind == Kind::Operated { book.asks_for_operated(&channel, place.1).0 } else { 0 };
+        let serial = if kind == ReaderKind::Operated { book.asks_for_operated(&channel, place.1).0 } else { 0 };
         let (sent, got, held, finished, written) = (vec![], vec![], BTreeSet::new(), vec![], 0);
         let (is_answered, is_subscribed, has_failed) = (false, false, false);
         Reader { kind, place, channel, serial, out, sent, got, is_answered, is_subscribed, has_failed, held, finished, written }
@@ -89,8 +89,10 @@ impl Reader {
 
     fn message_id(&self, wire: &[u8; 16]) -> MessageId {
         match self.kind {
-            Kind::Ordered => MessageId::from_binary(wire),
-            Kind::Moved | Kind::Operated => MessageId::from_hex(wire).expect("an id is sixteen lower-case hex digits"),
+            ReaderKind::Ordered => MessageId::from_binary(wire),
+            ReaderKind::Moved | ReaderKind::Operated => {
+                MessageId::from_hex(wire).expect("an id is sixteen lower-case hex digits")
+            }
         }
     }
 
@@ -108,7 +110,7 @@ impl Reader {
         for f in frames {
             if matches!(f, Frame::Response(b"OK"))
                 && !std::mem::replace(&mut self.is_answered, true)
-                && self.kind == Kind::Operated
+                && self.kind == ReaderKind::Operated
             {
                 book.subscribed_to_operated(&self.channel, self.place.1, self.serial);
             }
@@ -116,18 +118,18 @@ impl Reader {
             let id = self.id(book, &m.id);
             book.a_pause_holds(&self.channel, id);
             let body = match self.kind {
-                Kind::Ordered => {
+                ReaderKind::Ordered => {
                     book.leaves_in_order(&self.channel, id);
                     m.body.get(PLACE_LEN..).expect("it has its place in front")
                 }
-                Kind::Moved => {
+                ReaderKind::Moved => {
                     // A copy comes under the first id, wherever it stands.
                     if !book.may_be_twice(&self.channel, id) {
                         book.set_offset_is_never_undone(&self.channel, id, book.floor(&self.channel, self.place.1));
                     }
                     m.body
                 }
-                Kind::Operated => {
+                ReaderKind::Operated => {
                     let gone = book.gone(&self.channel, self.place.1);
                     book.what_an_operator_removed_never_comes(&self.channel, id, m.body, gone);
                     m.body
@@ -149,7 +151,7 @@ impl Reader {
                 Frame::Response(response) => {
                     assert_eq!(response, b"OK");
                     self.is_subscribed = true;
-                    if self.kind != Kind::Operated {
+                    if self.kind != ReaderKind::Operated {
                         book.subscribed_to(self.channel.clone(), self.place.1, None);
                     }
                 }

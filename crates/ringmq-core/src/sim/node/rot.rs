@@ -7,7 +7,7 @@ use zerocopy::FromBytes;
 
 /// Kind of a block that stands in two places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum BlockKind {
     /// The first block of node.meta, of a topic.meta, or of a segment or its commit log. The rest of a segment stands once, and its
     /// commit log is an index that a startup does not read as a whole.
     Header,
@@ -20,8 +20,8 @@ pub enum Kind {
     Facts,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Header, Kind::Snapshot, Kind::Slot, Kind::Copy, Kind::Facts];
+impl BlockKind {
+    pub const ALL: [BlockKind; 5] = [BlockKind::Header, BlockKind::Snapshot, BlockKind::Slot, BlockKind::Copy, BlockKind::Facts];
 }
 
 /// Place of a block that may rot.
@@ -39,15 +39,15 @@ const HEADER_LEN: usize = 64;
 const NEWEST: usize = 3;
 
 /// Damages one block of some kind, if there is one.
-pub fn strike(disk: &mut SimDisk, rng: &mut Rng) -> Option<Kind> {
-    let kind = Kind::ALL[rng.below(Kind::ALL.len() as u64) as usize];
+pub fn strike(disk: &mut SimDisk, rng: &mut Rng) -> Option<BlockKind> {
+    let kind = BlockKind::ALL[rng.below(BlockKind::ALL.len() as u64) as usize];
     let mut victims = vec![];
     for path in disk.paths().filter(|path| !path.contains('~')) {
         victims.extend(find(kind, path, disk.contents_of(path)));
     }
     victims.retain(|v| disk.contents_of(&v.path)[v.at..].iter().take(v.len).any(|&b| b != 0));
     let Victim { path, at, len } = victims.get(rng.below(victims.len().max(1) as u64) as usize)?;
-    let is_small = kind == Kind::Snapshot || path.contains(".meta.");
+    let is_small = kind == BlockKind::Snapshot || path.contains(".meta.");
     match rng.below(4) {
         0 => disk.scribble(path, *at as u64, &[0; BLOCK]),
         1 if is_small => disk.cut(path, 0),
@@ -58,19 +58,19 @@ pub fn strike(disk: &mut SimDisk, rng: &mut Rng) -> Option<Kind> {
 }
 
 /// The blocks of a kind in a file.
-fn find(kind: Kind, path: &str, bytes: &[u8]) -> Vec<Victim> {
+fn find(kind: BlockKind, path: &str, bytes: &[u8]) -> Vec<Victim> {
     let victim = |at, len| Victim { path: path.to_owned(), at, len };
     let is_journal = path.starts_with("journal/");
     match kind {
-        Kind::Header if path.contains(".meta.") || path.ends_with(".segment") || path.ends_with(".commit") => {
+        BlockKind::Header if path.contains(".meta.") || path.ends_with(".segment") || path.ends_with(".commit") => {
             vec![victim(0, HEADER_LEN)]
         }
-        Kind::Snapshot if path.contains("/state.") => vec![victim(0, HEADER_LEN)],
-        Kind::Slot if is_journal => [0, BLOCK].map(|at| victim(at, size_of::<Checkpoint>())).into(),
-        Kind::Copy if is_journal => {
+        BlockKind::Snapshot if path.contains("/state.") => vec![victim(0, HEADER_LEN)],
+        BlockKind::Slot if is_journal => [0, BLOCK].map(|at| victim(at, size_of::<Checkpoint>())).into(),
+        BlockKind::Copy if is_journal => {
             newest_copies(bytes).into_iter().map(|(at, head)| victim(at, BLOCK.min(head.len.get() as usize))).collect()
         }
-        Kind::Facts if is_journal => {
+        BlockKind::Facts if is_journal => {
             let of_copy = |(at, head): (usize, FactsHeader)| {
                 let main = at.checked_sub(BLOCK).filter(|_| head.is_all())?;
                 let (write, _) = WriteHeader::read_from_prefix(&bytes[main..]).ok()?;

@@ -9,8 +9,8 @@ use super::any::AnyClient;
 use super::book::{Book, Change, ChannelKey, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
 use super::reach::Reach;
-use super::reader::{Kind, Place};
-use super::{Outcome, Plan};
+use super::reader::{ReaderKind, TopicPartition};
+use super::{Plan, RunOutcome};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Lent, Now, OpId, Peer, Rng, Ticks, TopicRef};
 use crate::config::Settings;
 use crate::format::journal::RING_START;
@@ -20,7 +20,7 @@ use crate::seam::event::{Effect, Effects, Event};
 use crate::seam::message::{MeshMessage, MovedSession, Ticket};
 use crate::shard::Shard;
 use crate::sim::disk::{Faults, SimDisk};
-use crate::sim::start::{NodeOptions, shards};
+use crate::sim::startup::{NodeOptions, shards};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub struct World<'a> {
     disk: &'a mut SimDisk,
     rng: &'a mut Rng,
     book: &'a mut Book,
-    outcome: &'a mut Outcome,
+    outcome: &'a mut RunOutcome,
     shards: Vec<Shard>,
     /// Operations under way.
     ops: BTreeMap<OpId, UnderWay>,
@@ -97,7 +97,7 @@ pub struct World<'a> {
     left: Vec<String>,
     /// Topics that were asked for; and those whose offset is being set, by ticket.
     known: BTreeMap<usize, TopicRef>,
-    setting: BTreeMap<u64, Place>,
+    setting: BTreeMap<u64, TopicPartition>,
     /// Requests of an operator by ticket.
     operating: BTreeMap<u64, (ChannelKey, u16, Change)>,
     next_ticket: u64,
@@ -117,7 +117,7 @@ impl<'a> World<'a> {
         disk: &'a mut SimDisk,
         rng: &'a mut Rng,
         book: &'a mut Book,
-        outcome: &'a mut Outcome,
+        outcome: &'a mut RunOutcome,
     ) -> Self {
         let cores = recovered.journals.len() as u16;
         let mut settings = Settings {
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
         if self.plan.order > 0.0 {
             self.drain_readers();
         }
-        for channel in self.book.channels().into_iter().filter(|c| Kind::of(&c.1).is_none()) {
+        for channel in self.book.channels().into_iter().filter(|c| ReaderKind::of(&c.1).is_none()) {
             // a SUB fails as a whole where a read-only core cannot make the channel
             let natively = self.plan.native > 0.0 && (self.rng.chance(self.plan.native) || !self.book.is_whole(&channel));
             if natively && self.book.homes.contains_key(&(0, channel.0)) {
@@ -434,8 +434,8 @@ impl<'a> World<'a> {
             };
             for c in &p.channels {
                 let is_empty = (c.depth, c.in_flight_count, c.deferred_count) == (0, 0, 0);
-                let stands_still = self.book.is_sick && Kind::of(&c.channel) == Some(Kind::Ordered);
-                let is_read = Kind::of(&c.channel).is_some() && !is_read_only;
+                let stands_still = self.book.is_sick && ReaderKind::of(&c.channel) == Some(ReaderKind::Ordered);
+                let is_read = ReaderKind::of(&c.channel).is_some() && !is_read_only;
                 if !is_empty && !stands_still && (is_read || known.iter().any(|key| is_known(key, &c.channel))) {
                     self.left.push(format!("{}/{} {c:?}", p.topic, p.partition));
                 }

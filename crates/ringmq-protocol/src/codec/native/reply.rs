@@ -2,7 +2,7 @@
 
 use super::{Code, Encoder, IdRange, Malformed, Payload, Retry, fb, frame};
 use crate::base::{LogId, PartitionId, Position, TopicId};
-use crate::codec::metadata::{check, cut, position, table};
+use crate::codec::metadata::{check, position, table, truncated};
 
 /// Kinds of frames from the node. Numbers are never used again for something else.
 pub mod kind {
@@ -297,7 +297,7 @@ impl Encoder {
                 kind::DONE
             }
             &Reply::Unsubscribed { subscription, reason } => {
-                let reason = Some(b.create_string(cut(reason)));
+                let reason = Some(b.create_string(truncated(reason)));
                 let root = fb::Unsubscribed::create(b, &fb::UnsubscribedArgs { subscription, reason });
                 b.finish_minimal(root);
                 kind::UNSUBSCRIBED
@@ -340,7 +340,7 @@ impl Encoder {
                 kind::PONG
             }
             Reply::Error(e) => {
-                let message = Some(b.create_string(cut(e.message)));
+                let message = Some(b.create_string(truncated(e.message)));
                 let args = fb::ErrorArgs { code: e.code, retry: e.retry, message, core: e.core, fatal: e.fatal };
                 let root = fb::Error::create(b, &args);
                 b.finish_minimal(root);

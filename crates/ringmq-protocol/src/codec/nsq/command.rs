@@ -10,7 +10,7 @@ use crate::base::name::is_valid_name;
 
 /// Protocol state of a connection, which decides on the permitted commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum State {
+pub enum ConnectionState {
     #[default]
     Init,
     Subscribed,
@@ -21,7 +21,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     pub limits: &'a Limits,
-    pub state: State,
+    pub state: ConnectionState,
     /// A consumer must have them.
     pub has_heartbeats: bool,
     /// The connection has no TLS and must: only IDENTIFY is taken.
@@ -119,9 +119,9 @@ pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_
             *progress = Progress::default();
             Decoded::Command { command, len }
         }
-        Err(Stop::Fault(error)) => Decoded::Fault(error),
-        Err(Stop::Authorize(topic)) => Decoded::Authorize { topic },
-        Err(Stop::Need { need, expect }) => Decoded::IncompleteBody { need, expect: expect.max(need) },
+        Err(DecodeStop::Fault(error)) => Decoded::Fault(error),
+        Err(DecodeStop::Authorize(topic)) => Decoded::Authorize { topic },
+        Err(DecodeStop::Need { need, expect }) => Decoded::IncompleteBody { need, expect: expect.max(need) },
     }
 }
 
@@ -133,7 +133,7 @@ fn binary_id_end(bytes: &[u8]) -> usize {
 
 const ID_LEN: usize = 16;
 
-enum Stop<'a> {
+enum DecodeStop<'a> {
     Fault(ClientError),
     Need {
         need: usize,
@@ -143,9 +143,9 @@ enum Stop<'a> {
     Authorize(&'a str),
 }
 
-impl From<ClientError> for Stop<'_> {
+impl From<ClientError> for DecodeStop<'_> {
     fn from(error: ClientError) -> Self {
-        Stop::Fault(error)
+        DecodeStop::Fault(error)
     }
 }
 
@@ -167,16 +167,16 @@ struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// The signed number at `at` (from the body's start).
-    fn number(&self, at: usize) -> Result<i32, Stop<'a>> {
+    fn number(&self, at: usize) -> Result<i32, DecodeStop<'a>> {
         let end = self.start + at + 4;
-        let bytes: &[u8] = self.bytes.get(end - 4..end).ok_or(Stop::Need { need: end, expect: end })?;
+        let bytes: &[u8] = self.bytes.get(end - 4..end).ok_or(DecodeStop::Need { need: end, expect: end })?;
         Ok(i32::from_be_bytes(bytes.try_into().expect("the range is 4 long")))
     }
 
     /// The `len` bytes behind the size, and where they end.
-    fn sized(&self, len: usize) -> Result<(&'a [u8], usize), Stop<'a>> {
+    fn sized(&self, len: usize) -> Result<(&'a [u8], usize), DecodeStop<'a>> {
         let end = self.start + 4 + len;
-        let bytes = self.bytes.get(end - len..end).ok_or(Stop::Need { need: end, expect: end })?;
+        let bytes = self.bytes.get(end - len..end).ok_or(DecodeStop::Need { need: end, expect: end })?;
         Ok((bytes, end))
     }
 }
@@ -186,8 +186,8 @@ fn command<'a>(
     body: Body<'a>,
     progress: &mut Progress,
     context: &Context<'_>,
-) -> Result<(Command<'a>, usize), Stop<'a>> {
-    let subscribed = context.state != State::Init;
+) -> Result<(Command<'a>, usize), DecodeStop<'a>> {
+    let subscribed = context.state != ConnectionState::Init;
     let end = body.start;
     if context.has_binary_ids
         && let Some(id) = binary_id_end(line).checked_sub(ID_LEN).and_then(|at| line.get(at..at + ID_LEN))
@@ -214,7 +214,7 @@ fn command<'a>(
         b"TOUCH" => Ok((Command::Touch(in_flight_id("TOUCH", subscribed, &mut params, 1)?.0), end)),
         b"SUB" => Ok((subscribe([params.next(), params.next(), only(&mut params)], false, context)?, end)),
         b"SUB_ORDERED" => Ok((subscribe([params.next(), params.next(), params.next()], true, context)?, end)),
-        b"CLS" if context.state == State::Subscribed => Ok((Command::Close, end)),
+        b"CLS" if context.state == ConnectionState::Subscribed => Ok((Command::Close, end)),
         b"CLS" => Err(invalid("cannot CLS in current state").into()),
         b"IDENTIFY" if subscribed => Err(invalid("cannot IDENTIFY in current state").into()),
         b"IDENTIFY" => {
@@ -290,9 +290,9 @@ fn digits(bytes: &[u8]) -> Option<u64> {
 
 fn ready(count: Option<&[u8]>, context: &Context<'_>) -> Result<Command<'static>, ClientError> {
     match context.state {
-        State::Closing => return Ok(Command::Nop),
-        State::Init => return Err(invalid("cannot RDY in current state")),
-        State::Subscribed => {}
+        ConnectionState::Closing => return Ok(Command::Nop),
+        ConnectionState::Init => return Err(invalid("cannot RDY in current state")),
+        ConnectionState::Subscribed => {}
     }
     let count = count.unwrap_or(b"1");
     let count = digits(count).ok_or_else(|| invalid_echo("RDY could not parse count", count))?;
@@ -309,7 +309,7 @@ fn valid_name(bytes: &[u8]) -> Option<&str> {
 }
 
 fn subscribe<'a>(params: [Option<&'a [u8]>; 3], is_ordered: bool, context: &Context<'_>) -> Result<Command<'a>, ClientError> {
-    if context.state != State::Init {
+    if context.state != ConnectionState::Init {
         return Err(invalid("cannot SUB in current state"));
     }
     if !context.has_heartbeats {
@@ -335,7 +335,7 @@ fn published_to<'a>(topic: &'a [u8], number: Option<&[u8]>, what: &str) -> Resul
 }
 
 /// A body that is one blob of at most the body limit.
-fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop<'a>> {
+fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), DecodeStop<'a>> {
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_BODY", text);
     if i64::from(size) > limits.max_body_size as i64 {
@@ -352,7 +352,7 @@ fn publish<'a>(
     number: Option<&'a [u8]>,
     body: Body<'a>,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop<'a>> {
+) -> Result<(Command<'a>, usize), DecodeStop<'a>> {
     let topic = topic.ok_or_else(|| invalid("PUB insufficient number of parameters"))?;
     let (topic, partition) = published_to(topic, number, "PUB topic name")?;
     let (bytes, end) = one_message("PUB", body, limits)?;
@@ -365,7 +365,7 @@ fn deferred_publish<'a>(
     delay: Option<&'a [u8]>,
     body: Body<'a>,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop<'a>> {
+) -> Result<(Command<'a>, usize), DecodeStop<'a>> {
     let (Some(topic), Some(delay)) = (topic, delay) else {
         return Err(invalid("DPUB insufficient number of parameters").into());
     };
@@ -381,7 +381,7 @@ fn deferred_publish<'a>(
 }
 
 /// The body of one message, and where it ends.
-fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop<'a>> {
+fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), DecodeStop<'a>> {
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_MESSAGE", text);
     if size <= 0 {
@@ -401,13 +401,13 @@ fn multi_publish<'a>(
     body: Body<'a>,
     progress: &mut Progress,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop<'a>> {
+) -> Result<(Command<'a>, usize), DecodeStop<'a>> {
     let topic = topic.ok_or_else(|| invalid("MPUB insufficient number of parameters"))?;
     // The code stands twice in nsqd's frame.
     let (topic, partition) = published_to(topic, number, "E_BAD_TOPIC MPUB topic name")?;
     // Before anything of the body is looked at, where a PUB's is read first.
     if limits.auth_required && !progress.authorized {
-        return Err(Stop::Authorize(topic));
+        return Err(DecodeStop::Authorize(topic));
     }
     let bad = |code, text: String| ClientError::fatal(code, text);
     let size = body.number(0)?;
@@ -419,7 +419,7 @@ fn multi_publish<'a>(
     }
     let expect = body.start + 4 + size as usize;
     let claimed = |stop| match stop {
-        Stop::Need { need, .. } => Stop::Need { need, expect },
+        DecodeStop::Need { need, .. } => DecodeStop::Need { need, expect },
         fault => fault,
     };
     let count = body.number(4).map_err(claimed)?;
@@ -445,7 +445,7 @@ fn multi_publish<'a>(
         }
         let end = body.start + next;
         if body.bytes.len() < end {
-            return Err(claimed(Stop::Need { need: end, expect }));
+            return Err(claimed(DecodeStop::Need { need: end, expect }));
         }
         at = next;
         progress.walked_count += 1;

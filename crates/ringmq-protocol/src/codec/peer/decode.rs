@@ -179,7 +179,7 @@ fn single(number: u8, kind: &'static str, metadata: &[u8], payload: &Bytes) -> R
             let t = table::<fb::Align>(kind, metadata)?;
             let at = position(kind, "at", t.at())?;
             let align = match (t.to(), t.chain_crc()) {
-                (fb::AlignTo::Cut, chain_crc) => Align::Cut { at, chain_crc },
+                (fb::AlignTo::Truncate, chain_crc) => Align::Truncate { at, chain_crc },
                 (fb::AlignTo::Restart, Some(chain_crc)) => Align::Restart { start: at, chain_crc },
                 // Never by guess: it truncates a log.
                 _ => return Err(Malformed::Field { kind, field: "to" }),

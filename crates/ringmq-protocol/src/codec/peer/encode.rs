@@ -5,7 +5,7 @@ use super::{
 };
 use crate::base::Position;
 use crate::codec::frame::Payload;
-use crate::codec::metadata::cut;
+use crate::codec::metadata::truncated;
 use crate::codec::peer::message::{
     Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Forward, Forwarded, Head, Lane, Message,
     PRODUCERS_TOLD_MAX, RUN_BYTES_MAX, Route, Standing,
@@ -55,7 +55,7 @@ impl Encoder {
             node_id: Some(&fb::Id(h.node_id.0)),
             cluster_id: Some(&fb::Id(h.cluster_id.0)),
             generation: h.generation,
-            node_version: Some(b.create_string(cut(h.node_version))),
+            node_version: Some(b.create_string(truncated(h.node_version))),
             cores: h.layout.cores,
             core: h.layout.core,
             placement: h.layout.placement,
@@ -72,7 +72,7 @@ impl Encoder {
     pub fn reject(&mut self, out: &mut Vec<Bytes>, reject: &Reject<'_>) {
         let b = &mut self.builder;
         b.reset();
-        let message = Some(b.create_string(cut(reject.message)));
+        let message = Some(b.create_string(truncated(reject.message)));
         let root = fb::Reject::create(b, &fb::RejectArgs { code: reject.code, message });
         b.finish_minimal(root);
         self.put(out, kind::REJECT, Lane::Control, &[]);
@@ -268,7 +268,7 @@ impl Encoder {
             }
             Body::Align(m) => {
                 let (to, at, chain_crc) = match *m {
-                    Align::Cut { at, chain_crc } => (fb::AlignTo::Cut, at, chain_crc),
+                    Align::Truncate { at, chain_crc } => (fb::AlignTo::Truncate, at, chain_crc),
                     Align::Restart { start, chain_crc } => (fb::AlignTo::Restart, start, Some(chain_crc)),
                 };
                 let root = fb::Align::create(b, &fb::AlignArgs { head, to, at: Some(&raw(at)), chain_crc });

@@ -131,7 +131,7 @@ pub const ENUM_MAX_ALIGN_TO: u8 = 1;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
 pub const ENUM_VALUES_ALIGN_TO: [AlignTo; 2] = [
-  AlignTo::Cut,
+  AlignTo::Truncate,
   AlignTo::Restart,
 ];
 
@@ -140,19 +140,19 @@ pub const ENUM_VALUES_ALIGN_TO: [AlignTo; 2] = [
 pub struct AlignTo(pub u8);
 #[allow(non_upper_case_globals)]
 impl AlignTo {
-  pub const Cut: Self = Self(0);
+  pub const Truncate: Self = Self(0);
   pub const Restart: Self = Self(1);
 
   pub const ENUM_MIN: u8 = 0;
   pub const ENUM_MAX: u8 = 1;
   pub const ENUM_VALUES: &'static [Self] = &[
-    Self::Cut,
+    Self::Truncate,
     Self::Restart,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
     match self {
-      Self::Cut => Some("Cut"),
+      Self::Truncate => Some("Truncate"),
       Self::Restart => Some("Restart"),
       _ => None,
     }
@@ -2764,7 +2764,7 @@ impl<'a> Align<'a> {
     // Safety:
     // Created from valid Table for this object
     // which contains a valid value in this slot
-    unsafe { self._tab.get::<AlignTo>(Align::VT_TO, Some(AlignTo::Cut)).unwrap()}
+    unsafe { self._tab.get::<AlignTo>(Align::VT_TO, Some(AlignTo::Truncate)).unwrap()}
   }
   #[inline]
   pub fn at(&self) -> &'a Position {
@@ -2807,7 +2807,7 @@ impl<'a> Default for AlignArgs<'a> {
   fn default() -> Self {
     AlignArgs {
       head: None, // required field
-      to: AlignTo::Cut,
+      to: AlignTo::Truncate,
       at: None, // required field
       chain_crc: None,
     }
@@ -2825,7 +2825,7 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> AlignBuilder<'a, 'b, A> {
   }
   #[inline]
   pub fn add_to(&mut self, to: AlignTo) {
-    self.fbb_.push_slot::<AlignTo>(Align::VT_TO, to, AlignTo::Cut);
+    self.fbb_.push_slot::<AlignTo>(Align::VT_TO, to, AlignTo::Truncate);
   }
   #[inline]
   pub fn add_at(&mut self, at: &Position) {

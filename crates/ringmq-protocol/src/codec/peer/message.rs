@@ -178,7 +178,7 @@ pub struct Pulled {
 pub enum Align {
     /// Truncate what stands beyond `at`, which is the end of a batch in both logs. With the crc, that of the leader's header
     /// that ends there, the follower checks it; without, the first batch appended proves it.
-    Cut { at: Position, chain_crc: Option<u32> },
+    Truncate { at: Position, chain_crc: Option<u32> },
     /// Drop everything and begin at `start`, behind a batch whose header has this crc: the leader's log no longer reaches
     /// back to anything shared.
     Restart { start: Position, chain_crc: u32 },

@@ -4,7 +4,7 @@ use super::encode::Builder;
 use super::message::{NotCarriedOut, Relayed, Subscriber};
 use super::{Outcome, fb};
 use crate::base::{ChannelName, LogId};
-use crate::codec::metadata::{Malformed, check, cut};
+use crate::codec::metadata::{Malformed, check, truncated};
 use bytes::Bytes;
 
 /// FINs of one relay.
@@ -22,7 +22,7 @@ pub(super) fn metadata_max(relay: &Relayed) -> usize {
             Relayed::Finish(ids) => ids.len() * size_of::<u64>(),
             Relayed::Subscribe(s) => {
                 let texts = [&s.client_id, &s.hostname, &s.user_agent, &s.remote_address];
-                SUBSCRIBER_MAX + texts.iter().map(|text| cut(text).len()).sum::<usize>()
+                SUBSCRIBER_MAX + texts.iter().map(|text| truncated(text).len()).sum::<usize>()
             }
             _ => 0,
         }
@@ -80,10 +80,10 @@ fn subscriber<'a>(b: &mut Builder<'a>, s: &Subscriber) -> flatbuffers::WIPOffset
         sample_rate: s.sample_rate,
         ordered: s.ordered,
         placed: s.placed,
-        client_id: Some(b.create_string(cut(&s.client_id))),
-        hostname: Some(b.create_string(cut(&s.hostname))),
-        user_agent: Some(b.create_string(cut(&s.user_agent))),
-        remote_address: Some(b.create_string(cut(&s.remote_address))),
+        client_id: Some(b.create_string(truncated(&s.client_id))),
+        hostname: Some(b.create_string(truncated(&s.hostname))),
+        user_agent: Some(b.create_string(truncated(&s.user_agent))),
+        remote_address: Some(b.create_string(truncated(&s.remote_address))),
         connected_unix_s: s.connected_unix_s,
     };
     fb::Subscriber::create(b, &args)

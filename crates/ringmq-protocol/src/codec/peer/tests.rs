@@ -120,7 +120,7 @@ fn body() -> impl Strategy<Value = Body> {
     prop_oneof![
         any::<u64>().prop_map(|e| Body::EpochsAsk(EpochsAsk { below: Epoch(e) })),
         (position(), 0..=APPEND_BYTES_MAX as u32).prop_map(|(from, bytes_max)| Body::Pull(Pull { from, bytes_max })),
-        (position(), any::<Option<u32>>()).prop_map(|(at, chain_crc)| Body::Align(Align::Cut { at, chain_crc })),
+        (position(), any::<Option<u32>>()).prop_map(|(at, chain_crc)| Body::Align(Align::Truncate { at, chain_crc })),
         (position(), any::<u32>()).prop_map(|(start, chain_crc)| Body::Align(Align::Restart { start, chain_crc })),
         (position(), batches()).prop_map(|(committed, batches)| Body::Append(Append { committed, batches })),
         cursors().prop_map(Body::Cursors),

@@ -98,7 +98,7 @@ fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
                 break;
             }
         }
-        // Something that it does not have, so that the start takes one of its own.
+        // Something that it does not have, so that the startup takes one of its own.
         let facts = engine.confirm(0, "later", &[]);
         engine.write(0, &facts).expect("no fault");
         engine.disk.kill();

@@ -81,7 +81,7 @@ fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
 /// A journal whose end is gone goes on with what is left. Where writes that are redone may have stood there, its partitions are
 /// suspect and tell of it; else nothing was lost.
 #[test]
-fn a_journal_that_was_cut_marks_its_partitions() {
+fn a_journal_that_was_truncated_marks_its_partitions() {
     let (mut marked, mut harmless) = (0, 0);
     for seed in 0..60 {
         let (disk, mut model, _, mut rng) = grown(seed);
@@ -213,5 +213,5 @@ fn a_node_meta_of_an_older_build_names_no_journals() {
     disk.lose("journal/1", None);
     assert!(recover(&mut disk, &options(2, 1)).is_ok(), "not known, so not checked");
     disk.lose("journal/1", None);
-    assert!(recover(&mut disk, &options(2, 1)).is_err(), "known from the first start on");
+    assert!(recover(&mut disk, &options(2, 1)).is_err(), "known from the first startup on");
 }

@@ -77,7 +77,7 @@ fn a_channel_outlives_either_block_of_the_write_that_says_so() {
 
 /// The copy of a write that is torn tells of a truncation, and the batches that it left went with the write: nothing is missing.
 #[test]
-fn a_cut_whose_write_is_torn_leaves_no_hole() {
+fn a_truncation_whose_write_is_torn_leaves_no_hole() {
     let (mut engine, ends, _) = written(1, 2);
     let id = engine.parts[0].dir.topic_id;
     let at = engine.journals[0].position;

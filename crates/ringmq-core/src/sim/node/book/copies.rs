@@ -1,14 +1,20 @@
 //! Book of messages that were put off: none comes late, and a REQ for long leaves a copy in the log, for one channel.
 
-use super::{Book, ChannelKey, Found};
+use super::{Book, ChannelKey, StartupFindings};
 use crate::base::MessagePlace;
 use crate::format::batch::CopyOf;
-use crate::sim::node::reader::Kind;
+use crate::sim::node::reader::ReaderKind;
 use crate::sim::node::world::FORWARD_AFTER_MS;
 
 impl Book {
     /// A copy that stands at this id has the body of the message whose id it says.
-    pub fn a_copy_names_its_message(&self, found: &mut Found, at: (usize, MessagePlace), n: usize, copy_of: CopyOf<'_>) {
+    pub fn a_copy_names_its_message(
+        &self,
+        found: &mut StartupFindings,
+        at: (usize, MessagePlace),
+        n: usize,
+        copy_of: CopyOf<'_>,
+    ) {
         let (topic, id) = at;
         found.forwarded += (copy_of.attempts == 0) as u64;
         found.copies.entry(n).or_default().push(((topic, copy_of.channel.to_owned()), id));
@@ -76,7 +82,7 @@ impl Book {
             self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged && m.delay_ms > 0 && is_over(m.due_by_ms))
         {
             let is_open = |c: &ChannelKey| !self.channels[c].finished.contains(&n) && !self.has_come(c, n);
-            let missing = |c: &&ChannelKey| Kind::of(&c.1).is_none() && is_open(c);
+            let missing = |c: &&ChannelKey| ReaderKind::of(&c.1).is_none() && is_open(c);
             let late = self.owed(n, self.place(n).or(self.anywhere(n))).find(missing);
             let (due, now) = (m.due_by_ms, self.wall_ms);
             assert!(late.is_none(), "due_times_hold: message {n} is due at {due} ms, and at {now} ms {late:?} lacks it");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 /// Findings of one startup in all topics.
 #[derive(Default)]
-pub struct Found {
+pub struct StartupFindings {
     /// Message to its id, which names the partition.
     pub stored: BTreeMap<usize, MessagePlace>,
     /// First message that is still stored, by partition.
@@ -28,7 +28,7 @@ pub type Keeps<'a> = &'a dyn Fn(usize, u16) -> bool;
 /// Unknown partition, for [`Keeps`].
 pub const ANYWHERE: u16 = u16::MAX;
 
-impl Found {
+impl StartupFindings {
     /// True if a copy of the message waits for the channel, which may have confirmed the original.
     pub fn has_copy(&self, n: usize, channel: &ChannelKey) -> bool {
         let waits = |at: MessagePlace| {

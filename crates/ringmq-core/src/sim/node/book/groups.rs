@@ -1,13 +1,13 @@
 //! The messages of one MPUB are there all together, or none of them is.
 
-use super::{Book, ChannelKey, Found};
+use super::{Book, ChannelKey, StartupFindings};
 
 impl Book {
     pub fn group(&mut self, messages: Vec<usize>) {
         self.groups.push(messages);
     }
 
-    pub(super) fn mpub_is_all_or_nothing(&self, found: &Found) {
+    pub(super) fn mpub_is_all_or_nothing(&self, found: &StartupFindings) {
         for group in &self.groups {
             let here = group.iter().filter(|n| found.stored.contains_key(n)).count();
             assert!(here == 0 || here == group.len(), "mpub_is_all_or_nothing: {here} of {group:?} are stored");

@@ -11,7 +11,7 @@ impl World<'_> {
         self.drain_all();
         self.ask_what_is_left();
         let left: Vec<String> = self.left.drain(..).filter(|l| l.starts_with("ephemeral_topics_go")).collect();
-        assert!(left.is_empty(), "a start removes them: {left:?}");
+        assert!(left.is_empty(), "a startup removes them: {left:?}");
         (0..EPHEMERAL_TOPICS).for_each(|topic| self.book.passing_is_gone(topic));
     }
 

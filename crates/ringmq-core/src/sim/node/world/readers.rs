@@ -6,7 +6,7 @@ use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicNa
 use crate::seam::event::Event;
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{Answered, Change, ChannelKey, topic_name};
-use crate::sim::node::reader::{Kind, Place, Reader};
+use crate::sim::node::reader::{Reader, ReaderKind, TopicPartition};
 use crate::{
     codec::native::Start,
     seam::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl World<'_> {
-    fn open_reader(&mut self, kind: Kind, place: Place, rdy: u32) {
+    fn open_reader(&mut self, kind: ReaderKind, place: TopicPartition, rdy: u32) {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
         let reader = Reader::new(self.book, kind, place, rdy);
@@ -25,8 +25,8 @@ impl World<'_> {
     }
 
     pub(super) fn connect_reader(&mut self) {
-        let kind = if self.rng.chance(0.5) { Kind::Ordered } else { Kind::Moved };
-        let kind = if self.plan.removals > 0.0 && self.rng.chance(0.6) { Kind::Operated } else { kind };
+        let kind = if self.rng.chance(0.5) { ReaderKind::Ordered } else { ReaderKind::Moved };
+        let kind = if self.plan.removals > 0.0 && self.rng.chance(0.6) { ReaderKind::Operated } else { kind };
         let place = (self.rng.below(self.topics) as usize, self.rng.below(self.plan.partitions_max) as u16);
         let rdy = 1 + self.rng.below(6) as u32;
         self.book.subscribes(place.0);
@@ -39,15 +39,15 @@ impl World<'_> {
     /// Opens a consumer at each channel that a reader asked for: the channel may exist without an answer.
     pub(super) fn drain_readers(&mut self) {
         for ((topic, channel), partition) in self.book.read.clone() {
-            let kind = Kind::of(&channel).expect("readers read no others");
+            let kind = ReaderKind::of(&channel).expect("readers read no others");
             self.open_reader(kind, (topic, partition), 40);
         }
     }
 
     /// Sets the offset of some channel, one at a time for each.
     pub(super) fn set_somewhere(&mut self) {
-        let is_moved = |((_, c), _): &&(ChannelKey, u16)| Kind::of(c) == Some(Kind::Moved);
-        let places: Vec<Place> = self.book.read.iter().filter(is_moved).map(|((topic, _), p)| (*topic, *p)).collect();
+        let is_moved = |((_, c), _): &&(ChannelKey, u16)| ReaderKind::of(c) == Some(ReaderKind::Moved);
+        let places: Vec<TopicPartition> = self.book.read.iter().filter(is_moved).map(|((topic, _), p)| (*topic, *p)).collect();
         let Some(place) = self.pick(&places).filter(|p| !self.setting.values().any(|s| s == p)) else { return };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
@@ -65,9 +65,9 @@ impl World<'_> {
             4 => Start::Offset(self.rng.below(100_000) as i64),
             _ => Start::Timestamp(self.now.unix_ns - self.rng.below(20_000_000_000) as i64),
         };
-        let (partition, key) = (PartitionId(place.1), (place.0, Kind::Moved.channel().to_owned()));
+        let (partition, key) = (PartitionId(place.1), (place.0, ReaderKind::Moved.channel().to_owned()));
         let readers = self.sockets.values().filter_map(|s| match &s.client {
-            AnyClient::Reader(r) if (r.kind, r.place) == (Kind::Moved, place) => Some(r.finished_unread(s.inbox.len())),
+            AnyClient::Reader(r) if (r.kind, r.place) == (ReaderKind::Moved, place) => Some(r.finished_unread(s.inbox.len())),
             _ => None,
         });
         let late = self.book.named(place.0, readers.flatten());
@@ -105,7 +105,7 @@ impl World<'_> {
         if self.plan.removals == 0.0 || self.is_stopping || !self.rng.chance(self.plan.removals) {
             return;
         }
-        let is_operated = |((_, c), _): &&(ChannelKey, u16)| Kind::of(c) == Some(Kind::Operated);
+        let is_operated = |((_, c), _): &&(ChannelKey, u16)| ReaderKind::of(c) == Some(ReaderKind::Operated);
         let places: Vec<(ChannelKey, u16)> = self.book.read.iter().filter(is_operated).cloned().collect();
         let Some((channel, partition)) = self.pick(&(0..places.len()).collect::<Vec<_>>()).map(|i| places[i].clone()) else {
             return;
@@ -149,7 +149,7 @@ impl World<'_> {
 
     fn operated(&mut self, ticket: Ticket, answer: Answered) {
         let (key, partition, change) = self.operating.remove(&ticket.0).expect("answered once");
-        let is_waiting = |r: &Reader| r.kind == Kind::Operated && r.place == (key.0, partition) && !r.is_satisfied();
+        let is_waiting = |r: &Reader| r.kind == ReaderKind::Operated && r.place == (key.0, partition) && !r.is_satisfied();
         let is_wanted = self.sockets.values().any(|s| matches!(&s.client, AnyClient::Reader(r) if is_waiting(r)));
         self.book.operated(&key, partition, change, answer, is_wanted, true);
     }
@@ -168,7 +168,7 @@ impl World<'_> {
             }
             MeshMessage::OffsetSet { ticket, result } => {
                 let place = self.setting.remove(&ticket.0).expect("answered once");
-                let key = (place.0, Kind::Moved.channel().to_owned());
+                let key = (place.0, ReaderKind::Moved.channel().to_owned());
                 match result {
                     Ok(at) => self.book.was_set(&key, place.1, at.log_id),
                     Err(error) => self.book.set_failed(&key, place.1, error == SetOffsetError::Failed(PublishError::Unknown)),

@@ -1,4 +1,4 @@
-//! Cutting a log: to a place in memory or in the files, over segments, with writes in flight, and all of it.
+//! Truncating a log: to a place in memory or in the files, over segments, with writes in flight, and all of it.
 
 use super::follow::Peer;
 use super::*;
@@ -12,7 +12,7 @@ impl Rig {
         self.disk.take(&mut self.io);
     }
 
-    fn is_cut(&mut self, p: PartitionIdx) -> bool {
+    fn is_truncated(&mut self, p: PartitionIdx) -> bool {
         let found = self.notices.contains(&Notice::Truncated { p });
         self.notices.retain(|n| *n != Notice::Truncated { p });
         found
@@ -51,7 +51,7 @@ fn check_nothing_behind(rig: &Rig, p: PartitionIdx) {
 }
 
 #[test]
-fn a_log_is_cut_wherever_the_place_stands_and_goes_on_there() {
+fn a_log_is_truncated_wherever_the_place_stands_and_goes_on_there() {
     for (len, tail_cache_bytes) in [(500, 64 * 1024), (500, 0), (5000, 0), (40_000, 0)] {
         for keep in [0, 1, 17, 59, 60] {
             let options = StoreOptions { tail_cache_bytes, flush_bytes: 10_000, ..options() };
@@ -61,7 +61,7 @@ fn a_log_is_cut_wherever_the_place_stands_and_goes_on_there() {
             assert_eq!(rig.store.log_view(p).end().at, to.at, "the view tells at once");
             assert_eq!(rig.append(p, &[b"now"]), Err(Refusal::Busy));
             rig.settle();
-            assert!(rig.is_cut(p));
+            assert!(rig.is_truncated(p));
             let view = rig.store.log_view(p);
             assert_eq!((view.end(), view.durable()), (to, to), "{len} {tail_cache_bytes} {keep}");
             check_nothing_behind(&rig, p);
@@ -82,7 +82,7 @@ fn a_log_is_cut_wherever_the_place_stands_and_goes_on_there() {
 }
 
 #[test]
-fn nothing_is_cut_before_its_record_is_durable() {
+fn nothing_is_truncated_before_its_record_is_durable() {
     let (mut rig, p, peer) = filled(StoreOptions { flush_bytes: 1000, ..options() }, 30, 3000);
     let before = rig.disk.files.clone();
     rig.truncate(p, tail_before(&peer, 12).at);
@@ -92,10 +92,10 @@ fn nothing_is_cut_before_its_record_is_durable() {
         let Some(other) = rig.find(|op| !is_journal(op)) else { break };
         rig.complete(other);
     }
-    assert!(!rig.is_cut(p) && rig.disk.pending.len() == 1);
+    assert!(!rig.is_truncated(p) && rig.disk.pending.len() == 1);
     assert!(before.iter().all(|(file, bytes)| rig.disk.files[file] == *bytes), "only its record is under way");
     rig.settle();
-    assert!(rig.is_cut(p));
+    assert!(rig.is_truncated(p));
     assert_eq!(rig.redo_count(RecordKind::Truncate), 1);
 }
 
@@ -126,7 +126,7 @@ fn a_stop_ends_wherever_a_truncation_stands() {
 }
 
 #[test]
-fn a_cut_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_the_journal() {
+fn a_truncation_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_the_journal() {
     let (mut rig, p, mut peer) = filled(options(), 10, 1000);
     let to = peer.end;
     // One in a journal write, a large one on its way to the segment, a small one held behind it.
@@ -138,7 +138,7 @@ fn a_cut_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_the_jou
     assert!(rig.disk.pending.len() > 1, "several writes are under way");
     rig.truncate(p, to.at);
     rig.settle();
-    assert!(rig.is_cut(p));
+    assert!(rig.is_truncated(p));
     assert_eq!((rig.store.log_view(p).end(), rig.store.memory_bytes() < 200_000), (to, true));
     check_nothing_behind(&rig, p);
     assert_eq!(rig.read_all(p).len(), 10);
@@ -154,7 +154,7 @@ fn a_restart_drops_everything_and_begins_elsewhere() {
         let at = Position { offset: start, count: 500, log_id: LogId(501) };
         rig.store.restart(rig.now, p, at, 77, &mut rig.io);
         rig.settle();
-        assert!(rig.is_cut(p));
+        assert!(rig.is_truncated(p));
         let view = rig.store.log_view(p);
         let tail = Tail { at, chain_crc: 77, epoch: Epoch(0) };
         assert_eq!((view.start(), view.end(), view.durable()), ((at, 77), tail, tail));
@@ -184,14 +184,14 @@ fn where_the_commit_log_is_damaged_the_segment_tells_the_place() {
         }
         rig.truncate(p, tail_before(&peer, 20).at);
         rig.settle();
-        assert!(rig.is_cut(p));
+        assert!(rig.is_truncated(p));
         assert_eq!(rig.store.log_view(p).end(), tail_before(&peer, kept), "a replica may have less, not what it cannot tell");
         check_nothing_behind(&rig, p);
     }
 }
 
 #[test]
-fn a_device_that_refuses_is_asked_again_and_a_failed_cut_makes_the_partition_read_only() {
+fn a_device_that_refuses_is_asked_again_and_a_failed_truncation_makes_the_partition_read_only() {
     let (mut rig, p, peer) = filled(StoreOptions { flush_bytes: 1000, tail_cache_bytes: 0, ..options() }, 60, 500);
     rig.truncate(p, tail_before(&peer, 20).at);
     let read = rig.find(|op| matches!(op, DiskOp::Read { .. })).expect("the commit log is read");
@@ -208,12 +208,12 @@ fn a_device_that_refuses_is_asked_again_and_a_failed_cut_makes_the_partition_rea
         rig.complete(0);
     }
     rig.settle();
-    assert!(!rig.is_cut(p) && rig.store.stats(p).read_only);
+    assert!(!rig.is_truncated(p) && rig.store.stats(p).read_only);
     assert_eq!(rig.store.log_view(p).end().at, tail_before(&peer, 20).at, "its record is durable");
 }
 
 #[test]
-fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
+fn a_journal_that_fails_while_a_truncation_looks_at_the_files_ends_it() {
     let (mut rig, p, mut peer) = filled(StoreOptions { flush_bytes: 1000, tail_cache_bytes: 0, ..options() }, 30, 3000);
     let q = rig.create("other");
     rig.settle();
@@ -237,12 +237,12 @@ fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
     let read = rig.disk.pending.iter().position(|(id, _)| *id == read).expect("it is under way");
     rig.complete(read);
     rig.settle();
-    assert!(!rig.is_cut(p) && rig.store.is_read_only());
+    assert!(!rig.is_truncated(p) && rig.store.is_read_only());
 }
 
 /// Far more batches of a producer go than the table remembers of one.
 #[test]
-fn what_is_cut_was_never_counted_for_its_producer() {
+fn what_is_truncated_was_never_counted_for_its_producer() {
     for (committed, keep) in [(0, 0), (0, 1), (0, 17), (10, 10), (10, 31), (30, 59), (30, 60)] {
         let mut rig = Rig::new(StoreOptions { tail_cache_bytes: 0, flush_bytes: 2_000, ..options() });
         let p = rig.create("t");
@@ -263,7 +263,7 @@ fn what_is_cut_was_never_counted_for_its_producer() {
         rig.store.log_committed(p, tail_before(&peer, committed).at);
         rig.truncate(p, tail_before(&peer, keep).at);
         rig.settle();
-        assert!(rig.is_cut(p));
+        assert!(rig.is_truncated(p));
         assert_eq!(*rig.store.part(p).producers.sealed(), told(keep), "{committed} {keep}");
     }
 }

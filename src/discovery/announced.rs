@@ -8,12 +8,12 @@ use crate::base::{ChannelName, TopicName};
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct Announced {
     topics: BTreeMap<TopicName, BTreeSet<ChannelName>>,
     changed: BTreeSet<TopicName>,
 }
 
-impl Told {
+impl Announced {
     /// A new connection knows nothing.
     pub fn restart(&mut self, catalog: &Catalog) {
         self.topics.clear();
@@ -69,8 +69,8 @@ mod tests {
                 false => CatalogChange::ChannelGone { topic, partition, channel },
             }
         };
-        let (mut catalog, mut told) = (Catalog::new(false), Told::default());
-        let mut change = |told: &mut Told, changes: Vec<CatalogChange>| -> Vec<String> {
+        let (mut catalog, mut told) = (Catalog::new(false), Announced::default());
+        let mut change = |told: &mut Announced, changes: Vec<CatalogChange>| -> Vec<String> {
             changes.into_iter().filter_map(|change| catalog.apply(change)).for_each(|name| told.touch(&name));
             let mut lines = Vec::new();
             while let more = told.next(&catalog, 1)

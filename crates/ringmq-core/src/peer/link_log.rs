@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 const REFUSED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct LinkLog {
     /// Last refusal of each node.
     refused: BTreeMap<NodeId, RejectCode>,
     faults: FaultLog,
     pub faults_at: Option<Ticks>,
 }
 
-impl Said {
+impl LinkLog {
     /// A node that is known by its id is refused: said when it is new.
     pub fn refused(&mut self, core: u16, peer: &Peer, node: NodeId, code: RejectCode, why: &str) {
         if self.refused.len() >= REFUSED_MAX {

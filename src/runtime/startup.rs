@@ -35,7 +35,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<node::Recovered<Shard>, Strin
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;
     tell(&recovered.report);
     let node = u128::from_be_bytes(recovered.node_id);
-    if recovered.is_first_start() {
+    if recovered.is_first_startup() {
         tracing::warn!(
             data_path = r.settings.data_path,
             node = format_args!("{node:032x}"),

@@ -10,9 +10,9 @@ const AGAIN: Duration = Duration::from_secs(600);
 const LINES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Said(Vec<(Ticks, String, String)>);
+pub(super) struct ReportedErrors(Vec<(Ticks, String, String)>);
 
-impl Said {
+impl ReportedErrors {
     /// True if the error was not reported of the host lately.
     pub fn is_new(&mut self, now: Ticks, peer: &Peer, error: &str) -> bool {
         let host = peer.0.rsplit_once(':').map_or(&*peer.0, |(host, _)| host);
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn the_same_of_the_same_host_is_said_once_for_a_while() {
-        let mut said = Said::default();
+        let mut said = ReportedErrors::default();
         let [a, a2, b] = ["10.0.0.1:5", "10.0.0.1:6", "[::1]:5"].map(|p| Peer(p.into()));
         assert!(said.is_new(Ticks(1), &a, "x") && !said.is_new(Ticks(2), &a2, "x"));
         assert!(said.is_new(Ticks(2), &a, "y") && said.is_new(Ticks(2), &b, "x"));

@@ -26,7 +26,7 @@ use zerocopy::little_endian::U32;
 
 /// Truncation as its record describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct TruncationRecord {
     /// Sequence of the record.
     pub sequence: u64,
     pub is_restart: bool,
@@ -38,7 +38,7 @@ pub struct Cut {
     pub is_done: bool,
 }
 
-impl Cut {
+impl TruncationRecord {
     /// Whether the truncation removes the batch that begins at `offset`.
     fn takes(&self, offset: i64) -> bool {
         self.is_restart || offset >= self.to.offset
@@ -47,27 +47,27 @@ impl Cut {
 
 /// The truncations of all partitions that the journals hold, in order; and how far retention removed each.
 #[derive(Debug, Default)]
-pub struct Cuts {
-    cuts: IdMap<(TopicId, u16), Vec<Cut>>,
+pub struct Truncations {
+    truncations: IdMap<(TopicId, u16), Vec<TruncationRecord>>,
     starts: IdMap<(TopicId, u16), Position>,
 }
 
-impl Cuts {
+impl Truncations {
     /// Looks at the next record of a journal.
     pub fn see(&mut self, record: &Record) {
         let key = || (TopicId(record.header.topic_id), record.header.partition.get());
         match record.kind {
             RecordKind::Batch | RecordKind::DirectBatch => {
-                let before = if self.cuts.is_empty() { None } else { self.cuts.get_mut(&key()) };
-                before.into_iter().flatten().for_each(|cut| cut.is_done = true);
+                let before = if self.truncations.is_empty() { None } else { self.truncations.get_mut(&key()) };
+                before.into_iter().flatten().for_each(|truncation| truncation.is_done = true);
             }
             kind @ (RecordKind::Truncate | RecordKind::Restart) => {
                 let (raw, rest) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
                 let (crc, _) = U32::read_from_prefix(rest).expect("verified when it was read");
                 let (sequence, is_restart) = (record.header.sequence.get(), kind == RecordKind::Restart);
-                let cut = Cut { sequence, is_restart, to: raw.into(), chain_crc: crc.get(), is_done: false };
-                if cut.to.is_sane() {
-                    self.cuts.entry(key()).or_default().push(cut);
+                let truncation = TruncationRecord { sequence, is_restart, to: raw.into(), chain_crc: crc.get(), is_done: false };
+                if truncation.to.is_sane() {
+                    self.truncations.entry(key()).or_default().push(truncation);
                 }
             }
             RecordKind::Start => {
@@ -81,19 +81,19 @@ impl Cuts {
 
     /// The partition's files go: what came before is nobody's.
     pub fn forget(&mut self, topic: TopicId, partition: u16) {
-        self.cuts.remove(&(topic, partition));
+        self.truncations.remove(&(topic, partition));
         self.starts.remove(&(topic, partition));
     }
 
     pub fn is_empty(&self) -> bool {
-        self.cuts.is_empty()
+        self.truncations.is_empty()
     }
 
     /// The truncations of one partition, none of them redone.
-    pub fn of(&self, topic: TopicId, partition: u16) -> PartitionCuts {
+    pub fn of(&self, topic: TopicId, partition: u16) -> PartitionTruncations {
         let key = (topic, partition);
-        PartitionCuts {
-            cuts: self.cuts.get(&key).cloned().unwrap_or_default(),
+        PartitionTruncations {
+            truncations: self.truncations.get(&key).cloned().unwrap_or_default(),
             upto: 0,
             retained_from: self.starts.get(&key).copied(),
         }
@@ -102,24 +102,24 @@ impl Cuts {
 
 /// The truncations of one partition that the journals hold, and how far redo has come among them.
 #[derive(Debug)]
-pub struct PartitionCuts {
+pub struct PartitionTruncations {
     /// Truncations, in the order of their records.
-    cuts: Vec<Cut>,
+    truncations: Vec<TruncationRecord>,
     /// Sequence of the last record that the snapshot contains, or that was redone, of a truncation or before it.
     upto: u64,
     /// Start of the log after retention, by its newest record in the journals.
     retained_from: Option<Position>,
 }
 
-impl PartitionCuts {
+impl PartitionTruncations {
     /// The truncations that redo has not come to.
-    fn to_come(&self) -> impl Iterator<Item = &Cut> {
-        self.cuts.iter().filter(|c| c.sequence > self.upto)
+    fn to_come(&self) -> impl Iterator<Item = &TruncationRecord> {
+        self.truncations.iter().filter(|c| c.sequence > self.upto)
     }
 
     /// The truncations behind the record `contained`, in their order.
-    pub fn behind(&self, contained: u64) -> impl Iterator<Item = &Cut> {
-        self.cuts.iter().filter(move |c| c.sequence > contained)
+    pub fn behind(&self, contained: u64) -> impl Iterator<Item = &TruncationRecord> {
+        self.truncations.iter().filter(move |c| c.sequence > contained)
     }
 
     /// Redo has come to this record.
@@ -128,11 +128,11 @@ impl PartitionCuts {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.cuts.is_empty()
+        self.truncations.is_empty()
     }
 
     pub fn has_restart(&self) -> bool {
-        self.cuts.iter().any(|c| c.is_restart)
+        self.truncations.iter().any(|c| c.is_restart)
     }
 
     /// A later truncation, one that the snapshot contains too, takes the batch at `offset` that the record `sequence` holds.
@@ -162,33 +162,33 @@ impl PartitionCuts {
     }
 
     /// The truncation of this record. `None`: there is none, or later ones make it void.
-    fn reached(&mut self, sequence: u64) -> Option<Cut> {
-        let cut = self.cuts.iter().find(|c| c.sequence == sequence).copied()?;
+    fn reached(&mut self, sequence: u64) -> Option<TruncationRecord> {
+        let truncation = self.truncations.iter().find(|c| c.sequence == sequence).copied()?;
         self.upto = sequence;
-        let is_void = self.is_dropped_later() || !cut.is_restart && self.to_come().any(|c| c.takes(cut.to.offset));
-        (!is_void).then_some(cut)
+        let is_void = self.is_dropped_later() || !truncation.is_restart && self.to_come().any(|c| c.takes(truncation.to.offset));
+        (!is_void).then_some(truncation)
     }
 }
 
 impl Partition {
     /// The log is opened where the truncations that its snapshot does not contain end it. The segments are not looked at yet. True: it
     /// was dropped.
-    pub fn open_cut(&mut self, cx: &mut Context<'_>, contained: u64) -> Result<bool, RecoverError> {
-        self.cuts.pass(contained);
-        if let Some(restart) = self.cuts.to_come().filter(|c| c.is_restart).last().copied() {
+    pub fn open_truncation(&mut self, cx: &mut Context<'_>, contained: u64) -> Result<bool, RecoverError> {
+        self.truncations.pass(contained);
+        if let Some(restart) = self.truncations.to_come().filter(|c| c.is_restart).last().copied() {
             return self.open_restarted(cx, restart).map(|()| true);
         }
-        let lowest = self.cuts.to_come().min_by_key(|c| c.to.offset).copied();
-        if let Some(cut) = lowest.filter(|c| (self.start.offset..self.end.offset).contains(&c.to.offset)) {
-            (self.end, self.chain_crc, self.chain_open) = (cut.to, cut.chain_crc, false);
-            self.cut_epochs(cut.to);
+        let lowest = self.truncations.to_come().min_by_key(|c| c.to.offset).copied();
+        if let Some(truncation) = lowest.filter(|c| (self.start.offset..self.end.offset).contains(&c.to.offset)) {
+            (self.end, self.chain_crc, self.chain_open) = (truncation.to, truncation.chain_crc, false);
+            self.truncate_epochs(truncation.to);
         }
         Ok(false)
     }
 
     /// Opens a log that was restarted: nothing before the restart counts, and what stands behind its place does only when the restart
     /// was complete.
-    fn open_restarted(&mut self, cx: &mut Context<'_>, restart: Cut) -> Result<(), RecoverError> {
+    fn open_restarted(&mut self, cx: &mut Context<'_>, restart: TruncationRecord) -> Result<(), RecoverError> {
         let at = restart.to;
         (self.start, self.end, self.chain_crc, self.chain_open) = (at, at, restart.chain_crc, false);
         (self.epoch, self.epochs) = (Epoch(0), Some(Epochs::default()));
@@ -204,7 +204,7 @@ impl Partition {
     }
 
     /// The epochs of what is left; the last one is that of the batch before `to`, unless only a commit log can tell.
-    fn cut_epochs(&mut self, to: Position) {
+    fn truncate_epochs(&mut self, to: Position) {
         if let Some(epochs) = &mut self.epochs {
             self.epoch = epochs.truncate(to.offset).unwrap_or(self.epoch);
         }
@@ -215,29 +215,29 @@ impl Partition {
     }
 
     /// Redo has come to a truncation.
-    pub fn redo_cut(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
-        let Some(cut) = self.cuts.reached(sequence) else { return Ok(()) };
-        if !cut.is_restart {
-            self.reach(cx, cut.to, "the journal truncates the log behind it")?;
-            if self.end.offset < cut.to.offset || self.start.offset > cut.to.offset {
+    pub fn redo_truncation(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
+        let Some(truncation) = self.truncations.reached(sequence) else { return Ok(()) };
+        if !truncation.is_restart {
+            self.reach(cx, truncation.to, "the journal truncates the log behind it")?;
+            if self.end.offset < truncation.to.offset || self.start.offset > truncation.to.offset {
                 return Ok(());
             }
-            self.truncate(cx, &cut)?;
+            self.truncate(cx, &truncation)?;
         }
         // Cursors follow the log.
-        self.channels.clamp(cut.to, self.start);
-        if self.collect_start.offset > cut.to.offset {
-            self.collect_start = cut.to;
+        self.channels.clamp(truncation.to, self.start);
+        if self.collect_start.offset > truncation.to.offset {
+            self.collect_start = truncation.to;
         }
         Ok(())
     }
 
-    fn truncate(&mut self, cx: &mut Context<'_>, cut: &Cut) -> Result<(), RecoverError> {
+    fn truncate(&mut self, cx: &mut Context<'_>, truncation: &TruncationRecord) -> Result<(), RecoverError> {
         self.flush(cx)?;
-        let to = cut.to;
+        let to = truncation.to;
         self.files.truncate(to);
-        (self.end, self.chain_crc, self.chain_open) = (to, cut.chain_crc, false);
-        self.cut_epochs(to);
+        (self.end, self.chain_crc, self.chain_open) = (to, truncation.chain_crc, false);
+        self.truncate_epochs(to);
         if let Some(base) = self.files.last_base() {
             self.files.set_commit_count(commit_index(cx.storage, &self.dir, base, to.offset)?);
             self.files.measure(cx)?;
@@ -250,7 +250,7 @@ impl Partition {
             }
         }
         self.uncount_producers(cx)?;
-        if cut.is_done {
+        if truncation.is_done {
             return Ok(());
         }
         let ahead = self.files.take_ahead();

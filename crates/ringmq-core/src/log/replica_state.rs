@@ -5,7 +5,7 @@ use crate::base::{Epoch, Position};
 use std::collections::VecDeque;
 
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct ReplicaState {
     /// The highest epoch that was promised.
     promised: Epoch,
     /// Committed end, as was told, and (`recorded`) as the journal or a snapshot says.
@@ -21,9 +21,9 @@ pub struct Shared {
     counted: VecDeque<Before>,
 }
 
-impl Shared {
+impl ReplicaState {
     pub fn new(promised: Epoch, committed: Position, counted: VecDeque<Before>) -> Self {
-        Shared { promised, committed, recorded: committed, is_due: false, held_from: None, given_up: 0, counted }
+        ReplicaState { promised, committed, recorded: committed, is_due: false, held_from: None, given_up: 0, counted }
     }
 
     pub fn promised(&self) -> Epoch {
