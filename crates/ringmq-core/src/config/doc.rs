@@ -19,7 +19,7 @@ pub fn settings_md() -> String {
             group = row.group;
             let _ = write!(out, "\n## {group}\n\n| setting | unit | default | bounds | what it does |\n|---|---|---|---|---|\n");
         }
-        let bounds = if row.is_number() { row.bounds() } else { String::new() };
+        let bounds = if row.is_number() { row.range() } else { String::new() };
         let _ = writeln!(out, "| `{}` | {} | {} | {bounds} | {}. |", row.name, row.unit_name(), row.show_default(), row.about);
     }
     out.push_str(

@@ -167,6 +167,11 @@ impl Setting {
         format!("between {} and {}", self.show_number(self.min), self.show_number(self.max))
     }
 
+    /// The bounds as a cell of a table.
+    pub fn range(&self) -> String {
+        format!("{} to {}", self.show_number(self.min), self.show_number(self.max))
+    }
+
     fn show_number(&self, number: u64) -> String {
         match self.unit {
             Unit::Bytes => show_bytes(number),
