@@ -13,6 +13,8 @@ pub enum Verdict {
     Hold,
     /// The change waits until others are done.
     Postpone,
+    /// The change waits until fewer replicas catch up.
+    Queue,
     /// The change waits until a node comes that can take a replica.
     Short,
     Write(Box<PartitionRecord>),
@@ -180,8 +182,8 @@ impl Controller {
         if staying >= wanted || record.replicas.len() >= crate::seam::membership::REPLICAS_MAX {
             return Verdict::Rest;
         }
-        if self.rebuilding.len() >= self.options.rebuilds_max && !self.rebuilding.contains(&at) {
-            return Verdict::Postpone;
+        if !self.may_rebuild() && !self.rebuilding.contains(&at) {
+            return Verdict::Queue;
         }
         match self.another(view, &record.replicas) {
             Some(node) => {

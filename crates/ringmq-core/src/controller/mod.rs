@@ -7,7 +7,8 @@
 //! observe: a key changed ──> its partitions are dirty ──plan──> Batch (100 records, one transaction) ──settled──> dirty again, or done
 //!                                     │                             compares the term, each record's revision, each new leader's session
 //!                                     ├── held: a mass expiry of leases, for one TTL
-//!                                     └── postponed: as many replicas are catching up, or leaders moving, as may
+//!                                     ├── postponed: as many leaders are moving as may
+//!                                     └── queued: as many replicas are catching up as may
 //! ```
 //! A change of 100,000 partitions' metadata costs a look at the partitions that it concerns, and no pass over all.
 //!
@@ -107,11 +108,13 @@ pub struct Controller {
     dirty: BTreeSet<PartitionKey>,
     held: BTreeSet<PartitionKey>,
     postponed: BTreeSet<PartitionKey>,
+    /// Partitions that lack a replica while as many as may be catch up.
+    queued: BTreeSet<PartitionKey>,
     /// Partitions that no node can take another replica of. A node that comes may.
     short: BTreeSet<PartitionKey>,
     in_flight: BTreeSet<PartitionKey>,
     batches: usize,
-    /// Partitions with a live replica that is not in sync.
+    /// Partitions with a live replica that is not in sync, or is being added.
     rebuilding: BTreeSet<PartitionKey>,
     /// Partitions of `rebuilding` that a look at the distribution has met, with the time of the first look.
     slow: BTreeMap<PartitionKey, Ticks>,
@@ -145,6 +148,7 @@ impl Controller {
             dirty: BTreeSet::new(),
             held: BTreeSet::new(),
             postponed: BTreeSet::new(),
+            queued: BTreeSet::new(),
             short: BTreeSet::new(),
             in_flight: BTreeSet::new(),
             batches: 0,
@@ -311,8 +315,7 @@ impl Controller {
         }
         let record = view.partition(at.0, at.1).map(|e| &e.value);
         note(&mut self.handing, at, record.is_some_and(|r| r.wanted.is_some()));
-        let catches_up = |r: &PartitionRecord| r.replicas.iter().any(|n| view.session(*n).is_some() && !r.isr.contains(n));
-        note(&mut self.rebuilding, at, record.is_some_and(catches_up));
+        note(&mut self.rebuilding, at, record.is_some_and(|r| catches_up(view, r)));
         if !self.rebuilding.contains(&at) {
             self.slow.remove(&at);
         }
@@ -337,9 +340,8 @@ impl Controller {
         self.rebuilding.clear();
         self.slow.clear();
         self.handing.clear();
-        for set in [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.short, &mut self.in_flight] {
-            set.clear();
-        }
+        let sets = [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.queued, &mut self.short, &mut self.in_flight];
+        sets.into_iter().for_each(BTreeSet::clear);
         self.batches = 0;
         self.batch_max = BATCH_MAX;
     }
@@ -358,7 +360,7 @@ impl Controller {
         let mut batch = Batch { partitions: vec![], txn: Txn::default() };
         let (mut compares, mut then) = (vec![], vec![]);
         while batch.partitions.len() < self.batch_max && compares.len() + sessions.len() < COMPARES_MAX {
-            let Some(at) = self.dirty.pop_first() else { break };
+            let Some(at) = self.dirty.pop_first().or_else(|| self.next_queued()) else { break };
             if self.in_flight.contains(&at) {
                 continue;
             }
@@ -372,6 +374,7 @@ impl Controller {
                 Verdict::Rest => {}
                 Verdict::Hold => drop(self.held.insert(at)),
                 Verdict::Postpone => drop(self.postponed.insert(at)),
+                Verdict::Queue => drop(self.queued.insert(at)),
                 Verdict::Short => drop(self.short.insert(at)),
                 Verdict::Write(record) => {
                     let key = view.layout().key(&Key::Partition(at.0, at.1));
@@ -384,6 +387,8 @@ impl Controller {
                     }
                     self.written += 1;
                     note(&mut self.handing, at, record.wanted.is_some());
+                    // The limit counts what this very transaction adds.
+                    note(&mut self.rebuilding, at, catches_up(view, &record));
                     let tag = Tag { session, number: TAGS | self.written };
                     then.push(Op::Put { key, value: encode(&PartitionRecord { tag, ..*record }), lease: None });
                     batch.partitions.push(at);
@@ -411,6 +416,16 @@ impl Controller {
         Some(batch)
     }
 
+    /// Whether another replica may be made.
+    fn may_rebuild(&self) -> bool {
+        self.rebuilding.len() < self.options.rebuilds_max
+    }
+
+    /// The next partition that waits for others to have caught up, if they have.
+    fn next_queued(&mut self) -> Option<PartitionKey> {
+        if self.may_rebuild() { self.queued.pop_first() } else { None }
+    }
+
     /// Takes a batch's outcome; the view holds the answer's content already.
     pub fn settled(&mut self, view: &View, batch: &Batch, succeeded: bool) {
         self.batches = self.batches.saturating_sub(1);
@@ -427,7 +442,8 @@ impl Controller {
         if !self.in_office {
             return None;
         }
-        if !self.dirty.is_empty() && self.batches < IN_FLIGHT_MAX {
+        let is_due = !self.dirty.is_empty() || !self.queued.is_empty() && self.may_rebuild();
+        if is_due && self.batches < IN_FLIGHT_MAX {
             return Some(Ticks(0));
         }
         let held = (!self.held.is_empty()).then_some(self.held_until());
@@ -461,6 +477,11 @@ impl Controller {
             self.dirty.extend(self.moves.keys());
         }
     }
+}
+
+/// Whether a living replica is not in sync.
+fn catches_up(view: &View, record: &PartitionRecord) -> bool {
+    record.replicas.iter().any(|n| view.session(*n).is_some() && !record.isr.contains(n))
 }
 
 fn note(set: &mut BTreeSet<PartitionKey>, at: PartitionKey, is_in: bool) {

@@ -171,7 +171,7 @@ impl Controller {
                 Move { at: *at, seen: entry.mod_revision, next }
             })
         };
-        let most = ((full.load() - under.load()) / (2 * step)).clamp(1, MOVES_MAX);
+        let most = ((full.load() - under.load()) / (2 * step)).clamp(1, MOVES_MAX).min(self.options.rebuilds_max);
         view.replicas_of(over).filter_map(|at| fits(&at)).take(most).collect()
     }
 

@@ -10,6 +10,8 @@ use crate::sim::etcd::{Etcd, revision_of};
 use bytes::Bytes;
 use proptest::prelude::*;
 
+mod rebuilds;
+
 const SECOND: u64 = 1_000_000_000;
 const TOPIC: TopicId = TopicId([9; 16]);
 
