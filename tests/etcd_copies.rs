@@ -3,7 +3,7 @@
 mod node;
 
 use node::Node;
-use node::cluster::{Cluster, Publisher, consume, until};
+use node::cluster::{Cluster, Link, Publisher, WITH_ETCD, consume, until};
 use node::etcd::{FAST, Member, copy_folder};
 use std::time::Duration;
 
@@ -88,4 +88,65 @@ fn an_origin_that_was_overtaken_by_its_copy_never_leads() {
     let led = cluster.leader("orders", 0);
     assert_eq!(led, leader);
     consume(cluster.nodes[led].tcp(), "orders", "c", &publisher.acknowledged);
+}
+
+/// The copy was registered, in sync, and is gone. Its origin reaches its peers and not etcd: nobody but them tells it.
+#[test]
+fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
+    let etcd = Member::start(&FAST);
+    let ways: Vec<Link> = (0..3).map(|_| Link::to(etcd.client())).collect();
+    let flags = [&WITH_ETCD[..], &["--min-isr=1"]].concat();
+    let node = |n: usize| Node::prepare_with_etcd(&[format!("http://{}", ways[n].address)], ["a", "b", "c"][n], &flags);
+    let mut nodes: Vec<Node> = (0..3).map(node).collect();
+    let id = |node: &Node| node.run(&["node-id", &format!("--data-path={}", node.data_path().display())]);
+    let ids: Vec<String> = nodes.iter().map(id).collect();
+    nodes.iter_mut().for_each(Node::spawn);
+    nodes.iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+    let cluster = Cluster::of(nodes);
+    cluster.wait_registered();
+    // The node with the lowest id connects to both others: it is the one that is told why it is refused.
+    let origin = (0..3).min_by_key(|n| &ids[*n]).expect("three");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(3);
+    cluster.wait_equal(&[0, 1, 2], "orders", 0);
+    let leader = (0..3).find(|n| *n != origin).expect("three");
+    let lead = || {
+        cluster.nodes[leader]
+            .post(&format!("/topic/partition/move?topic=orders&partition=0&move_leader=true&move_to={}", ids[leader]), b"")
+    };
+    until(|| cluster.role(leader, "orders", 0) == "leader" || lead().is_err(), || format!("{:?}", lead()));
+    // Before it stops: what etcd told it meanwhile would wait in its socket.
+    ways[origin].hold();
+    cluster.nodes[origin].signal(libc::SIGSTOP);
+
+    let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &flags);
+    copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
+    copy.spawn();
+    until(|| copy.whole_log().contains("this node is registered"), || copy.log());
+    publisher.publish(20);
+    let isr = |cluster: &Cluster| cluster.replica(leader, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
+    until(|| isr(&cluster) == Some(3), || format!("the copy is in sync: {:?}\n{}", isr(&cluster), copy.log()));
+    copy.kill();
+    until(|| isr(&cluster) == Some(2), || format!("the copy is out of the ISR: {:?}", isr(&cluster)));
+    publisher.publish(20);
+    let end = |node: usize| cluster.replica(node, "orders", 0).and_then(|r| r["end"].as_i64());
+    let before = end(leader);
+    cluster.nodes[origin].signal(libc::SIGCONT);
+    let said = "the peer ended the connection (Other) and says: a later process was registered as this node";
+    let log = || cluster.nodes[origin].whole_log();
+    let peers = || (0..3).filter(|n| *n != origin).map(|n| ["a", "b", "c"][n]);
+    let is_told = |peer: &str| log().lines().any(|line| line.contains(said) && line.contains(&format!("peer={peer} ")));
+    until(|| peers().all(is_told), || format!("both peers say so:\n{}", cluster.nodes[origin].log()));
+    for peer in peers() {
+        let log = cluster.nodes[["a", "b", "c"].iter().position(|name| *name == peer).expect("it is one")].whole_log();
+        assert!(log.contains("a peer is refused: a later process was registered as this node"), "{peer}: {log}");
+    }
+    publisher.publish(20);
+    assert!(end(leader) > before, "the others go on");
+    assert_eq!(isr(&cluster), Some(2), "it confirms nothing");
+    // With its way to etcd it hears the same from there.
+    ways[origin].heal();
+    until(|| log().contains("another data path was registered as this node"), || cluster.nodes[origin].log());
+    assert_eq!(isr(&cluster), Some(2), "it confirms nothing");
+    consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }

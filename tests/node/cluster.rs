@@ -14,6 +14,19 @@ use std::time::{Duration, Instant};
 /// Longer than anything takes on a crowded machine.
 pub const LIMIT: Duration = Duration::from_secs(90);
 const NAMES: [&str; 3] = ["a", "b", "c"];
+/// Flags of a node with an etcd: short limits, so that a test does not wait; logs that are compared whole at the end.
+pub const WITH_ETCD: [&str; 10] = [
+    "--shards=2",
+    "--journal-bytes=8MiB",
+    "--max-bytes-per-file=1MiB",
+    "--follower-limit=1500ms",
+    "--retention=1h",
+    "--replica-write-limit=3s",
+    "--replica-retry=200ms",
+    "--replica-heartbeat=200ms",
+    "--lease-ttl=3s",
+    "--lease-ttl-floor=1s",
+];
 
 // ---- links
 
@@ -233,18 +246,33 @@ impl Cluster {
 
     /// Three nodes whose etcd says who leads what; its lease lasts three seconds, unless `flags` say otherwise.
     pub fn start_with_etcd(urls: &[String], flags: &[&str]) -> Cluster {
-        let mut all = vec!["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB", "--follower-limit=1500ms"];
-        all.extend(["--retention=1h", "--replica-write-limit=3s", "--replica-retry=200ms", "--replica-heartbeat=200ms"]);
-        all.extend(["--lease-ttl=3s", "--lease-ttl-floor=1s"]);
-        all.extend(flags);
-        let mut nodes: Vec<Node> = NAMES.iter().map(|name| Node::prepare_with_etcd(urls, name, &all)).collect();
+        Cluster::start_named(urls, &NAMES.map(|name| (name, "")), flags)
+    }
+
+    /// The same with nodes of these names and zones.
+    pub fn start_named(urls: &[String], names: &[(&str, &str)], flags: &[&str]) -> Cluster {
+        let node = |(name, zone): &(&str, &str)| {
+            let zone = format!("--zone={zone}");
+            let own = if zone.ends_with('=') { vec![] } else { vec![zone.as_str()] };
+            Node::prepare_with_etcd(urls, name, &[&WITH_ETCD[..], flags, &own].concat())
+        };
+        let mut nodes: Vec<Node> = names.iter().map(node).collect();
         nodes.iter_mut().for_each(Node::spawn);
         nodes.iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
-        // A node is ready before it is registered, and a topic that is created earlier has fewer replicas at first.
+        let cluster = Cluster::of(nodes);
+        cluster.wait_registered();
+        cluster
+    }
+
+    /// Until the nodes that run know each other. A node is ready before it is registered, and a topic that is created earlier has fewer
+    /// replicas at first.
+    pub fn wait_registered(&self) {
+        let running = || self.nodes.iter().filter(|node| node.is_up());
+        let count = running().count();
         let knows_all =
-            |node: &Node| node.get("/cluster/stats").is_ok_and(|said| said.matches("\"alive\":true").count() == NAMES.len());
-        until(|| nodes.iter().all(knows_all), || format!("all nodes are registered: {:?}", nodes[0].get("/cluster/stats")));
-        Cluster::of(nodes)
+            |node: &Node| node.get("/cluster/stats").is_ok_and(|said| said.matches("\"alive\":true").count() == count);
+        let said = || running().map(|node| node.get("/cluster/stats")).collect::<Vec<_>>();
+        until(|| running().all(knows_all), || format!("all nodes are registered: {:?}", said()));
     }
 
     /// These nodes, whose etcd says who leads what.
@@ -412,6 +440,11 @@ impl Publisher {
         let addresses = cluster.nodes.iter().map(Node::tcp).collect();
         let topic = topic.to_string();
         Publisher { addresses, topic, client: None, at: 0, next: 0, acknowledged: vec![], failed: 0 }
+    }
+
+    /// Goes on with a later number.
+    pub fn skip(&mut self, count: usize) {
+        self.next += count;
     }
 
     /// Tries once; on an error the next publish goes to another node.

@@ -2,6 +2,9 @@
 //! behind.
 
 use super::Ports;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -21,6 +24,10 @@ pub struct Member {
     flags: Vec<String>,
     /// `https` with certificates.
     scheme: &'static str,
+}
+
+pub fn base64(text: &str) -> String {
+    BASE64.encode(text)
 }
 
 /// Members of one cluster, all started and healthy.
@@ -96,12 +103,72 @@ impl Member {
         self.post_as("", path, body)
     }
 
+    /// The answer's body.
+    fn ask(&self, path: &str, body: &str) -> Value {
+        let answer = self.post(path, body);
+        let body = answer.split_once("\r\n\r\n").filter(|_| answer.contains("200 OK")).map(|(_, body)| body);
+        serde_json::from_str(body.unwrap_or_else(|| panic!("{path}: {answer}"))).expect("it is JSON")
+    }
+
+    /// Keys below a prefix with their values.
+    pub fn values(&self, prefix: &str) -> Vec<(String, Value)> {
+        self.values_at(prefix, 0)
+    }
+
+    /// The same as they were at a revision; 0: now.
+    pub fn values_at(&self, prefix: &str, revision: u64) -> Vec<(String, Value)> {
+        let end = format!("{prefix}~");
+        let asked = json!({ "key": base64(prefix), "range_end": base64(&end), "revision": revision.to_string() });
+        let found = self.ask("/v3/kv/range", &asked.to_string());
+        let decoded = |value: &Value| {
+            let bytes = BASE64.decode(value.as_str().expect("a text")).expect("it is base64");
+            String::from_utf8(bytes).expect("it is a text")
+        };
+        let all = found["kvs"].as_array().cloned().unwrap_or_default();
+        all.iter().map(|kv| (decoded(&kv["key"]), serde_json::from_str(&decoded(&kv["value"])).expect("it is JSON"))).collect()
+    }
+
+    /// Revision of the store.
+    pub fn revision(&self) -> u64 {
+        let found = self.ask("/v3/kv/range", &json!({ "key": base64("none") }).to_string());
+        found["header"]["revision"].as_str().and_then(|text| text.parse().ok()).expect("a header")
+    }
+
+    pub fn put(&self, key: &str, value: &Value) {
+        self.ask("/v3/kv/put", &json!({ "key": base64(key), "value": base64(&value.to_string()) }).to_string());
+    }
+
+    /// Users are asked for from now on: root with the password `r`, and one who reads and writes below `/ringmq/`.
+    pub fn enable_users(&self, name: &str, password: &str) {
+        let add = |name: &str, password: &str| json!({ "name": name, "password": password });
+        let perm = json!({ "permType": "READWRITE", "key": base64("/ringmq/"), "range_end": base64("/ringmq0") });
+        for (path, body) in [
+            ("/v3/auth/user/add", add("root", "r")),
+            ("/v3/auth/user/add", add(name, password)),
+            ("/v3/auth/role/add", json!({ "name": "root" })),
+            ("/v3/auth/role/add", json!({ "name": "ringmq" })),
+            ("/v3/auth/role/grant", json!({ "name": "ringmq", "perm": perm })),
+            ("/v3/auth/user/grant", json!({ "user": "root", "role": "root" })),
+            ("/v3/auth/user/grant", json!({ "user": name, "role": "ringmq" })),
+            ("/v3/auth/enable", json!({})),
+        ] {
+            self.ask(path, &body.to_string());
+        }
+    }
+
+    /// Whether this member leads the others.
+    pub fn is_leader(&self) -> bool {
+        let status = self.ask("/v3/maintenance/status", "{}");
+        status["leader"] == status["header"]["member_id"]
+    }
+
     /// With the token of a user.
     pub fn post_as(&self, token: &str, path: &str, body: &str) -> String {
+        // Version 1.0: a long answer does not come in chunks.
         let mut stream = TcpStream::connect(self.client()).expect("etcd listens");
         let user = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
         let head =
-            format!("POST {path} HTTP/1.1\r\nHost: x\r\n{user}Connection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+            format!("POST {path} HTTP/1.0\r\nHost: x\r\n{user}Connection: close\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("it answers");
