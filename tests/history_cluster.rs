@@ -1,7 +1,7 @@
 //! Three nodes and an etcd under faults, and clients whose history is judged (tests/history).
 //!
 //! `HISTORY_SECONDS=600` runs that long with all faults in turns; `HISTORY_FAULTS=KillAll,Rot` takes these; `HISTORY_SEED=7` begins with
-//! that seed. Processes and networks do not repeat themselves: a seed gives the schedule, not the run.
+//! that seed; `HISTORY_NODES=5` has five nodes, each partition on three of them. Processes and networks do not repeat themselves: a seed gives the schedule, not the run.
 
 mod history;
 mod node;
@@ -17,9 +17,9 @@ fn seed() -> u64 {
 }
 
 /// The faults in an order of chance, each once; the cluster serves after each.
-fn run(seed: u64, faults: &[Fault], least: Duration) {
-    println!("HISTORY_SEED={seed} {faults:?}");
-    let mut world = World::start(seed, faults.iter().any(|fault| fault.needs_small_disk()));
+fn run(seed: u64, nodes: usize, faults: &[Fault], least: Duration) {
+    println!("HISTORY_SEED={seed} HISTORY_NODES={nodes} {faults:?}");
+    let mut world = World::start(seed, nodes, faults.iter().any(|fault| fault.needs_small_disk()));
     let mut chance = Chance::new(seed ^ 0xfa17);
     let began = Instant::now();
     world.wait_progress();
@@ -55,5 +55,6 @@ fn what_clients_were_told_is_true_under_faults() {
     });
     let least = std::env::var("HISTORY_SECONDS").ok().map(|text| text.parse().expect("HISTORY_SECONDS is a number"));
     let faults = named.unwrap_or_else(|| if least.is_some() { Fault::ALL.to_vec() } else { SHORT.to_vec() });
-    run(seed(), &faults, Duration::from_secs(least.unwrap_or(0)));
+    let nodes = std::env::var("HISTORY_NODES").map_or(3, |text| text.parse().expect("HISTORY_NODES is a number"));
+    run(seed(), nodes, &faults, Duration::from_secs(least.unwrap_or(0)));
 }

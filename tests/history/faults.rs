@@ -20,6 +20,7 @@ pub enum Fault {
     /// From the nodes and from etcd.
     CutFromAll,
     /// What a node sends is lost, what is sent to it comes; or the other way round.
+    OneWayFromEtcd,
     OneWayFromFollowers,
     OneWayFromAll,
     /// The disk of a node stands still for most of the time.
@@ -30,14 +31,14 @@ pub enum Fault {
     RestartEtcd,
     /// For a minute in a long run.
     EtcdAway,
-    /// A fourth node is added, and one of the others is emptied.
+    /// Another node is added, and one of the others is emptied.
     AddAndDrain,
     /// SIGTERM and a startup, one node after the other.
     RollingRestart,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 16] = [
+    pub const ALL: [Fault; 17] = [
         Fault::KillLeader,
         Fault::KillFollower,
         Fault::KillAll,
@@ -45,6 +46,7 @@ impl Fault {
         Fault::CutLeaderFromEtcd,
         Fault::CutLeaderFromFollowers,
         Fault::CutFromAll,
+        Fault::OneWayFromEtcd,
         Fault::OneWayFromFollowers,
         Fault::OneWayFromAll,
         Fault::SlowDisk,
@@ -85,9 +87,9 @@ impl Fault {
                 std::thread::sleep(LEASE + world.some_time(500, 3000));
                 world.cluster.nodes[node].signal(libc::SIGCONT);
             }
-            Fault::CutLeaderFromEtcd => {
+            Fault::CutLeaderFromEtcd | Fault::OneWayFromEtcd => {
                 let node = world.some_leader();
-                silence(world, &[(node, ETCD), (ETCD, node)]);
+                cut(world, node, &[ETCD], self == Fault::OneWayFromEtcd);
             }
             Fault::CutLeaderFromFollowers | Fault::OneWayFromFollowers => {
                 let (node, others) = leader_and_nodes(world);
@@ -211,8 +213,9 @@ fn full_disk(world: &mut World) {
 
 fn rot_one(world: &mut World) {
     world.wait_in_sync();
-    let node = world.some_node();
     let partition = world.chance.below(3) as usize;
+    // Not every node has a replica, where there are more nodes.
+    let node = world.some_replica("plain", partition);
     let at = world.chance.below(900_000);
     let has_closed = |world: &World| {
         let folder = world.cluster.nodes[node].data_path().join(format!("topics/plain/{partition}"));
@@ -235,9 +238,9 @@ fn rot_one(world: &mut World) {
 fn add_and_drain(world: &mut World) {
     world.wait_in_sync();
     let node = world.some_node();
-    if !world.has_fourth() {
-        world.tell("d is added");
-        world.add_fourth();
+    if !world.has_added() {
+        let name = world.add_node();
+        world.tell(&format!("{name} is added"));
     }
     world.tell(&format!("{} is drained", world.name(node)));
     world.drain(node);

@@ -12,10 +12,10 @@ use base64::Engine;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// Of the nodes; the fault that adds a node takes the last one.
-const NAMES: [&str; 4] = ["a", "b", "c", "d"];
-/// Nodes at the start.
-const FIRST: usize = 3;
+/// Of the nodes; the fault that adds a node takes the one behind those of the start.
+const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+/// Replicas of each partition, and nodes at the start where `HISTORY_NODES` says nothing.
+const REPLICAS: usize = 3;
 /// Number of the party on the wires.
 pub const ETCD: usize = NAMES.len();
 pub const LEASE: Duration = Duration::from_secs(3);
@@ -50,6 +50,8 @@ pub struct World {
     pub disk: Option<SmallDisk>,
     pub chance: Chance,
     pub clients: Clients,
+    /// Nodes at the start. One more is prepared.
+    first: usize,
     /// Ids of the nodes, as etcd knows them.
     ids: Vec<String>,
     seed: u64,
@@ -58,12 +60,13 @@ pub struct World {
 
 impl World {
     /// Everything runs, and clients publish and consume.
-    pub fn start(seed: u64, has_small_disk: bool) -> World {
+    pub fn start(seed: u64, first: usize, has_small_disk: bool) -> World {
+        assert!((REPLICAS..NAMES.len()).contains(&first), "3 to 5 nodes");
         let etcd = Member::start(&FAST);
         let mut wires = Wires::new();
         let disk = has_small_disk.then(|| SmallDisk::new(DISK_BYTES));
         let mut nodes = Vec::new();
-        for (number, name) in NAMES.iter().enumerate() {
+        for (number, name) in NAMES[..=first].iter().enumerate() {
             let url = format!("http://{}", wires.lay(Some(number), ETCD, etcd.client()));
             let mut node = Node::prepare_with_etcd(&[url], name, FLAGS);
             let peer = wires.lay(None, number, node.peer());
@@ -76,19 +79,20 @@ impl World {
         let id = |node: &Node| node.run(&["node-id", &format!("--data-path={}", node.data_path().display())]);
         let ids = nodes.iter().map(id).collect();
         let mut cluster = Cluster::of(nodes);
-        for number in 0..FIRST {
+        for number in 0..first {
             cluster.nodes[number].spawn();
             wires.set_process(number, cluster.nodes[number].pid());
         }
-        cluster.nodes[..FIRST].iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        cluster.nodes[..first].iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        cluster.wait_registered();
         for topic in Topic::ALL {
-            let path = format!("/topic/create?topic={}&partition_num={PARTITIONS}&replicator=3", topic.name());
+            let path = format!("/topic/create?topic={}&partition_num={PARTITIONS}&replicator={REPLICAS}", topic.name());
             let create = || cluster.nodes[0].post(&path, b"");
             until(|| create().is_ok_and(|answer| answer.contains("200 OK")), || format!("{path}: {:?}", create()));
         }
         let (tcp, native) = cluster.nodes.iter().map(|node| (node.tcp(), node.native())).unzip();
         let clients = Clients::start(tcp, native, seed);
-        World { cluster, etcd, wires, disk, chance: Chance::new(seed), clients, ids, seed, told: String::new() }
+        World { cluster, etcd, wires, disk, chance: Chance::new(seed), clients, first, ids, seed, told: String::new() }
     }
 
     /// A line of the run's log.
@@ -127,6 +131,13 @@ impl World {
         running[self.chance.below(running.len() as u64) as usize]
     }
 
+    /// A node that has a replica of the partition.
+    pub fn some_replica(&mut self, topic: &str, partition: usize) -> usize {
+        let has = |node: &usize| ["leader", "follower"].contains(&self.cluster.role(*node, topic, partition).as_str());
+        let nodes: Vec<usize> = self.running().into_iter().filter(has).collect();
+        nodes[self.chance.below(nodes.len() as u64) as usize]
+    }
+
     /// Milliseconds between the two.
     pub fn some_time(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.chance.below(most - least))
@@ -158,7 +169,7 @@ impl World {
         let has_three = |topic: Topic, partition: usize| {
             self.running().into_iter().any(|node| {
                 let replica = self.cluster.replica(node, topic.name(), partition);
-                replica.is_some_and(|r| r["role"] == "leader" && r["isr"].as_array().is_some_and(|isr| isr.len() == FIRST))
+                replica.is_some_and(|r| r["role"] == "leader" && r["isr"].as_array().is_some_and(|isr| isr.len() == REPLICAS))
             })
         };
         Topic::ALL.iter().map(|topic| (0..PARTITIONS as usize).filter(|p| has_three(*topic, *p)).count()).sum()
@@ -186,13 +197,16 @@ impl World {
         (replicas, leaders)
     }
 
-    pub fn has_fourth(&self) -> bool {
-        self.cluster.nodes[FIRST].is_up()
+    /// Whether the node that was not there at the start is there.
+    pub fn has_added(&self) -> bool {
+        self.cluster.nodes[self.first].is_up()
     }
 
-    pub fn add_fourth(&mut self) {
-        self.spawn(FIRST);
-        self.wait_ready(FIRST);
+    /// Starts that node; its name.
+    pub fn add_node(&mut self) -> &'static str {
+        self.spawn(self.first);
+        self.wait_ready(self.first);
+        NAMES[self.first]
     }
 
     /// As `ringmq cluster drain` writes it.
@@ -272,9 +286,11 @@ impl World {
 
     /// All nodes are stopped and have the same bytes of what they are replicas of.
     fn compare(&mut self, messages_min: usize) {
-        if !self.has_fourth() {
-            self.cluster.nodes.truncate(FIRST);
-            return self.cluster.stop_and_compare(messages_min);
+        if !self.has_added() {
+            self.cluster.nodes.truncate(self.first);
+            if self.first == REPLICAS {
+                return self.cluster.stop_and_compare(messages_min);
+            }
         }
         for node in &mut self.cluster.nodes {
             node.stop();
@@ -282,7 +298,7 @@ impl World {
         let paths: Vec<String> = self.cluster.nodes.iter().map(|node| node.data_path().display().to_string()).collect();
         let output = std::process::Command::new(crate::node::binary()).args(["inspect", "--compare"]).args(&paths).output();
         let text = String::from_utf8_lossy(&output.expect("the binary runs").stdout).into_owned();
-        // A partition is on three of the four; a node that it left may still have it as it was.
+        // A partition is on three of the nodes; a node that it left may still have it as it was.
         let is_well =
             |line: &&str| line.contains(": identical in ") || line.contains(": MISSING in ") || line.contains("data path");
         let bad: Vec<&str> = text.lines().filter(|line| line.contains(" partition ") && !is_well(line)).collect();
