@@ -1,7 +1,8 @@
 //! Three nodes and an etcd under faults, and clients whose history is judged (tests/history).
 //!
 //! `HISTORY_SECONDS=600` runs that long with all faults in turns; `HISTORY_FAULTS=KillAll,Rot` takes these; `HISTORY_SEED=7` begins with
-//! that seed; `HISTORY_NODES=5` has five nodes, each partition on three of them. Processes and networks do not repeat themselves: a seed gives the schedule, not the run.
+//! that seed; `HISTORY_NODES=5` has five nodes, each partition on three of them. Processes and networks do not repeat themselves: a seed
+//! gives the schedule, not the run.
 
 mod history;
 mod node;
