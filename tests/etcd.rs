@@ -225,14 +225,14 @@ fn what_etcd_says_of_a_request_is_told_apart() {
         assert!(matches!(etcd.carry(twice).await, Err(Failure::Refused(why)) if why.contains("duplicate key")));
         // A revision that is not there yet is waited for; one that is gone is told. Both have the code of an answer that is too long.
         let last = revision(etcd.carry(put("a", "1")).await);
-        let ahead = Heard::follow(&etcd, last + 3);
+        let ahead = WatchLog::follow(&etcd, last + 3);
         for n in 0..3 {
             revision(etcd.carry(put("a", n.to_string())).await);
         }
         ahead.has(last + 3).await;
         assert_eq!(ahead.places(), [last + 3]);
         assert!(member.post("/v3/kv/compaction", &format!(r#"{{"revision":"{}"}}"#, last + 2)).contains("200 OK"));
-        assert_eq!(Heard::follow(&etcd, last).ended().await, WatchEnd::Compacted { revision: last + 2 });
+        assert_eq!(WatchLog::follow(&etcd, last).ended().await, WatchEnd::Compacted { revision: last + 2 });
     });
 }
 
@@ -285,7 +285,7 @@ fn an_answer_and_the_watch_meet_in_one_view() {
 #[test]
 fn a_watch_that_catches_up_over_broken_connections_gets_each_revision_whole_and_once() {
     let member = Member::start(&FAST);
-    let link = Link::to(member.client());
+    let link = Proxy::to(member.client());
     on_a_thread(async {
         let (etcd, writer) = (client(&[format!("http://{}", link.address)]), client(&[member.url()]));
         let begin = revision(writer.carry(put("begin", "")).await);
@@ -331,11 +331,11 @@ fn a_watch_that_catches_up_over_broken_connections_gets_each_revision_whole_and_
 #[test]
 fn a_watch_that_is_held_up_goes_on_or_says_what_it_missed() {
     let member = Member::start(&FAST);
-    let link = Link::to(member.client());
+    let link = Proxy::to(member.client());
     on_a_thread(async {
         let (etcd, writer) = (client(&[format!("http://{}", link.address)]), client(&[member.url()]));
         let begin = revision(writer.carry(put("begin", "")).await);
-        let heard = Heard::follow(&etcd, begin + 1);
+        let heard = WatchLog::follow(&etcd, begin + 1);
         heard.has(revision(writer.carry(put("a", "heard")).await)).await;
         for is_compacted in [false, true] {
             link.hold();
@@ -369,7 +369,7 @@ fn what_is_idle_lives_on() {
     on_a_thread(async {
         let etcd = client(&[member.url()]);
         let begin = revision(etcd.carry(put("begin", "")).await);
-        let heard = Heard::follow(&etcd, begin + 1);
+        let heard = WatchLog::follow(&etcd, begin + 1);
         heard.has(revision(etcd.carry(put("a", "1")).await)).await;
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         heard.has(revision(etcd.carry(put("a", "2")).await)).await;

@@ -3,7 +3,7 @@
 mod node;
 
 use node::Node;
-use node::cluster::{Cluster, Link, Publisher, WITH_ETCD, consume, until};
+use node::cluster::{Cluster, Proxy, Publisher, WITH_ETCD, consume, until};
 use node::etcd::{FAST, Member, copy_folder};
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn an_origin_that_was_overtaken_by_its_copy_never_leads() {
 #[test]
 fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
     let etcd = Member::start(&FAST);
-    let ways: Vec<Link> = (0..3).map(|_| Link::to(etcd.client())).collect();
+    let ways: Vec<Proxy> = (0..3).map(|_| Proxy::to(etcd.client())).collect();
     let flags = [&WITH_ETCD[..], &["--min-isr=1"]].concat();
     let node = |n: usize| Node::prepare_with_etcd(&[format!("http://{}", ways[n].address)], ["a", "b", "c"][n], &flags);
     let mut nodes: Vec<Node> = (0..3).map(node).collect();
