@@ -10,16 +10,14 @@
 //! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). What a
 //! native client subscribes to is one partition: there the partition judges for itself, or begins where it is told.
 
-use super::channels::CHANNELS_MAX;
-use super::cursors::{CursorChange, CursorRequest};
+use super::cursors::CursorRequest;
 use super::engine::Engine;
+use super::parked::{ParkedSub, ParkedSubs};
 use super::partitions::ChannelKey;
-use super::removal::ParkedSub;
-use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, SubId, TopicId, TopicRef};
-use crate::format::cursor::CursorImage;
+use crate::base::{ChannelName, CoreId, Now, PartitionId, SubId, TopicId, TopicRef};
 use crate::log::PartitionIdx;
 use crate::seam::{
-    message::{MeshMessage, SubOptions, SubRequest},
+    message::{MeshMessage, SubRequest},
     outcome::PublishError,
 };
 use std::collections::BTreeSet;
@@ -52,17 +50,45 @@ pub(super) struct Attaching {
     firsts: Vec<First>,
     /// First channels of other cores' topics, created here: what of them is not final, with the core that asked.
     created: Vec<(Vec<CursorRequest>, CoreId, TopicRef)>,
+    /// SUBs that came while their topic was frozen, and those whose channel is being deleted.
+    pub parked: ParkedSubs,
+}
+
+impl Attaching {
+    /// Whether the topic's first channel (if it is this one) does not stand in all partitions yet; asked at partition 0's core.
+    pub fn is_spreading(&self, topic: TopicId, channel: Option<&ChannelName>) -> bool {
+        self.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
+    }
+
+    /// The client is gone, or leaves.
+    pub fn forget(&mut self, sub: SubId, partition: PartitionId) {
+        self.parked.forget(sub, partition);
+        self.subscribing.retain(|s| (s.sub, s.partition) != (sub, partition));
+        for first in &mut self.firsts {
+            first.held.retain(|s| (s.sub, s.partition) != (sub, partition));
+        }
+    }
 }
 
 impl Engine {
+    /// SUBs that waited for their topic or their channel.
+    pub fn resume_parked_subs(&mut self, now: Now) {
+        for ParkedSub { request, credit, blocked } in self.attaching.parked.take_resuming() {
+            let (sub, partition) = (request.sub, request.partition);
+            self.on_subscribe(now, request);
+            self.consumers().lend(sub, partition, credit);
+            self.consumers().block(sub, partition, blocked);
+        }
+    }
+
     /// A SUB of another core.
     pub fn on_subscribe(&mut self, now: Now, request: SubRequest) {
         if self.is_frozen(&request.topic) {
             // The client's core has not agreed that the topic goes, and never will while the client is there.
-            return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
+            return self.attaching.parked.park(request);
         }
         if self.is_gone(request.sub.core, &request.topic) {
-            return self.tell_subscriber(request.sub, request.partition, Err(PublishError::TopicGone));
+            return self.answer_sub(request.sub, request.partition, Err(PublishError::TopicGone));
         }
         if !self.is_clustered() {
             self.topic_known(&request.topic);
@@ -74,13 +100,13 @@ impl Engine {
     pub fn attach(&mut self, now: Now, request: SubRequest) {
         let (sub, partition) = (request.sub, request.partition);
         if self.life.is_stopping() {
-            return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
+            return self.answer_sub(sub, partition, Err(PublishError::Stopping));
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| sub.core != CoreId::GUESTS) {
             match cluster.relay_subscribe(&request) {
                 Ok(false) => {}
                 Ok(true) => return,
-                Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+                Err(error) => return self.answer_sub(sub, partition, Err(error)),
             }
         }
         let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
@@ -88,44 +114,47 @@ impl Engine {
         let found = self.partition(now, &topic, partition);
         let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,
-            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+            Err(error) => return self.answer_sub(sub, partition, Err(error)),
         };
         if self.partitions.get(idx).is_deleting(&channel) {
             let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
-            return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
+            return self.attaching.parked.park(request);
         }
         if self.partitions.get(idx).channel(&channel).is_none()
             && let Err(error) = self.topics.properties.check_registered(topic.id)
         {
-            return self.tell_subscriber(sub, partition, Err(error));
+            return self.answer_sub(sub, partition, Err(error));
         }
         let judges = first.is_none();
         let (i, first) = match self.find_or_create(now, idx, &topic, channel, first, is_alone, options.ordered) {
             Ok(found) => found,
-            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+            Err(error) => return self.answer_sub(sub, partition, Err(error)),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
         if let Err(error) = self.partitions.check_join(now.ticks, key, options.ordered) {
-            return self.tell_subscriber(sub, partition, Err(error));
+            return self.answer_sub(sub, partition, Err(error));
         }
         // partition 0 judges for the others, which are asked after it
         if judges && self.is_crowded(key) {
-            return self.tell_subscriber(sub, partition, Err(PublishError::TooManyConsumers));
+            return self.answer_sub(sub, partition, Err(PublishError::TooManyConsumers));
         }
-        self.join_channel(now, key, sub, options);
+        self.channels().join(now, key, sub, options);
         self.partitions.set_client(sub, partition, key);
-        let c = self.partitions.channel_mut(key).expect("the channel was just found");
-        let (created, is_uncertain) = (c.created, c.is_uncertain);
+        let created = self.partitions.channel_mut(key).expect("the channel was just found").created;
         let s = Subscribing { created, sub, partition, topic: topic.id, first };
         if self.syncs.is_pending(created) {
             self.attaching.subscribing.push(s);
-        } else if is_uncertain {
-            // It cannot be journaled.
-            self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
         } else {
             self.subscribed(s);
         }
         self.partitions.wake(key);
+    }
+
+    /// The client leaves the partition; what it had in flight is delivered again.
+    pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+        if let Some(key) = self.consumers().detach(sub, partition) {
+            self.channels().leave(now, key, sub);
+        }
     }
 
     /// Whether the channel takes no further consumer.
@@ -150,12 +179,12 @@ impl Engine {
             return Ok((i, first.unwrap_or_else(|| self.partitions.get(idx).was_first(i))));
         }
         if first.is_none() {
-            self.check_new_channel(&channel)?;
+            self.channels().check_new(idx, &channel)?;
         }
         let judges = first.is_none() && !is_alone;
         let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
         let flag = (!is_alone).then_some(is_first);
-        let i = self.create_channel(now, idx, channel.clone(), None, flag, ordered)?;
+        let i = self.channels().create(now, idx, channel.clone(), None, flag, ordered)?;
         if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
             let created = self.partitions.get(idx).channels[i as usize].created;
             let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
@@ -164,40 +193,8 @@ impl Engine {
         Ok((i, is_first))
     }
 
-    /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
-    /// cluster, where a consumer may need it of a leader that has just begun to lead.
-    pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
-        match () {
-            () if self.is_clustered() || name.is_ephemeral() => Ok(()),
-            () if self.store.is_stuck() => Err(PublishError::DiskFull),
-            () if self.store.is_kept_full() => Err(PublishError::ReadOnly),
-            () => Ok(()),
-        }
-    }
-
-    /// Whether the topic's first channel (if it is this one) does not stand in all partitions yet; asked at partition 0's core.
-    pub fn is_spreading(&self, topic: TopicId, channel: Option<&ChannelName>) -> bool {
-        self.attaching.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
-    }
-
-    /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
-    /// the channel's `created` is final.
-    pub fn join_channel(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
-        let c = self.partitions.channel_mut(key).expect("the channel was just found");
-        let made_ordered = options.ordered && !c.machine.is_ordered();
-        let mut dropped = vec![];
-        if made_ordered {
-            tracing::info!(channel = %c.name, "the channel is ordered from here on");
-            c.machine.set_ordered(true, &mut |sub, num| dropped.push((sub, num)));
-        }
-        c.machine.subscribe(now.ticks, sub, options);
-        c.subs.push(sub);
-        if made_ordered || c.is_uncertain {
-            c.is_uncertain = false;
-            let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered });
-            self.partitions.channel_mut(key).expect("it stays").created = created;
-        }
-        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
+    fn answer_sub(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
+        self.outbox.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
     }
 
     /// The channel is durable. That it is a later one is said when all partitions have the first one.
@@ -205,83 +202,7 @@ impl Engine {
         let is_later = s.partition == PartitionId(0) && !s.first;
         match self.attaching.firsts.iter_mut().find(|f| is_later && f.topic.id == s.topic) {
             Some(first) => first.held.push(s),
-            None => self.tell_subscriber(s.sub, s.partition, Ok(s.first)),
-        }
-    }
-
-    /// The oldest message that a new channel may have. What stands behind the lowest such place of all that may lead is removed by
-    /// no replica, so each has what a channel that begins here needs, whoever leads next.
-    pub fn oldest(&self, idx: PartitionIdx) -> Position {
-        let collected_from = self.partitions.get(idx).collected_from(self.store.collect_start(idx));
-        std::cmp::max_by_key(collected_from, self.store.start(idx), |p| p.offset)
-    }
-
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. While the
-    /// topic is paused, later ones start where the pause began, since all that came then is still the topic's. Where channels may have been
-    /// lost, each may be one of them, and starts at the oldest message there is. The mark of a pause stands where a later channel would;
-    /// without channels, where the first one would.
-    /// `first` is the topic's verdict; without one the partition judges for itself.
-    pub fn create_channel(
-        &mut self,
-        now: Now,
-        idx: PartitionIdx,
-        name: ChannelName,
-        begin: Option<Position>,
-        first: Option<bool>,
-        ordered: bool,
-    ) -> Result<u32, PublishError> {
-        if !name.is_ephemeral() {
-            self.life.check_writable()?;
-            self.partitions.get(idx).check_write(now.ticks)?;
-        }
-        let p = self.partitions.get(idx);
-        let is_limited = !name.is_topic_pause() && p.open_channels().count() >= self.channels_max();
-        if is_limited || p.channels.len() >= CHANNELS_MAX {
-            return Err(PublishError::TooManyChannels);
-        }
-        let first = first.filter(|_| !name.is_topic_pause());
-        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
-        let (oldest, p) = (self.oldest(idx), self.partitions.get(idx));
-        // It may have been here, and be owed anything.
-        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral() && !name.is_topic_pause();
-        let oldest = if is_lost && p.seat().is_none() { self.store.start(idx) } else { oldest };
-        let usual = if is_first || is_lost { oldest } else { p.flows_to() };
-        let confirmed = match begin {
-            Some(at) if is_lost || p.seat().is_some() && at.offset < oldest.offset => oldest,
-            Some(at) => at,
-            None => usual,
-        };
-        self.store.lower_low_water(idx, confirmed);
-        let image = CursorImage {
-            name: name.clone(),
-            paused: false,
-            ordered,
-            first: first == Some(true),
-            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
-            generation: p.generation_floor,
-            confirmed,
-            intervals: vec![],
-            handed: vec![],
-        };
-        let p = self.partitions.get(idx);
-        let (topic, partition, offset) = (&p.topic.name, p.dir.partition, confirmed.offset);
-        match name.is_topic_pause() {
-            true => tracing::info!(%topic, %partition, offset, "pausing the topic"),
-            false => tracing::info!(%topic, %partition, channel = %name, offset, "creating channel"),
-        }
-        let channel = self.add_channel(idx, image);
-        let key = ChannelKey { partition: idx.0, channel };
-        let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
-        self.partitions.channel_mut(key).expect("it was just added").created = created;
-        Ok(channel)
-    }
-
-    /// The client is gone, or leaves.
-    pub fn forget_subscribing(&mut self, sub: SubId, partition: PartitionId) {
-        self.removals.parked_subs.retain(|s| (s.request.sub, s.request.partition) != (sub, partition));
-        self.attaching.subscribing.retain(|s| (s.sub, s.partition) != (sub, partition));
-        for first in &mut self.attaching.firsts {
-            first.held.retain(|s| (s.sub, s.partition) != (sub, partition));
+            None => self.answer_sub(s.sub, s.partition, Ok(s.first)),
         }
     }
 
@@ -294,7 +215,7 @@ impl Engine {
                 let failed = |f: &mut First| f.left.is_none() && f.created == request;
                 let failed: Vec<First> = self.attaching.firsts.extract_if(.., failed).collect();
                 for s in failed.into_iter().flat_map(|f| f.held) {
-                    self.tell_subscriber(s.sub, s.partition, Ok(s.first));
+                    self.answer_sub(s.sub, s.partition, Ok(s.first));
                 }
             }
         }
@@ -307,7 +228,7 @@ impl Engine {
                         // The client's subscription may go on without the partition, and ask again.
                         self.detach(now, s.sub, s.partition);
                     }
-                    self.tell_subscriber(s.sub, s.partition, Err(error));
+                    self.answer_sub(s.sub, s.partition, Err(error));
                 }
             }
         }
@@ -347,7 +268,7 @@ impl Engine {
             let found = self.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),
-                None => self.create_channel(now, idx, channel.clone(), None, Some(true), false),
+                None => self.channels().create(now, idx, channel.clone(), None, Some(true), false),
             };
             // A core that cannot tells so to the client that asks it; the next startup completes it.
             if let Ok(i) = created {
@@ -382,7 +303,7 @@ impl Engine {
     fn release_held(&mut self) {
         while let Some(i) = self.attaching.firsts.iter().position(|f| f.left == Some(0)) {
             let first = self.attaching.firsts.remove(i);
-            first.held.into_iter().for_each(|s| self.tell_subscriber(s.sub, s.partition, Ok(s.first)));
+            first.held.into_iter().for_each(|s| self.answer_sub(s.sub, s.partition, Ok(s.first)));
         }
     }
 }

@@ -1,16 +1,24 @@
-//! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
+//! Channels of this core's partitions: they come, change and go, and what they are reaches the journal.
+//!
+//! A change for which somebody waits goes to [`CursorSyncs`]; an engine that hears that it is final, or is not, has [`Channels`] settle it
+//! or take it back.
 
-use super::copies::CopyOutcome;
-use super::cursors::{CursorChange, Finisher};
+use super::cursors::{CursorChange, CursorRequest, CursorSyncs};
 use super::engine::Engine;
-use super::partitions::{ChannelKey, ChannelState};
-use super::timers::Timer;
-use crate::base::{CoreId, LogId, Now, PartitionId, SubId};
-use crate::channel::Channel;
-use crate::codec::peer::message::Relayed;
-use crate::format::cursor::CursorImage;
-use crate::log::PartitionIdx;
-use crate::seam::{message::MeshMessage, outcome::InFlightError};
+use super::offsets::Setter;
+use super::operate::Collects;
+use super::outbox::Outbox;
+use super::partitions::{ChannelKey, ChannelState, Partitions};
+use super::stop::Lifecycle;
+use super::timers::{Timer, Timers};
+use crate::base::topic::home_core;
+use crate::base::{ChannelName, CoreId, Epoch, LogId, Now, Position, SubId, TopicId, TopicRef};
+use crate::channel::{Channel, ChannelOptions};
+use crate::config::Settings;
+use crate::format::cursor::{CursorImage, Interval};
+use crate::log::{PartitionIdx, Store};
+use crate::seam::message::{MeshMessage, SubOptions, Ticket};
+use crate::seam::outcome::{PublishError, SetOffsetError};
 use std::time::Duration;
 
 /// FINs for which the journal has no room are given to it again after this time, or after the interval if that is longer.
@@ -19,270 +27,301 @@ const FINS_RETRY_MS: u64 = 100;
 /// Channels of a partition: with more, its snapshot could not be read again, and every cursor would be lost.
 pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::format::snapshot::CHANNELS_MAX };
 
+/// The channels of a core, and the parts that their changes need, borrowed for one call.
+pub(super) struct Channels<'a> {
+    cores: u16,
+    epoch: Epoch,
+    settings: &'a Settings,
+    life: &'a Lifecycle,
+    store: &'a mut Store,
+    partitions: &'a mut Partitions,
+    timers: &'a mut Timers,
+    outbox: &'a mut Outbox,
+    syncs: &'a mut CursorSyncs,
+}
+
 impl Engine {
-    pub fn channels_max(&self) -> usize {
+    pub fn channels(&mut self) -> Channels<'_> {
+        let Engine { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
+        Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }
+    }
+}
+
+impl Channels<'_> {
+    pub fn options(&self) -> ChannelOptions {
+        ChannelOptions {
+            max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
+            max_req_timeout: Duration::from_millis(self.settings.max_req_timeout_ms),
+            end_to_end: self.settings.end_to_end_window(),
+        }
+    }
+
+    fn max(&self) -> usize {
         match self.settings.max_channels_per_topic as usize {
             0 => CHANNELS_MAX,
             n => n.min(CHANNELS_MAX),
         }
     }
 
+    fn get_mut(&mut self, key: ChannelKey) -> &mut ChannelState {
+        self.partitions.channel_mut(key).expect("who changes a channel has found it")
+    }
+
+    // ---- channels come
+
+    /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
+    /// cluster, where a consumer may need it of a leader that has just begun to lead.
+    pub fn check_new(&self, idx: PartitionIdx, name: &ChannelName) -> Result<(), PublishError> {
+        match () {
+            () if self.partitions.get(idx).seat().is_some() || name.is_ephemeral() => Ok(()),
+            () if self.store.is_stuck() => Err(PublishError::DiskFull),
+            () if self.store.is_kept_full() => Err(PublishError::ReadOnly),
+            () => Ok(()),
+        }
+    }
+
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. While the
+    /// topic is paused, later ones start where the pause began, since all that came then is still the topic's. Where channels may have been
+    /// lost, each may be one of them, and starts at the oldest message there is. The mark of a pause stands where a later channel would;
+    /// without channels, where the first one would.
+    /// `first` is the topic's verdict; without one the partition judges for itself.
+    pub fn create(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        name: ChannelName,
+        begin: Option<Position>,
+        first: Option<bool>,
+        ordered: bool,
+    ) -> Result<u32, PublishError> {
+        if !name.is_ephemeral() {
+            self.life.check_writable()?;
+            self.partitions.get(idx).check_write(now.ticks)?;
+        }
+        let p = self.partitions.get(idx);
+        let is_limited = !name.is_topic_pause() && p.open_channels().count() >= self.max();
+        if is_limited || p.channels.len() >= CHANNELS_MAX {
+            return Err(PublishError::TooManyChannels);
+        }
+        let first = first.filter(|_| !name.is_topic_pause());
+        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
+        let (oldest, p) = (self.partitions.oldest(idx, self.store), self.partitions.get(idx));
+        // It may have been here, and be owed anything.
+        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral() && !name.is_topic_pause();
+        let oldest = if is_lost && p.seat().is_none() { self.store.start(idx) } else { oldest };
+        let usual = if is_first || is_lost { oldest } else { p.flows_to() };
+        let confirmed = match begin {
+            Some(at) if is_lost || p.seat().is_some() && at.offset < oldest.offset => oldest,
+            Some(at) => at,
+            None => usual,
+        };
+        self.store.lower_low_water(idx, confirmed);
+        let image = CursorImage {
+            name: name.clone(),
+            paused: false,
+            ordered,
+            first: first == Some(true),
+            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
+            generation: p.generation_floor,
+            confirmed,
+            intervals: vec![],
+            handed: vec![],
+        };
+        let (topic, partition, offset) = (&p.topic.name, p.dir.partition, confirmed.offset);
+        match name.is_topic_pause() {
+            true => tracing::info!(%topic, %partition, offset, "pausing the topic"),
+            false => tracing::info!(%topic, %partition, channel = %name, offset, "creating channel"),
+        }
+        let channel = self.add(idx, image);
+        self.sync_image(ChannelKey { partition: idx.0, channel }, false);
+        Ok(channel)
+    }
+
     /// A channel that is journaled as it stands.
-    pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage) -> u32 {
-        let options = self.channel_options();
+    pub fn add(&mut self, idx: PartitionIdx, image: CursorImage) -> u32 {
         let name = image.name.clone();
-        let machine = Channel::new(options, self.partitions.get(idx).dir.partition, image);
+        let machine = Channel::new(self.options(), self.partitions.get(idx).dir.partition, image);
         if !name.is_topic_pause() {
             self.outbox.catalog().list_channel(self.partitions.get(idx), &name);
         }
         self.partitions.add_channel(idx, name, machine)
     }
 
-    pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        if self.cluster.as_mut().is_some_and(|c| c.relay_detach(sub, partition)) {
-            return;
+    // ---- clients
+
+    /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
+    /// the channel's `created` is final.
+    pub fn join(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
+        let c = self.get_mut(key);
+        let made_ordered = options.ordered && !c.machine.is_ordered();
+        let mut dropped = vec![];
+        if made_ordered {
+            tracing::info!(channel = %c.name, "the channel is ordered from here on");
+            c.machine.set_ordered(true, &mut |sub, num| dropped.push((sub, num)));
         }
-        self.bundles.set_blocked(sub, false);
-        self.forget_subscribing(sub, partition);
-        let Some(key) = self.partitions.forget_client(sub, partition) else { return };
-        self.bundles.drop_frames(sub);
-        self.detach_from(now, sub, key);
+        c.machine.subscribe(now.ticks, sub, options);
+        c.subs.push(sub);
+        if made_ordered || c.is_uncertain {
+            self.sync_image(key, made_ordered);
+        }
+        self.free(key, dropped);
     }
 
-    /// The client leaves the channel; what it had in flight is delivered again.
-    pub fn detach_from(&mut self, now: Now, sub: SubId, key: ChannelKey) {
+    /// The client leaves the channel. An ephemeral one goes with its last client.
+    pub fn leave(&mut self, now: Now, key: ChannelKey, sub: SubId) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.unsubscribe(now.ticks, sub);
-        c.subs.retain(|s| *s != sub);
-        c.owed.remove(&sub);
+        c.leave(now, sub);
         if c.subs.is_empty() && c.name.is_ephemeral() {
-            self.drop_channel(key);
+            self.drop_ephemeral(key);
         } else {
             self.partitions.wake(key);
         }
     }
 
-    /// An ephemeral channel goes with its last client. When it was the last channel, the topic collects from here on.
-    pub fn drop_channel(&mut self, key: ChannelKey) {
-        let idx = key.partition_idx();
-        self.forget_channel(key);
-        let last = !self.partitions.get(idx).has_channels();
-        if last {
-            let end = self.partitions.get(idx).flows_to();
-            self.store.log_collect_start(idx, end);
-        }
-        self.update_low_water(idx);
-        if last {
-            let topic = self.partitions.get(idx).topic.clone();
-            self.topic_idle(&topic);
-        }
-    }
-
-    /// Forgets a channel without clients, and everything that names its slot, which may be reused.
-    pub fn forget_channel(&mut self, key: ChannelKey) {
-        let idx = key.partition_idx();
-        let name = self.partitions.remove_channel(key);
-        self.timers.remove(Timer::Channel(key));
-        if name.is_topic_pause() {
-            self.wake_all(idx);
-        } else {
-            self.outbox.catalog().unlist_channel(self.partitions.get(idx), &name);
-        }
-    }
-
-    pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            if self.relay(sub, partition, Relayed::Lend(credit)) {
-                return;
-            }
-            if let Some(parked) = self.parked_sub(sub, partition) {
-                parked.credit += credit;
-            }
-            return;
-        };
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.lend(sub, credit);
-        self.partitions.wake(key);
-    }
-
-    /// Credit that returns at once; the rest follows as messages are finished.
-    pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            if self.relay(sub, partition, Relayed::Recall(credit)) {
-                return 0;
-            }
-            let Some(parked) = self.parked_sub(sub, partition) else {
-                // The client's core is told, or was told, that the partition has forgotten the client.
-                return 0;
-            };
-            parked.credit = parked.credit.saturating_sub(credit);
-            return credit;
-        };
-        let Some(c) = self.partitions.channel_mut(key) else { return credit };
-        // A channel that has a turn coming may use it first; else two partitions that have messages would take a
-        // small RDY from each other for ever, each before its turn. The same with a read under way for it: what is read
-        // would leave the cache, unused, before the credit is back (see `log::read`, "progress").
-        let give = if c.is_queued() || c.machine.awaits_read() { 0 } else { c.take_unspent(sub, credit) };
-        if give < credit {
-            *c.owed.entry(sub).or_default() += credit - give;
-        }
-        give
-    }
-
-    /// Returns recalled credit that a channel's turn did not use, unless a read is in flight for it.
-    pub fn settle_owed(&mut self, key: ChannelKey) {
-        let is_free = |c: &&mut ChannelState| !c.owed.is_empty() && !c.machine.awaits_read();
-        let Some(c) = self.partitions.channel_mut(key).filter(is_free) else { return };
-        let mut back: Vec<(SubId, u32)> = c.owed.iter().map(|(&sub, &owed)| (sub, owed)).collect();
-        back.sort_unstable();
-        for (sub, owed) in &mut back {
-            let give = c.take_unspent(*sub, *owed);
-            match *owed - give {
-                0 => c.owed.remove(sub),
-                rest => c.owed.insert(*sub, rest),
-            };
-            *owed = give;
-        }
+    /// Messages are in flight no more: their credit is their clients' again, or goes back to their cores.
+    fn free(&mut self, key: ChannelKey, dropped: Vec<(SubId, u32)>) {
         let partition = self.partitions.get(key.partition_idx()).dir.partition;
-        for (sub, credit) in back.into_iter().filter(|&(_, credit)| credit > 0) {
-            self.give_back(sub, partition, credit);
-        }
-    }
-
-    fn give_back(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        if sub.core == self.core {
-            self.on_returned(sub, partition, credit);
-        } else {
-            self.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
-        }
-    }
-
-    /// Messages in flight are done: their credit is the client's again, or goes back to its core.
-    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId, num: u32) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        match c.owed.get_mut(&sub) {
-            Some(owed) => {
-                let back = num.min(*owed);
-                *owed -= back;
-                if *owed == 0 {
-                    c.owed.remove(&sub);
-                }
-                if num > back {
-                    c.machine.lend(sub, num - back);
-                }
-                let partition = self.partitions.get(key.partition_idx()).dir.partition;
-                self.give_back(sub, partition, back);
+        for (sub, num) in dropped {
+            let credit = self.partitions.free(key, sub, num);
+            if credit > 0 {
+                self.outbox.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
             }
-            None => c.machine.lend(sub, num),
+        }
+    }
+
+    // ---- changes for which somebody waits
+
+    /// Journals a change that was made. Its outcome is heard before the step ends at the earliest.
+    pub fn sync(&mut self, key: ChannelKey, change: CursorChange) -> CursorRequest {
+        self.syncs.begin(key, change, self.partitions, self.store, self.life)
+    }
+
+    /// Journals the channel as it stands, for which SUBs wait.
+    fn sync_image(&mut self, key: ChannelKey, made_ordered: bool) {
+        let created = self.sync(key, CursorChange::Image { made_ordered });
+        let c = self.get_mut(key);
+        (c.created, c.is_uncertain) = (created, false);
+    }
+
+    /// Journals a channel again whose last change is uncertain. Returns the change that SUBs wait for.
+    pub fn make_certain(&mut self, key: ChannelKey) -> CursorRequest {
+        if self.get_mut(key).is_uncertain {
+            self.sync_image(key, false);
+        }
+        self.get_mut(key).created
+    }
+
+    /// Pauses the channel, or lets it go on.
+    pub fn set_paused(&mut self, key: ChannelKey, paused: bool, (core, ticket): (CoreId, Ticket)) {
+        let c = self.get_mut(key);
+        let was = c.machine.is_paused();
+        c.machine.set_paused(paused);
+        c.machine.raise_generation();
+        self.sync(key, CursorChange::Pause { core, ticket, was });
+        self.partitions.wake(key);
+    }
+
+    /// Makes the channel ordered, or ordinary.
+    pub fn set_order(&mut self, key: ChannelKey, ordered: bool, (core, ticket): (CoreId, Ticket)) {
+        let c = self.get_mut(key);
+        let was = c.machine.is_ordered();
+        let mut dropped = vec![];
+        c.machine.set_ordered(ordered, &mut |sub, num| dropped.push((sub, num)));
+        self.sync(key, CursorChange::Order { core, ticket, was });
+        self.free(key, dropped);
+        self.partitions.wake(key);
+    }
+
+    /// Moves the channel's cursor to a position, or finishes what stands before it from a message on. What is in flight, waits or is
+    /// deferred is dropped.
+    pub fn set_offset(&mut self, key: ChannelKey, from: Option<LogId>, at: Position, setter: Setter) {
+        let idx = key.partition_idx();
+        let mut dropped = vec![];
+        let mut drop = |sub, num| dropped.push((sub, num));
+        let machine = &mut self.get_mut(key).machine;
+        match from {
+            None => machine.move_to(at, &mut drop),
+            Some(start) => machine.finish_between(Interval { start, end: at }, &mut drop),
+        }
+        let needed = machine.confirmed();
+        self.store.lower_low_water(idx, needed);
+        self.partitions.get_mut(idx).low_water_stale = true;
+        self.sync(key, CursorChange::Set { setter, at });
+        self.free(key, dropped);
+    }
+
+    /// The change of the channel's cursor is final, or was taken back.
+    pub fn settle(&mut self, key: ChannelKey, kept: bool) {
+        let idx = key.partition_idx();
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.settle(kept);
+        let owes_image = std::mem::take(&mut c.owes_image);
+        if owes_image {
+            c.machine.raise_generation();
+        }
+        if !kept || owes_image {
+            self.log_taken_back(key);
+        }
+        self.partitions.get_mut(idx).low_water_stale = true;
+        self.update_low_water(idx);
+        self.partitions.wake(key);
+    }
+
+    /// A channel that SUBs wait for is not final: the next change tries again.
+    pub fn image_failed(&mut self, key: ChannelKey, made_ordered: bool) {
+        let c = self.get_mut(key);
+        c.is_uncertain = true;
+        if made_ordered {
+            self.take_back_order(key, false);
+        }
+    }
+
+    /// Takes back the order of a channel, unless another change of it is not final.
+    pub fn take_back_order(&mut self, key: ChannelKey, was: bool) {
+        let c = self.get_mut(key);
+        if c.machine.is_syncing() {
+            return;
+        }
+        let mut dropped = vec![];
+        c.machine.set_ordered(was, &mut |sub, num| dropped.push((sub, num)));
+        c.machine.raise_generation();
+        self.log_taken_back(key);
+        self.free(key, dropped);
+    }
+
+    /// Takes back a pause that did not become durable.
+    pub fn take_back_pause(&mut self, key: ChannelKey, was: bool) {
+        let Some(p) = self.partitions.look(key.partition_idx()) else { return };
+        if p.seat().is_some_and(|seat| !seat.is_leader()) {
+            // Another leader says what holds.
+            return;
+        }
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.set_paused(was);
+        if c.machine.is_syncing() {
+            c.owes_image = true;
+        } else {
+            c.machine.raise_generation();
+            self.log_taken_back(key);
         }
         self.partitions.wake(key);
     }
 
-    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
-            return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
-        };
-        let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
-        if c.machine.is_ordered() {
-            self.partitions.check_change(now.ticks, key).map_err(InFlightError::Refused)?;
-        }
-        let c = self.partitions.channel_mut(key).ok_or(InFlightError::NotInFlight)?;
-        c.machine.finish(now.ticks, sub, id).map_err(|_| InFlightError::NotInFlight)?;
-        if c.has_fins() && c.is_queued() && c.owed.is_empty() && !c.machine.is_ordered() {
-            // The common case, in one look at the channel.
-            c.machine.lend(sub, 1);
-            return Ok(());
-        }
-        if c.machine.finishing().is_some() {
-            self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
-            return Ok(());
-        }
-        self.mark_dirty(now, key);
-        self.on_freed(key, sub, 1);
-        Ok(())
+    fn log_taken_back(&mut self, key: ChannelKey) {
+        let read_only = self.life.is_read_only();
+        let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
+        let image = c.machine.image();
+        self.store.log_cursor(key.partition_idx(), &image);
+        self.partitions.note_moved(key);
     }
+
+    // ---- FINs
 
     /// FINs of this channel wait for the journal; they are durable soon even when nothing is published.
     pub fn mark_dirty(&mut self, now: Now, key: ChannelKey) {
         if self.partitions.add_fins(key) {
             let at = now.ticks + Duration::from_millis(self.settings.fin_sync_interval_ms);
             self.timers.at_most(Timer::Fins, Some(at));
-        }
-    }
-
-    pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            return self.relay(sub, partition, Relayed::Requeue { id, delay_ms });
-        };
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
-        if c.machine.is_ordered() && delay_ms > 0 {
-            // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
-            return c.machine.has_in_flight(sub, id);
-        }
-        if c.machine.requeue(now.ticks, sub, id, Duration::from_millis(delay_ms)).is_err() {
-            return false;
-        }
-        let deadline = c.machine.deadline();
-        self.timers.at_most(Timer::Channel(key), deadline);
-        self.on_freed(key, sub, 1);
-        true
-    }
-
-    pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            return self.relay(sub, partition, Relayed::Touch(id));
-        };
-        self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
-    }
-
-    pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
-            if self.relay(sub, partition, Relayed::Block(blocked)) {
-                return;
-            }
-            if let Some(parked) = self.parked_sub(sub, partition) {
-                parked.blocked = blocked;
-            }
-            return;
-        };
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.block(sub, blocked);
-        if !blocked {
-            self.partitions.wake(key);
-        }
-    }
-
-    /// Timeouts and due deferred messages of one channel.
-    pub fn tick_channel(&mut self, now: Now, key: ChannelKey) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        let mut freed = vec![];
-        c.machine.tick(now.ticks, &mut |sub, num| freed.push((sub, num)));
-        let deadline = c.machine.deadline();
-        freed.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
-        self.timers.at_most(Timer::Channel(key), deadline);
-        self.partitions.wake(key);
-    }
-
-    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
-    pub fn settle_copies(&mut self, now: Now) {
-        let outcomes = self.copies.take_outcomes();
-        for &CopyOutcome { key, id, number, is_committed } in &outcomes {
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
-            c.machine.copied(id, number, is_committed);
-            if c.machine.is_dirty() {
-                self.mark_dirty(now, key);
-                // The message that is first now may be worth a copy, too.
-                self.partitions.wake(key);
-            }
-            self.partitions.count_open(key);
-        }
-        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
-            self.go_on_setting(now, key);
-        }
-        if !outcomes.is_empty() {
-            self.go_on_operating(now);
-            self.go_on_emptying();
         }
     }
 
@@ -305,7 +344,7 @@ impl Engine {
                 && !name.is_ephemeral()
             {
                 self.store.log_finished(idx, &name, generation, &intervals);
-                self.cursor_moved(now, key);
+                self.partitions.note_moved(key);
             }
             self.partitions.get_mut(idx).low_water_stale = true;
         }
@@ -319,53 +358,140 @@ impl Engine {
         self.partitions.agenda.put_back_fins(fins);
     }
 
+    /// The core stops, and all clients have left: the last snapshots tell what was delivered and not finished. In a cluster another
+    /// node leads from here on, which hears of no attempts.
+    pub fn keep_attempts(&mut self, now: Now) {
+        if self.life.is_read_only() {
+            return;
+        }
+        for (idx, channels) in self.partitions.channels_mut() {
+            for (_, c) in channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_syncing()) {
+                if c.machine.keep_attempts(now) {
+                    // A record, so that the partition has a snapshot to take.
+                    self.store.log_cursor(idx, &c.machine.image());
+                }
+            }
+        }
+    }
+
     /// Consumers may see more of the log.
-    pub(super) fn wake_all(&mut self, idx: PartitionIdx) {
+    pub fn wake_all(&mut self, idx: PartitionIdx) {
         if self.partitions.wake_all(idx) {
             self.update_low_water(idx);
         }
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {
-        self.partitions.get_mut(idx).update_low_water(idx, &mut self.store);
+        self.partitions.get_mut(idx).update_low_water(idx, self.store);
     }
 
-    /// The turn's messages for clients of other cores and nodes go on their way.
-    pub fn pass_frames(&mut self) {
-        let mut frames = self.bundles.take_frames();
-        // A guest whose link has no room has none.
-        for (sub, frames) in frames.drain().filter(|(_, frames)| !frames.is_empty()) {
-            self.pass(sub.core, MeshMessage::Deliver { sub, frames });
+    // ---- channels go
+
+    /// Begins to delete the channel. Returns its clients, which are off.
+    pub fn delete(&mut self, now: Now, key: ChannelKey, (core, ticket): (CoreId, Ticket)) -> Vec<SubId> {
+        let idx = key.partition_idx();
+        let p = self.partitions.get(idx);
+        let is_other = |(i, c): (u32, &ChannelState)| i != key.channel && !c.machine.is_deleting();
+        let is_last = p.pause != Some(key.channel) && !p.open_channels().any(is_other);
+        let collects = Collects { was: self.store.collect_start(idx), to: p.flows_to() };
+        let c = self.get_mut(key);
+        let subs = c.take_off(now, |_| true);
+        c.machine.begin_delete();
+        let collects = (is_last && !c.name.is_ephemeral()).then_some(collects);
+        self.timers.remove(Timer::Channel(key));
+        if let Some(Collects { to, .. }) = collects {
+            self.store.log_collect_start(idx, to);
         }
-        self.bundles.give_back_frames(frames);
+        self.sync(key, CursorChange::Delete { core, ticket, collects });
+        subs
     }
 
-    /// A remote client was full, and its frames are on their way.
-    pub fn go_on_delivering(&mut self, sub: SubId, key: ChannelKey) {
-        let is_guest = sub.core == CoreId::GUESTS;
-        if !is_guest || self.cluster.as_mut().is_some_and(|c| c.hold_guest(sub)) {
-            self.unblock_remote(sub, key);
-        }
-    }
-
-    /// Links with other nodes may have room again: their clients get more.
-    pub fn resume_guests(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for (sub, partition) in cluster.resume_guests() {
-            if let Some(key) = self.partitions.of_client(sub, partition) {
-                self.unblock_remote(sub, key);
+    /// The deletion is final, or it is taken back.
+    pub fn delete_done(
+        &mut self,
+        (key, topic, name): (ChannelKey, TopicId, &ChannelName),
+        collects: Option<Collects>,
+        result: Result<(), PublishError>,
+    ) -> Result<(), SetOffsetError> {
+        let found = self.partitions.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
+        match (result, found) {
+            (Ok(()), Some(true)) => {
+                self.deleted(key);
+                Ok(())
+            }
+            (Ok(()), None) => Ok(()),
+            // The replica ceased to lead meanwhile, which took it back.
+            (Ok(()), Some(false)) => Err(SetOffsetError::Failed(PublishError::Unknown)),
+            (Err(error), found) => {
+                if found == Some(true) {
+                    // Another replica may have deleted it, or the record may be durable: a SUB is answered behind an image.
+                    self.get_mut(key).is_uncertain = true;
+                    self.settle(key, false);
+                }
+                let idx = key.partition_idx();
+                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && !self.life.is_read_only())
+                    && self.store.collect_start(idx) == to
+                {
+                    self.store.log_collect_start(idx, was);
+                }
+                if found.is_some() {
+                    self.store.look_at_retention(idx);
+                }
+                Err(SetOffsetError::Failed(error))
             }
         }
     }
 
-    /// A remote client has room again: it may have more.
-    fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
-        if self.bundles.is_blocked(sub) {
-            return;
+    fn deleted(&mut self, key: ChannelKey) {
+        let idx = key.partition_idx();
+        let c = self.get_mut(key);
+        let generation = c.machine.generation() + 1;
+        if c.name.is_ephemeral() {
+            return self.drop_ephemeral(key);
         }
-        if let Some(c) = self.partitions.channel_mut(key) {
-            c.machine.block(sub, false);
-            self.partitions.wake(key);
+        self.forget(key);
+        let p = self.partitions.get_mut(idx);
+        p.generation_floor = p.generation_floor.max(generation);
+        let idle = (!p.has_channels()).then(|| p.topic.clone());
+        self.update_low_water(idx);
+        self.store.look_at_retention(idx);
+        if let Some(topic) = idle {
+            self.topic_idle(&topic);
+        }
+    }
+
+    /// An ephemeral channel goes. When it was the last channel, the topic collects from here on.
+    fn drop_ephemeral(&mut self, key: ChannelKey) {
+        let idx = key.partition_idx();
+        self.forget(key);
+        let p = self.partitions.get(idx);
+        let idle = (!p.has_channels()).then(|| (p.topic.clone(), p.flows_to()));
+        if let Some((_, end)) = idle {
+            self.store.log_collect_start(idx, end);
+        }
+        self.update_low_water(idx);
+        if let Some((topic, _)) = idle {
+            self.topic_idle(&topic);
+        }
+    }
+
+    /// The last channel of a partition went, or a SUB was given up that may have been all there was: the home of an ephemeral topic hears
+    /// of it.
+    pub fn topic_idle(&mut self, topic: &TopicRef) {
+        if topic.name.is_ephemeral() {
+            self.outbox.pass(home_core(&topic.name, self.cores), MeshMessage::TopicIdle { topic: topic.clone() });
+        }
+    }
+
+    /// Forgets a channel without clients, and everything that names its slot, which may be reused.
+    pub fn forget(&mut self, key: ChannelKey) {
+        let idx = key.partition_idx();
+        let name = self.partitions.remove_channel(key);
+        self.timers.remove(Timer::Channel(key));
+        if name.is_topic_pause() {
+            self.wake_all(idx);
+        } else {
+            self.outbox.catalog().unlist_channel(self.partitions.get(idx), &name);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! On an error it is taken back, under a higher generation of the cursor; who waits hears that the outcome is unknown.
 //!
 //! ```text
-//! sync_cursor(key, change) ─> record ─ durable ─> cursor_done(request, Ok)   ─> who waits is answered, the channel goes on
-//!                                    ─ journal fails ─> cursor_done(request, Err) ─> taken back
+//! begin(key, change) ─> record ─ durable ─> end(request, Ok)          ─> who waits is answered, the channel goes on
+//!                              ─ journal fails ─> end(request, Err) ─> taken back
 //! in a cluster, between durable and Ok: every in-sync replica has it durable (crates/ringmq-core/src/shard/replication/cursors.rs)
 //! ```
 //! Ephemeral channels are not journaled: their changes are final at once.
@@ -14,12 +14,13 @@ use super::engine::Engine;
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::outbox::LateAnswer;
-use super::partitions::ChannelKey;
+use super::partitions::{ChannelKey, Partitions};
+use super::stop::Lifecycle;
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
-use crate::log::RecordTicket;
+use crate::log::{PartitionIdx, RecordTicket, Store};
 use crate::seam::{
     message::{MeshMessage, Ticket},
-    outcome::{InFlightCommand, PublishError, SetOffsetError},
+    outcome::{InFlightCommand, InFlightError, PublishError, SetOffsetError},
 };
 use crate::session::native::NativeAnswer;
 use std::collections::VecDeque;
@@ -82,12 +83,23 @@ struct Sync {
     is_issued: bool,
 }
 
+/// A change whose record is durable on this node.
+pub(super) struct DurableChange {
+    pub request: CursorRequest,
+    pub idx: PartitionIdx,
+    pub name: ChannelName,
+    /// The channel goes, and perhaps the partition's collect start moves.
+    pub deletes: Option<Option<Position>>,
+}
+
 #[derive(Default)]
 pub(super) struct CursorSyncs {
     last: u64,
     pending: IdMap<CursorRequest, Sync>,
     /// Requests whose record is not durable, in order.
     records: VecDeque<(RecordTicket, CursorRequest)>,
+    /// Outcomes that nobody has heard of.
+    ended: Vec<(CursorRequest, Result<(), PublishError>)>,
     /// The journal has not been asked to take the last one: a turn has to end.
     pub is_unpacked: bool,
 }
@@ -106,83 +118,92 @@ impl CursorSyncs {
     pub fn changes(&self, key: ChannelKey) -> bool {
         self.pending.values().any(|s| s.key == key)
     }
-}
 
-impl Engine {
-    /// The core stops, and all clients have left: the last snapshots tell what was delivered and not finished. In a cluster another
-    /// node leads from here on, which hears of no attempts.
-    pub(super) fn keep_attempts(&mut self, now: Now) {
-        if self.is_clustered() || self.life.is_read_only() {
-            return;
-        }
-        for (idx, channels) in self.partitions.channels_mut() {
-            for (_, c) in channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_syncing()) {
-                if c.machine.keep_attempts(now) {
-                    // A record, so that the partition has a snapshot to take.
-                    self.store.log_cursor(idx, &c.machine.image());
-                }
-            }
-        }
-    }
-
-    /// Journals what was changed. Its outcome is told by [`Engine::cursor_done`], which for a change that is final at once
-    /// was called before this returns.
-    pub(super) fn sync_cursor(&mut self, now: Now, key: ChannelKey, change: CursorChange) -> CursorRequest {
+    /// Journals a change that was made. It ends before the step does at the earliest.
+    pub fn begin(
+        &mut self,
+        key: ChannelKey,
+        change: CursorChange,
+        partitions: &mut Partitions,
+        store: &mut Store,
+        life: &Lifecycle,
+    ) -> CursorRequest {
         let idx = key.partition_idx();
-        let (topic, partition) = (self.partitions.get(idx).dir.topic_id, self.partitions.get(idx).dir.partition);
-        let c = self.partitions.channel_mut(key).expect("who changes a cursor has found its channel");
-        let name = c.name.clone();
-        let record = match (&change, self.life.is_read_only()) {
-            _ if name.is_ephemeral() => Some(None),
-            (_, true) => None,
-            (CursorChange::Finish { .. }, false) => {
+        let (topic, partition) = (partitions.get(idx).dir.topic_id, partitions.get(idx).dir.partition);
+        let c = partitions.channel_mut(key).expect("who changes a cursor has found its channel");
+        let (name, refused) = (c.name.clone(), life.check_writable());
+        let record = match &change {
+            _ if name.is_ephemeral() || refused.is_err() => None,
+            CursorChange::Finish { .. } => {
                 let finishing: Vec<_> = c.machine.finishing().into_iter().collect();
-                let generation = c.machine.generation();
-                Some(Some(self.store.log_finished(idx, &name, generation, &finishing)))
+                Some(store.log_finished(idx, &name, c.machine.generation(), &finishing))
             }
-            (CursorChange::Delete { .. }, false) => Some(Some(self.store.log_channel_delete(idx, &name))),
-            (
-                CursorChange::Image { .. } | CursorChange::Set { .. } | CursorChange::Order { .. } | CursorChange::Pause { .. },
-                false,
-            ) => {
-                let image = c.machine.image();
-                Some(Some(self.store.log_cursor(idx, &image)))
+            CursorChange::Delete { .. } => Some(store.log_channel_delete(idx, &name)),
+            CursorChange::Image { .. } | CursorChange::Set { .. } | CursorChange::Order { .. } | CursorChange::Pause { .. } => {
+                Some(store.log_cursor(idx, &c.machine.image()))
             }
         };
-        self.syncs.last += 1;
-        let request = CursorRequest(self.syncs.last);
-        let is_issued = matches!(record, Some(Some(_)));
-        self.syncs.pending.insert(request, Sync { key, topic, partition, name, change, is_issued });
+        self.last += 1;
+        let request = CursorRequest(self.last);
         match record {
-            Some(Some(record)) => {
-                self.syncs.records.push_back((record, request));
-                self.syncs.is_unpacked = true;
+            Some(record) => {
+                self.records.push_back((record, request));
+                self.is_unpacked = true;
             }
-            Some(None) => self.cursor_done(now, request, Ok(())),
-            None => self.cursor_done(now, request, Err(PublishError::ReadOnly)),
+            None => self.end(request, if name.is_ephemeral() { Ok(()) } else { refused }),
         }
+        self.pending.insert(request, Sync { key, topic, partition, name, change, is_issued: record.is_some() });
         request
     }
 
-    /// Records up to here are durable; alone, a node asks nobody else.
-    pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
-        while let Some((_, request)) = self.syncs.records.pop_front_if(|r| r.0 <= upto) {
-            let Some(Sync { key, name, change, .. }) = self.syncs.pending.get(&request) else { continue };
-            let (idx, name) = (key.partition_idx(), name.clone());
+    /// The next change whose record is durable by now.
+    fn pop_durable(&mut self, upto: RecordTicket) -> Option<DurableChange> {
+        while let Some((_, request)) = self.records.pop_front_if(|r| r.0 <= upto) {
+            let Some(Sync { key, name, change, .. }) = self.pending.get(&request) else { continue };
             let deletes = match change {
                 CursorChange::Delete { collects, .. } => Some(collects.map(|c| c.to)),
                 _ => None,
             };
-            if !self.replicate_cursor(now, idx, &name, request, deletes) {
-                self.cursor_done(now, request, Ok(()));
+            return Some(DurableChange { request, idx: key.partition_idx(), name: name.clone(), deletes });
+        }
+        None
+    }
+
+    /// No record becomes durable any more.
+    pub fn fail(&mut self) {
+        for (_, request) in std::mem::take(&mut self.records) {
+            self.end(request, Err(PublishError::ReadOnly));
+        }
+    }
+
+    /// The change is final, or will not be.
+    pub fn end(&mut self, request: CursorRequest, result: Result<(), PublishError>) {
+        self.ended.push((request, result));
+    }
+
+    pub fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    fn take_ended(&mut self) -> Vec<(CursorRequest, Result<(), PublishError>)> {
+        std::mem::take(&mut self.ended)
+    }
+}
+
+impl Engine {
+    /// Records up to here are durable; alone, a node asks nobody else.
+    pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
+        while let Some(durable) = self.syncs.pop_durable(upto) {
+            if !self.replicate_cursor(now, &durable) {
+                self.syncs.end(durable.request, Ok(()));
             }
         }
     }
 
-    /// No record becomes durable any more.
-    pub fn cursors_failed(&mut self, now: Now) {
-        while let Some((_, request)) = self.syncs.records.pop_front() {
-            self.cursor_done(now, request, Err(PublishError::ReadOnly));
+    /// Changes that are final, or are not, since this was called last: whoever waits hears of them.
+    pub fn settle_cursors(&mut self, now: Now) {
+        for (request, result) in self.syncs.take_ended() {
+            self.cursor_done(now, request, result);
         }
     }
 
@@ -191,19 +212,15 @@ impl Engine {
     /// A change that was issued stands in this replica's journal, and perhaps with others. Taking it back is a later change, which may
     /// be lost with this node: so nobody is told that it was not done, only that the outcome is unknown. A SUB or Subscribe hears the
     /// reason instead: it is repeated without harm, and the reason says where.
-    pub(super) fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
+    fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
         let Some(Sync { key, topic, partition, name, change, is_issued }) = self.syncs.pending.remove(&request) else { return };
         let is_here = self.partitions.channel_of(key, topic, &name).is_some();
         let reason = result;
         let result = result.map_err(|error| if is_issued { PublishError::Unknown } else { error });
         match change {
             CursorChange::Image { made_ordered } => {
-                if let (Some(c), Err(_)) = (self.partitions.channel_of(key, topic, &name), result) {
-                    // The next change tries again.
-                    c.is_uncertain = true;
-                    if made_ordered && !c.machine.is_syncing() {
-                        self.take_back_order(now, key, false);
-                    }
+                if result.is_err() && is_here {
+                    self.channels().image_failed(key, made_ordered);
                 }
                 self.attaching_done(now, request, reason);
                 self.native_channels_done(now, request, reason);
@@ -211,15 +228,14 @@ impl Engine {
             }
             CursorChange::Finish { sub, by } => {
                 if is_here {
-                    self.settle_cursor(now, key, result.is_ok());
-                    self.on_freed(key, sub, 1);
+                    self.channels().settle(key, result.is_ok());
+                    self.consumers().freed(key, sub, 1);
                 }
                 self.tell_finisher(sub, partition, &by, result.is_ok() && is_here);
             }
             CursorChange::Order { core, ticket, was } => {
-                let channel = self.partitions.channel_of(key, topic, &name);
-                if result.is_err() && channel.is_some_and(|c| !c.machine.is_syncing()) {
-                    self.take_back_order(now, key, was);
+                if result.is_err() && is_here {
+                    self.channels().take_back_order(key, was);
                 }
                 let result = match result {
                     Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
@@ -229,7 +245,7 @@ impl Engine {
             }
             CursorChange::Pause { core, ticket, was } => {
                 if result.is_err() && is_here {
-                    self.take_back_pause(now, key, was);
+                    self.channels().take_back_pause(key, was);
                 }
                 let result = match result {
                     Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
@@ -238,12 +254,13 @@ impl Engine {
                 self.pass(core, MeshMessage::ChannelChanged { ticket, result });
             }
             CursorChange::Delete { core, ticket, collects } => {
-                let result = self.delete_done(now, (key, topic, &name), collects, result);
+                let result = self.channels().delete_done((key, topic, &name), collects, result);
+                self.attaching.parked.resume();
                 self.pass(core, MeshMessage::ChannelChanged { ticket, result: result.map(|()| false) });
             }
             CursorChange::Set { setter, at } => {
                 if is_here {
-                    self.settle_cursor(now, key, result.is_ok());
+                    self.channels().settle(key, result.is_ok());
                 }
                 let result = match result {
                     Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
@@ -258,45 +275,12 @@ impl Engine {
         self.go_on_emptying();
     }
 
-    /// The change of the channel's cursor is final, or was taken back.
-    pub(super) fn settle_cursor(&mut self, now: Now, key: ChannelKey, kept: bool) {
-        let idx = key.partition_idx();
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.settle(kept);
-        let owes_image = std::mem::take(&mut c.owes_image);
-        if owes_image {
-            c.machine.raise_generation();
-        }
-        if !kept || owes_image {
-            self.log_taken_back(now, key);
-        }
-        self.partitions.get_mut(idx).low_water_stale = true;
-        self.update_low_water(idx);
-        self.partitions.wake(key);
-    }
-
-    fn take_back_order(&mut self, now: Now, key: ChannelKey, was: bool) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        let mut dropped = vec![];
-        c.machine.set_ordered(was, &mut |sub, num| dropped.push((sub, num)));
-        c.machine.raise_generation();
-        self.log_taken_back(now, key);
-        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
-    }
-
-    pub(super) fn log_taken_back(&mut self, now: Now, key: ChannelKey) {
-        let read_only = self.life.is_read_only();
-        let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
-        let image = c.machine.image();
-        self.store.log_cursor(key.partition_idx(), &image);
-        self.cursor_moved(now, key);
-    }
-
     fn tell_finisher(&mut self, sub: SubId, partition: PartitionId, by: &Finisher, kept: bool) {
         match *by {
             Finisher::Nsq(_) if kept => {}
             Finisher::Nsq(id) => {
-                self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
+                let place = MessagePlace::new(partition, id);
+                self.consumers().refuse_in_flight(sub, place, InFlightCommand::Finish, InFlightError::NotInFlight);
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {

@@ -155,7 +155,7 @@ impl Shard {
     /// Delivers in one round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
         self.engine.settle_copies(now);
-        self.engine.resume_guests();
+        self.engine.consumers().resume_guests();
         let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.partitions.agenda.num_ready() {
             let Some(key) = self.engine.partitions.agenda.next_ready() else { break };
@@ -165,7 +165,7 @@ impl Shard {
             }
         }
         self.engine.partitions.wake_holding();
-        self.engine.pass_frames();
+        self.engine.consumers().pass_frames();
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
@@ -174,7 +174,7 @@ impl Shard {
                     c.touch(sub.conn, &mut self.touched);
                 }
             } else {
-                self.engine.go_on_delivering(sub, key);
+                self.engine.consumers().go_on_delivering(sub, key);
             }
         }
         self.full = full;
@@ -195,7 +195,7 @@ impl Shard {
         let is_stuck = e.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
         if !may_read || is_stuck {
             // Woken when the partition may be read again.
-            e.settle_owed(key);
+            e.consumers().settle_owed(key);
             return false;
         }
         let mut source = Log { store: &mut e.store, p: idx, end: end.offset, unix_ns: now.unix_ns, io: e.outbox.io() };
@@ -226,12 +226,12 @@ impl Shard {
         e.partitions.end_turn(now, key);
         if dirty {
             // Sampling or damage confirmed messages.
-            e.mark_dirty(now, key);
+            e.channels().mark_dirty(now, key);
         }
         e.append_copies(now, key, copies);
-        e.settle_owed(key);
+        e.consumers().settle_owed(key);
         for sub in hungry.drain(..) {
-            e.tell_hungry(sub, partition);
+            e.consumers().tell_hungry(sub, partition);
         }
         self.hungry = hungry;
         more

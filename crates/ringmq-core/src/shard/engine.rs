@@ -19,10 +19,8 @@ use super::subscription::Subscriptions;
 use super::timers::Timers;
 use super::topics::{Topics, WaitingCore};
 use super::waiting::WaitingPublishes;
-use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, SubId, TopicRef};
-use crate::channel::ChannelOptions;
+use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::codec::peer::error::PeerError;
-use crate::codec::peer::message::Relayed;
 use crate::config::Settings;
 use crate::log::{AppendTicket, Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
@@ -32,7 +30,6 @@ use crate::seam::event::Effect;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::{InFlightCommand, PublishError};
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(super) struct Engine {
     pub core: CoreId,
@@ -114,14 +111,6 @@ impl Engine {
         self.cluster.as_mut().map(|c| &mut c.links)
     }
 
-    pub fn channel_options(&self) -> ChannelOptions {
-        ChannelOptions {
-            max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
-            max_req_timeout: Duration::from_millis(self.settings.max_req_timeout_ms),
-            end_to_end: self.settings.end_to_end_window(),
-        }
-    }
-
     /// Moves the windows of statistics before they are read.
     pub fn move_windows(&mut self, now: Now) {
         if self.settings.end_to_end_window().is_some() {
@@ -145,28 +134,14 @@ impl Engine {
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
+        self.outbox.pass(to, message);
+    }
+
+    /// Takes a message that this core left for itself, or for a client or an operator at another node.
+    pub fn on_near(&mut self, now: Now, to: CoreId, message: MeshMessage) {
         match &mut self.cluster {
             Some(cluster) if to == CoreId::GUESTS => cluster.tell_guest(message),
-            _ => self.outbox.pass(to, message),
-        }
-    }
-
-    /// Hands the message to a core, which may be this one.
-    pub fn hand(&mut self, now: Now, to: CoreId, message: MeshMessage) {
-        match to == self.core {
-            true => self.on_mesh(now, to, message),
-            false => self.pass(to, message),
-        }
-    }
-
-    /// Tells the leader at another node what a client's core says. False: the client is not relayed.
-    pub fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
-        self.cluster.as_mut().is_some_and(|c| c.relay(sub, partition, relayed))
-    }
-
-    pub fn flush_relays(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.flush_relays();
+            _ => self.on_mesh(now, to, message),
         }
     }
 
@@ -197,7 +172,7 @@ impl Engine {
                 Some(replica) => {
                     replica.on_local_durable(end);
                     self.answer_publishers(p, tickets_upto);
-                    self.wake_all(p);
+                    self.channels().wake_all(p);
                 }
                 None => self.member_durable(now, p, end, tickets_upto),
             },
@@ -233,7 +208,7 @@ impl Engine {
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
-                self.wake_all(p);
+                self.channels().wake_all(p);
                 self.read_offsets(now, p);
             }
             Notice::Room => {
@@ -254,7 +229,7 @@ impl Engine {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
                 self.removals_failed(now);
-                self.cursors_failed(now);
+                self.syncs.fail();
                 self.emptying_failed();
                 self.members_failed(now);
                 self.losses_failed();
@@ -353,44 +328,41 @@ impl Engine {
                 self.on_channel_created(&topic);
                 self.go_on_operating(now);
             }
-            MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
+            MeshMessage::Subscribed { sub, partition, result } => self.consumers().on_subscribed(sub, partition, result),
             MeshMessage::Unsubscribe { sub, partition } => self.detach(now, sub, partition),
-            MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
+            MeshMessage::Lend { sub, partition, credit } => self.consumers().lend(sub, partition, credit),
             MeshMessage::Recall { sub, partition, credit } => {
-                let back = self.on_recall(sub, partition, credit);
+                let back = self.consumers().recall(sub, partition, credit);
                 if back > 0 {
                     self.pass(from, MeshMessage::Returned { sub, partition, credit: back });
                 }
             }
-            MeshMessage::Returned { sub, partition, credit } => self.on_returned(sub, partition, credit),
-            MeshMessage::Hungry { sub, partition } => self.on_hungry(sub, partition),
+            MeshMessage::Returned { sub, partition, credit } => self.consumers().on_returned(sub, partition, credit),
+            MeshMessage::Hungry { sub, partition } => self.consumers().on_hungry(sub, partition),
             MeshMessage::Block { sub, partition, blocked } => {
                 self.bundles.set_blocked(sub, blocked);
-                self.on_block(sub, partition, blocked);
+                self.consumers().block(sub, partition, blocked);
             }
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
                     if let Err(why) = self.on_finish(now, sub, partition, id) {
                         let place = MessagePlace::new(partition, id);
-                        let why = self.partitions.why_not_in_flight(sub, place, why);
-                        self.tell_in_flight_failed(sub, place, InFlightCommand::Finish, why);
+                        self.consumers().refuse_in_flight(sub, place, InFlightCommand::Finish, why);
                     }
                 }
             }
             MeshMessage::Requeue { sub, partition, id, delay_ms } => {
-                if !self.on_requeue(now, sub, partition, id, delay_ms) {
-                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
-                }
+                self.consumers().on_requeue_passed(now, sub, MessagePlace::new(partition, id), delay_ms);
             }
             MeshMessage::Touch { sub, partition, id } => {
-                if !self.on_touch(now, sub, partition, id) {
-                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
-                }
+                self.consumers().on_touch_passed(now, sub, MessagePlace::new(partition, id));
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
-            MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
-            MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
-            MeshMessage::InFlightFailed { sub, place, command, why } => self.tell_in_flight_failed(sub, place, command, why),
+            MeshMessage::PartLost { sub, partition } => self.consumers().on_part_lost(sub, partition),
+            MeshMessage::ChannelDeleted { sub } => self.consumers().on_channel_deleted(sub),
+            MeshMessage::InFlightFailed { sub, place, command, why } => {
+                self.consumers().on_in_flight_failed(sub, place, command, why);
+            }
             MeshMessage::Peer { from, addressed } => {
                 self.on_peer_message(now, from, *addressed);
             }
@@ -412,12 +384,18 @@ impl Engine {
         }
     }
 
-    /// Whether the shard has something to carry through: lists that are filled, topics and SUBs whose time may have come.
+    /// Whether the lists are empty that a step works through.
+    pub fn is_settled(&self) -> bool {
+        self.outbox.is_settled()
+            && !self.subs.has_opening()
+            && !self.attaching.parked.is_resuming()
+            && !self.syncs.has_ended()
+            && !self.partitions.agenda.has_moved()
+    }
+
+    /// Whether the shard has something to carry through: such lists, or topics whose time may have come.
     pub fn has_unsettled(&self) -> bool {
-        !self.outbox.is_settled()
-            || self.subs.has_opening()
-            || self.removals.is_unsettled()
-            || self.links().is_some_and(Links::has_events)
+        !self.is_settled() || self.removals.is_unsettled() || self.links().is_some_and(Links::has_events)
     }
 
     /// Whether somebody still waits for an answer.

@@ -1,8 +1,10 @@
 //! Requests of this core's NSQ sessions.
 
+use super::cursors::{CursorChange, Finisher};
 use super::engine::{Attempt, Engine};
+use super::partitions::Finished;
 use super::questions::Question;
-use crate::base::{ChannelName, ConnId, CoreId, MessageId, Now, PartitionId};
+use crate::base::{ChannelName, ConnId, CoreId, LogId, MessageId, MessagePlace, Now, PartitionId, SubId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::seam::{
     message::{AuthQuery, MeshMessage, SubOptions},
@@ -40,22 +42,29 @@ impl Host for Engine {
     }
 
     fn ready(&mut self, _now: Now, conn: ConnId, count: u32) {
-        self.set_ready(conn, count);
+        self.consumers().set_ready(conn, count);
     }
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        let done = Engine::finish(self, now, conn, id);
-        done.map_err(|why| self.why_not_named(conn, id, why))
+        let done = match self.subs.place_named(conn, id) {
+            Some((core, MessagePlace { partition, log_id })) if core == self.core => {
+                self.on_finish(now, SubId { core, conn }, partition, log_id)
+            }
+            Some((_, MessagePlace { partition, log_id })) => {
+                self.bundles.finish(conn, partition, log_id);
+                Ok(())
+            }
+            None => Err(InFlightError::NotInFlight),
+        };
+        done.map_err(|why| self.consumers().why_not_named(conn, id, why))
     }
 
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
-        let found = Engine::requeue(self, now, conn, id, delay_ms);
-        self.in_flight(found, conn, id)
+        self.consumers().requeue(now, conn, id, delay_ms)
     }
 
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        let found = Engine::touch(self, now, conn, id);
-        self.in_flight(found, conn, id)
+        self.consumers().touch(now, conn, id)
     }
 
     fn authorize(&mut self, conn: ConnId, query: AuthQuery) {
@@ -64,7 +73,7 @@ impl Host for Engine {
     }
 
     fn close_subscription(&mut self, _now: Now, conn: ConnId) {
-        self.set_ready(conn, 0);
+        self.consumers().set_ready(conn, 0);
     }
 }
 
@@ -80,12 +89,26 @@ impl Engine {
         failure
     }
 
-    fn in_flight(&mut self, found: bool, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        if found { Ok(()) } else { Err(self.why_not_named(conn, id, InFlightError::NotInFlight)) }
-    }
-
     fn stall(&mut self, conn: ConnId, asked: CommandKind) -> CommandTaken {
         self.moves.set_stalled_on(conn, asked);
         CommandTaken::Stall
+    }
+
+    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
+        let Some(key) = self.partitions.of_client(sub, partition) else {
+            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
+            return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
+        };
+        match self.partitions.finish(now.ticks, key, sub, id)? {
+            Finished::Quietly => {}
+            Finished::Frees => {
+                self.channels().mark_dirty(now, key);
+                self.consumers().freed(key, sub, 1);
+            }
+            Finished::Waits => {
+                self.channels().sync(key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
+            }
+        }
+        Ok(())
     }
 }

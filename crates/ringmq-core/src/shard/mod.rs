@@ -16,6 +16,7 @@ mod channels;
 mod client;
 #[cfg(test)]
 mod cluster_tests;
+mod consumers;
 mod copies;
 mod cursors;
 mod deliver;
@@ -29,6 +30,7 @@ mod native;
 mod offsets;
 mod operate;
 mod outbox;
+mod parked;
 mod partitions;
 mod peers;
 mod properties;
@@ -143,7 +145,7 @@ impl Conn {
         // A subscription begins as one that has room.
         if full || self.full {
             self.full = full;
-            engine.set_blocked(conn, full);
+            engine.consumers().set_blocked(conn, full);
         }
     }
 
@@ -234,9 +236,9 @@ impl Shard {
             engine.partitions.insert(idx, partition);
             engine.note_doubt(idx);
             for image in channels {
-                engine.add_channel(idx, image);
+                engine.channels().add(idx, image);
             }
-            engine.update_low_water(idx);
+            engine.channels().update_low_water(idx);
         }
         Shard {
             lending: Lending::new(engine.store.lender(), lent_min),
@@ -445,9 +447,9 @@ impl Shard {
                         c.touch(conn, &mut self.touched);
                     }
                 }
-                Timer::Channel(key) => self.engine.tick_channel(now, key),
+                Timer::Channel(key) => self.engine.consumers().tick_channel(now, key),
                 Timer::Replica(p) => self.engine.tick_member(now, PartitionIdx(p)),
-                Timer::Fins => self.engine.journal_fins(now, false),
+                Timer::Fins => self.engine.channels().journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
@@ -474,6 +476,13 @@ impl Shard {
                 self.engine.on_notice(now, notice);
             }
             self.engine.outbox.notices.give_back(notices);
+            let mut near = self.engine.outbox.near.take();
+            for (to, message) in near.drain(..) {
+                self.engine.on_near(now, to, message);
+            }
+            self.engine.outbox.near.give_back(near);
+            self.engine.settle_cursors(now);
+            self.engine.cursors_moved(now);
             let mut answers = self.engine.outbox.answers.take();
             for (conn, heard) in answers.drain(..) {
                 self.hear(now, conn, heard);
@@ -491,7 +500,7 @@ impl Shard {
             self.engine.answer_closes(now);
             self.engine.resume_parked_subs(now);
             self.hear_links(now);
-            if self.engine.outbox.is_settled() && !self.engine.subs.has_opening() {
+            if self.engine.is_settled() {
                 return;
             }
         }
@@ -525,9 +534,9 @@ impl Shard {
             self.deliver(now);
         }
         if self.engine.store.has_batches() {
-            self.engine.journal_fins(now, true);
+            self.engine.channels().journal_fins(now, true);
         }
-        self.engine.flush_remote_fins();
+        self.engine.consumers().flush_fins();
         // Facts from the end of the turn (an answer to a search) are packed by the next one.
         self.engine.syncs.is_unpacked = false;
         if !self.engine.life.is_stopped() {

@@ -10,7 +10,6 @@ use super::offsets::Setter;
 use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Publisher};
 use super::search::{Finding, FindingFor};
-use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, DiskError, IdMap, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
@@ -68,7 +67,26 @@ impl NativeClients {
         self.stalled.remove(&conn);
     }
 
-    fn sub_mut(&mut self, conn: ConnId, number: u32) -> Option<&mut NativeSub> {
+    /// The connection is gone. Returns the channels that it leaves.
+    fn forget(&mut self, conn: ConnId) -> Vec<ChannelKey> {
+        self.blocked.remove(&conn);
+        self.stalled.remove(&conn);
+        self.subscribing.retain(|s| s.conn != conn);
+        self.subs.remove(&conn).unwrap_or_default().into_iter().map(|s| s.key).collect()
+    }
+
+    /// The connection's output became full, or has room again. Returns the channels that may go on.
+    pub fn set_blocked(&mut self, conn: ConnId, blocked: bool) -> Vec<ChannelKey> {
+        let Some(subs) = self.subs.get(&conn) else { return vec![] };
+        if blocked {
+            self.blocked.insert(conn);
+            return vec![];
+        }
+        let was_blocked = self.blocked.remove(&conn);
+        subs.iter().filter(|s| was_blocked && s.has_bytes()).map(|s| s.key).collect()
+    }
+
+    pub fn sub_mut(&mut self, conn: ConnId, number: u32) -> Option<&mut NativeSub> {
         self.subs.get_mut(&conn)?.iter_mut().find(|s| s.number == number)
     }
 }
@@ -83,6 +101,20 @@ pub(super) struct NativeSub {
     /// Bytes of payload, since the subscription began.
     granted: u64,
     sent: u64,
+}
+
+impl NativeSub {
+    fn has_bytes(&self) -> bool {
+        self.sent < self.granted
+    }
+
+    /// The client sets the window, and grants payload up to so many bytes in all. Returns the window before, and whether the
+    /// subscription had no bytes left and has some now.
+    pub fn grant(&mut self, window: u32, bytes: u64) -> (u32, bool) {
+        let had_bytes = self.has_bytes();
+        self.granted = self.granted.max(bytes);
+        (std::mem::replace(&mut self.window, window), !had_bytes && self.has_bytes())
+    }
 }
 
 /// Place of a request's partition.
@@ -215,8 +247,9 @@ impl Engine {
             Some(i) => (i, false),
             None => {
                 let topic = self.partitions.get(idx).topic.id;
-                let taken = self.topics.properties.check_registered(topic).and_then(|()| self.check_new_channel(&channel));
-                let created = taken.and_then(|()| self.create_channel(now, idx, channel, begin, None, options.ordered));
+                let taken =
+                    self.topics.properties.check_registered(topic).and_then(|()| self.channels().check_new(idx, &channel));
+                let created = taken.and_then(|()| self.channels().create(now, idx, channel, begin, None, options.ordered));
                 (created.map_err(failure_of)?, true)
             }
         };
@@ -233,15 +266,12 @@ impl Engine {
             ));
         }
         subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
-        self.join_channel(now, key, sub, options);
+        self.channels().join(now, key, sub, options);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
         let (request, at) = (c.created, c.machine.confirmed());
         let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
         if self.syncs.is_pending(request) {
             self.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
-        } else if c.is_uncertain {
-            self.native_unsubscribe(now, conn, subscribe.subscription);
-            return Err(failure_of(PublishError::ReadOnly));
         } else {
             self.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
         }
@@ -286,42 +316,13 @@ impl Engine {
         }
     }
 
-    /// The connection's output became full, or has room again: then all that have bytes left may go on.
-    pub fn set_native_blocked(&mut self, conn: ConnId, blocked: bool) {
-        if blocked {
-            if self.native.subs.contains_key(&conn) {
-                self.native.blocked.insert(conn);
-            }
-            return;
-        }
-        if !self.native.blocked.remove(&conn) {
-            return;
-        }
-        let sub = SubId { core: self.core, conn };
-        let subs = self.native.subs.get(&conn).into_iter().flatten();
-        let keys: Vec<_> = subs.filter(|s| s.sent < s.granted).map(|s| s.key).collect();
-        for key in keys {
-            if let Some(c) = self.partitions.channel_mut(key) {
-                c.machine.block(sub, false);
-                self.partitions.wake(key);
-            }
-        }
-    }
-
     /// The connection is gone.
     pub fn forget_native(&mut self, now: Now, conn: ConnId) {
-        self.native.blocked.remove(&conn);
-        self.native.stalled.remove(&conn);
-        for s in self.native.subs.remove(&conn).unwrap_or_default() {
-            self.native_detach(now, conn, s.key);
-        }
-        self.native.subscribing.retain(|s| s.conn != conn);
-        self.searches.forget(conn);
-    }
-
-    fn native_detach(&mut self, now: Now, conn: ConnId, key: ChannelKey) {
         let sub = SubId { core: self.core, conn };
-        self.detach_from(now, sub, key);
+        self.searches.forget(conn);
+        for key in self.native.forget(conn) {
+            self.channels().leave(now, key, sub);
+        }
     }
 }
 
@@ -329,7 +330,7 @@ impl Engine {
 /// left goes out when anything is left.
 pub(super) fn take_run(subs: &mut [NativeSub], key: ChannelKey, run: &Run<'_>) -> Option<Messages> {
     let s = subs.iter_mut().find(|s| s.key == key)?;
-    if s.sent >= s.granted {
+    if !s.has_bytes() {
         return None;
     }
     s.sent += run.at.len() as u64;

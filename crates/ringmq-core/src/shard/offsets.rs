@@ -9,7 +9,6 @@
 //! What is in flight, waits or is deferred is dropped: it comes again if it lies behind the place. The channel hands out
 //! nothing until the change is final. Each partition is set by its own core.
 
-use super::cursors::CursorChange;
 use super::engine::Engine;
 use super::failures::set_failure;
 use super::outbox::LateAnswer;
@@ -17,7 +16,6 @@ use super::partitions::ChannelKey;
 use super::search::{Finding, FindingFor, place_of};
 use crate::base::{ChannelName, ConnId, CoreId, DiskError, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
-use crate::format::cursor::Interval;
 use crate::log::PartitionIdx;
 use crate::log::fetch::Fetch;
 use crate::seam::message::SetOffset;
@@ -177,7 +175,7 @@ impl Engine {
         };
         let idx = key.partition_idx();
         let is_replicated = self.partitions.get(idx).seat().is_some();
-        let oldest = if is_replicated { self.oldest(idx) } else { self.store.start(idx) };
+        let oldest = if is_replicated { self.partitions.oldest(idx, &self.store) } else { self.store.start(idx) };
         let (committed, is_copying) = (self.partitions.get(idx).committed(), self.copies.is_under_way(key));
         let Some(c) = self.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() || is_copying {
@@ -187,22 +185,11 @@ impl Engine {
         // While it waited copies came that the end is behind.
         let at = if set.to == Start::Newest { committed } else { at };
         let at = if at.log_id < oldest.log_id { oldest } else { at };
-        let mut dropped = vec![];
-        let mut drop = |sub, num| dropped.push((sub, num));
-        match set.from {
-            None => c.machine.move_to(at, &mut drop),
-            Some(start) => c.machine.finish_between(Interval { start, end: at }, &mut drop),
-        }
-        let needed = c.machine.confirmed();
-        let image = c.machine.image();
         tracing::info!(
             topic = %set.topic.name, partition = %set.partition, channel = %set.channel,
-            offset = at.offset, count = at.count, generation = image.generation, "setting the channel's offset"
+            offset = at.offset, count = at.count, "setting the channel's offset"
         );
-        self.store.lower_low_water(idx, needed);
-        self.partitions.get_mut(idx).low_water_stale = true;
-        self.sync_cursor(now, key, CursorChange::Set { setter, at });
-        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
+        self.channels().set_offset(key, set.from, at, setter);
     }
 
     /// A change of this channel's cursor was settled.

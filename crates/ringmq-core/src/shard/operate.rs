@@ -17,16 +17,14 @@
 //! A channel that comes after one of the same name begins with a higher generation: a follower that has seen neither the end of
 //! the old one nor the beginning of this one takes it for news.
 
-use super::cursors::{CursorChange, CursorRequest};
+use super::cursors::CursorRequest;
 use super::engine::Engine;
 use super::offsets::Offsets;
-use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Partitions};
 use super::removal::Asker;
 use super::replication::loss::Acceptances;
-use super::timers::Timer;
 use super::topic_empty::{Emptied, Emptying};
-use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::log::RecordTicket;
 use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
 use crate::seam::{
@@ -123,7 +121,7 @@ impl Engine {
 
     fn operator_changes(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) -> Begun {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
-        let is_spreading = set.partition == PartitionId(0) && self.is_spreading(set.topic.id, Some(&set.channel));
+        let is_spreading = set.partition == PartitionId(0) && self.attaching.is_spreading(set.topic.id, Some(&set.channel));
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         let is_copying = set.change == ChannelChange::Delete && self.copies.is_under_way(key);
         if is_copying || c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
@@ -136,126 +134,14 @@ impl Engine {
                 true => tracing::info!(topic = %topic.name, %partition, "unpausing the topic"),
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
-            self.delete_channel(now, key, core, ticket);
+            let subs = self.channels().delete(now, key, (core, ticket));
+            self.consumers().end_subscriptions(key, subs, true);
             return Ok(());
         }
         let paused = change == ChannelChange::Pause;
         tracing::info!(topic = %topic.name, %partition, %channel, paused, "pausing or unpausing the channel");
-        let was = c.machine.is_paused();
-        c.machine.set_paused(paused);
-        c.machine.raise_generation();
-        self.sync_cursor(now, key, CursorChange::Pause { core, ticket, was });
-        self.partitions.wake(key);
+        self.channels().set_paused(key, paused, (core, ticket));
         Ok(())
-    }
-
-    /// Takes back a pause that did not become durable.
-    pub(super) fn take_back_pause(&mut self, now: Now, key: ChannelKey, was: bool) {
-        let Some(p) = self.partitions.look(key.partition_idx()) else { return };
-        if p.seat().is_some_and(|seat| !seat.is_leader()) {
-            // Another leader says what holds.
-            return;
-        }
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        c.machine.set_paused(was);
-        if c.machine.is_syncing() {
-            c.owes_image = true;
-        } else {
-            c.machine.raise_generation();
-            self.log_taken_back(now, key);
-        }
-        self.partitions.wake(key);
-    }
-
-    // ---- deleting
-
-    fn delete_channel(&mut self, now: Now, key: ChannelKey, core: CoreId, ticket: Ticket) {
-        let idx = key.partition_idx();
-        let p = self.partitions.get(idx);
-        let partition = p.dir.partition;
-        let is_other = |(i, c): (u32, &super::partitions::ChannelState)| i != key.channel && !c.machine.is_deleting();
-        let is_last = p.pause != Some(key.channel) && !p.open_channels().any(is_other);
-        let collects = Collects { was: self.store.collect_start(idx), to: p.flows_to() };
-        let c = self.partitions.channel_mut(key).expect("it was just found");
-        let is_ephemeral = c.name.is_ephemeral();
-        let subs = std::mem::take(&mut c.subs);
-        c.owed.clear();
-        for &sub in &subs {
-            c.machine.unsubscribe(now.ticks, sub);
-        }
-        c.machine.begin_delete();
-        self.timers.remove(Timer::Channel(key));
-        self.end_subscriptions(key, partition, subs, true);
-        let collects = (is_last && !is_ephemeral).then_some(collects);
-        if let Some(Collects { to, .. }) = collects {
-            self.store.log_collect_start(idx, to);
-        }
-        self.sync_cursor(now, key, CursorChange::Delete { core, ticket, collects });
-    }
-
-    /// The deletion is final, or it is taken back.
-    pub(super) fn delete_done(
-        &mut self,
-        now: Now,
-        (key, topic, name): (ChannelKey, TopicId, &ChannelName),
-        collects: Option<Collects>,
-        result: Result<(), PublishError>,
-    ) -> Result<(), SetOffsetError> {
-        let found = self.partitions.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
-        let result = match (result, found) {
-            (Ok(()), Some(true)) => {
-                self.channel_gone(key);
-                Ok(())
-            }
-            (Ok(()), None) => Ok(()),
-            // The replica ceased to lead meanwhile, which took it back.
-            (Ok(()), Some(false)) => Err(SetOffsetError::Failed(PublishError::Unknown)),
-            (Err(error), found) => {
-                if found == Some(true) {
-                    // Another replica may have deleted it, or the record may be durable: a SUB is answered behind an image.
-                    self.partitions.channel_mut(key).expect("it was just found").is_uncertain = true;
-                    self.settle_cursor(now, key, false);
-                }
-                let idx = key.partition_idx();
-                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && !self.life.is_read_only())
-                    && self.store.collect_start(idx) == to
-                {
-                    self.store.log_collect_start(idx, was);
-                }
-                if found.is_some() {
-                    self.store.look_at_retention(idx);
-                }
-                Err(SetOffsetError::Failed(error))
-            }
-        };
-        self.removals.resume_subs();
-        result
-    }
-
-    fn channel_gone(&mut self, key: ChannelKey) {
-        let idx = key.partition_idx();
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        let generation = c.machine.generation() + 1;
-        if c.name.is_ephemeral() {
-            return self.drop_channel(key);
-        }
-        self.forget_channel(key);
-        let p = self.partitions.get_mut(idx);
-        p.generation_floor = p.generation_floor.max(generation);
-        let idle = (!p.has_channels()).then(|| p.topic.clone());
-        self.update_low_water(idx);
-        self.store.look_at_retention(idx);
-        if let Some(topic) = idle {
-            self.topic_idle(&topic);
-        }
-    }
-
-    /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
-    pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
-        if let Some(s) = self.subs.get_mut(sub.conn) {
-            s.channel_deleted = true;
-            self.outbox.tell(sub.conn, LateAnswer::ChannelDeleted);
-        }
     }
 
     // ---- order
@@ -269,14 +155,9 @@ impl Engine {
         if c.machine.is_syncing() {
             return self.operators.changes.orders.push(Orderer { key, set, core, ticket });
         }
-        let was = c.machine.is_ordered();
-        let mut dropped = vec![];
-        c.machine.set_ordered(set.ordered, &mut |sub, num| dropped.push((sub, num)));
         let SetOrder { topic, partition, channel, ordered } = set;
         tracing::info!(topic = %topic.name, %partition, %channel, ordered, "setting the channel's order");
-        self.sync_cursor(now, key, CursorChange::Order { core, ticket, was });
-        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
-        self.partitions.wake(key);
+        self.channels().set_order(key, ordered, (core, ticket));
     }
 
     fn may_set_order(&mut self, now: Now, set: &SetOrder) -> Result<ChannelKey, SetOffsetError> {
@@ -373,7 +254,7 @@ impl Engine {
         self.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
         // A copy would be committed behind the mark of the pause.
         let is_copying = set.channel.is_topic_pause() && self.copies.is_any_under_way(idx);
-        let must_wait = is_copying || first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
+        let must_wait = is_copying || first.is_none() && !is_alone && self.attaching.is_spreading(set.topic.id, None);
         if must_wait || self.partitions.get(idx).is_deleting(&set.channel) {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
@@ -384,16 +265,9 @@ impl Engine {
         if c.is_uncertain {
             self.partitions.check_change(now.ticks, key).map_err(failed)?;
         }
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
-        if std::mem::take(&mut c.is_uncertain) {
-            let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
-            self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?.created = created;
-        }
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
-        if self.syncs.is_pending(c.created) {
-            self.operators.changes.creators.push(Creator { request: c.created, core, ticket, is_first });
-        } else if c.is_uncertain {
-            return Err(failed(PublishError::ReadOnly));
+        let request = self.channels().make_certain(key);
+        if self.syncs.is_pending(request) {
+            self.operators.changes.creators.push(Creator { request, core, ticket, is_first });
         } else {
             self.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });
         }

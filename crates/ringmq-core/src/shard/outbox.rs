@@ -63,12 +63,15 @@ impl<T> Relay<T> {
 }
 
 pub(super) struct Outbox {
+    core: CoreId,
     /// Disk operations that the store wants.
     io: Io,
     /// All other effects, in order.
     effects: Vec<Effect>,
     /// Notices of the store that the engine has not taken.
     pub notices: Relay<Notice>,
+    /// Messages of this core to itself, and to clients and operators at other nodes ([`CoreId::GUESTS`]), that were not heard yet.
+    pub near: Relay<(CoreId, MeshMessage)>,
     /// Answers that sessions have not taken.
     pub answers: Relay<(ConnId, LateAnswer)>,
     /// Connections whose stalled command is tried again.
@@ -80,9 +83,11 @@ pub(super) struct Outbox {
 impl Outbox {
     pub fn new(core: CoreId, cores: u16) -> Self {
         Outbox {
+            core,
             io: Io::default(),
             effects: vec![],
             notices: Relay::default(),
+            near: Relay::default(),
             answers: Relay::default(),
             resuming: vec![],
             catalog: Catalog::new(core, cores),
@@ -108,8 +113,12 @@ impl Outbox {
         self.effects.push(effect);
     }
 
+    /// Hands the message to a core. This core, and clients and operators at other nodes, hear it before the step ends.
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
-        self.effects.push(Effect::Pass { to, message });
+        match to == self.core || to == CoreId::GUESTS {
+            true => self.near.filling.push((to, message)),
+            false => self.effects.push(Effect::Pass { to, message }),
+        }
     }
 
     pub fn tell(&mut self, conn: ConnId, heard: LateAnswer) {
@@ -126,7 +135,8 @@ impl Outbox {
 
     /// Whether the core's own machines have heard everything.
     pub fn is_settled(&self) -> bool {
-        self.notices.filling.is_empty() && self.answers.filling.is_empty() && self.resuming.is_empty()
+        let Outbox { notices, near, answers, resuming, .. } = self;
+        notices.filling.is_empty() && near.filling.is_empty() && answers.filling.is_empty() && resuming.is_empty()
     }
 
     /// Hands all effects to the runtime.

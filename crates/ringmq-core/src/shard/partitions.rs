@@ -2,16 +2,16 @@
 //! of a turn ([`agenda`]), and the memory of their open messages ([`room`]).
 
 mod agenda;
+mod channel_state;
 mod room;
 
-use super::cursors::CursorRequest;
 use super::replication::{Origin, Seat};
 use crate::base::{
     ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionDir, PartitionId, Position, SubId, Ticks, TopicId,
     TopicRef,
 };
 use crate::channel::{Channel, Tail};
-use crate::format::cursor::{CursorImage, Interval};
+use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
 use crate::replica::{Alarm, Replica};
 use crate::seam::{
@@ -20,6 +20,7 @@ use crate::seam::{
 };
 use crate::session::ReplySlot;
 use agenda::Agenda;
+pub use channel_state::ChannelState;
 use room::OpenMemory;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
@@ -63,77 +64,14 @@ impl Publisher {
     }
 }
 
-pub struct ChannelState {
-    pub name: ChannelName,
-    pub machine: Channel,
-    /// True while the channel is in the agenda's list of those that may deliver.
-    queued: bool,
-    /// True while the channel is in the agenda's list of those whose FINs wait for the journal.
-    dirty: bool,
-    /// The replica was told that the cursor moved, and has not asked for it since.
-    pub has_moved: bool,
-    /// The last change that SUBs wait for, if it is not final.
-    pub created: CursorRequest,
-    /// True after a failed change, which is journaled again before a SUB is answered.
-    pub is_uncertain: bool,
-    /// True if the channel's image is journaled again once the waiting change is settled.
-    pub owes_image: bool,
-    /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
-    pub owed: HashMap<SubId, u32>,
-    /// Bytes of its open messages as [`room`] has counted them.
-    open_bytes: usize,
-    /// Earliest time of the next log line about full memory.
-    tell_full_at: Ticks,
-    /// Earliest time of the next log line about dropped messages.
-    tell_dropped_at: Ticks,
-    /// No copy is tried before: the last one was refused.
-    pub copies_at: Ticks,
-    pub subs: Vec<SubId>,
-}
-
-impl ChannelState {
-    fn new(name: ChannelName, machine: Channel) -> Self {
-        ChannelState {
-            name,
-            machine,
-            queued: false,
-            dirty: false,
-            has_moved: false,
-            created: CursorRequest::default(),
-            is_uncertain: false,
-            owes_image: false,
-            owed: HashMap::new(),
-            open_bytes: 0,
-            tell_full_at: Ticks::default(),
-            tell_dropped_at: Ticks::default(),
-            copies_at: Ticks::default(),
-            subs: vec![],
-        }
-    }
-
-    /// Whether a turn of the channel is coming.
-    pub fn is_queued(&self) -> bool {
-        self.queued
-    }
-
-    /// Whether FINs of the channel wait for the journal.
-    pub fn has_fins(&self) -> bool {
-        self.dirty
-    }
-
-    /// Takes the FINs for the journal.
-    pub fn take_fins(&mut self) -> Option<Vec<Interval>> {
-        self.dirty = false;
-        self.machine.take_finished()
-    }
-
-    /// Takes at most `credit` of what the client may still get.
-    pub fn take_unspent(&mut self, sub: SubId, credit: u32) -> u32 {
-        let unspent = self.machine.recall(sub);
-        let taken = unspent.min(credit);
-        self.machine.lend(sub, unspent - taken);
-        taken
-    }
+/// What a FIN leads to.
+pub enum Finished {
+    /// Nothing more: the channel has a turn and a journal write coming.
+    Quietly,
+    /// The FIN waits for the journal, and the message's credit is free.
+    Frees,
+    /// The FIN is a change of the cursor that is not final.
+    Waits,
 }
 
 /// Decider of what is committed.
@@ -447,6 +385,33 @@ impl Partitions {
         if why == InFlightError::NotInFlight && is_anothers { InFlightError::NotOwned } else { why }
     }
 
+    /// Finishes a message that is in flight for the client.
+    pub fn finish(&mut self, now: Ticks, key: ChannelKey, sub: SubId, id: LogId) -> Result<Finished, InFlightError> {
+        let c = self.served_mut(now, key).ok_or(InFlightError::NotInFlight)?;
+        if c.machine.is_ordered() {
+            self.check_change(now, key).map_err(InFlightError::Refused)?;
+        }
+        let c = self.channel_mut(key).ok_or(InFlightError::NotInFlight)?;
+        c.machine.finish(now, sub, id).map_err(|_| InFlightError::NotInFlight)?;
+        Ok(match () {
+            () if c.takes_fins_quietly() => {
+                // The common case, in one look at the channel.
+                c.machine.lend(sub, 1);
+                Finished::Quietly
+            }
+            () if c.machine.finishing().is_some() => Finished::Waits,
+            () => Finished::Frees,
+        })
+    }
+
+    /// So many messages in flight are done: their credit is the client's again, but for the returned part, which was recalled.
+    pub fn free(&mut self, key: ChannelKey, sub: SubId, num: u32) -> u32 {
+        let Some(c) = channel_at(&mut self.slots, key) else { return 0 };
+        let back = c.free(sub, num);
+        self.agenda.wake(key, c);
+        back
+    }
+
     /// The channel from which the client gets this partition's messages.
     pub fn of_client(&self, sub: SubId, partition: PartitionId) -> Option<ChannelKey> {
         self.clients.get(&(sub, partition)).copied()
@@ -608,6 +573,22 @@ impl Partitions {
     pub fn wake_holding(&mut self) {
         for key in self.open_memory.take_holding() {
             self.wake(key);
+        }
+    }
+
+    /// The oldest message that a new channel may have. What stands behind the lowest such place of all that may lead is removed by
+    /// no replica, so each has what a channel that begins here needs, whoever leads next.
+    pub fn oldest(&self, idx: PartitionIdx, store: &Store) -> Position {
+        let collected_from = self.get(idx).collected_from(store.collect_start(idx));
+        std::cmp::max_by_key(collected_from, store.start(idx), |p| p.offset)
+    }
+
+    /// The channel's cursor moved in the journal: a leader's replica hears of it, once until it asks for the cursor.
+    pub fn note_moved(&mut self, key: ChannelKey) {
+        if self.look(key.partition_idx()).and_then(Partition::seat).is_some_and(Seat::is_leader)
+            && let Some(c) = channel_at(&mut self.slots, key)
+        {
+            self.agenda.note_moved(key, c);
         }
     }
 

@@ -346,7 +346,7 @@ impl Engine {
         }
         // An OK to this publish implies the FINs before it.
         if self.bundles.has_fins() && self.subs.contains(conn) {
-            self.flush_remote_fins();
+            self.consumers().flush_fins();
         }
         let mut owned = OwnedBodies {
             bytes: Vec::with_capacity(bodies.bytes()),
@@ -397,6 +397,28 @@ impl Engine {
             self.copies.begin(key);
         }
         is_accepted
+    }
+
+    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
+    pub fn settle_copies(&mut self, now: Now) {
+        let outcomes = self.copies.take_outcomes();
+        for &CopyOutcome { key, id, number, is_committed } in &outcomes {
+            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            c.machine.copied(id, number, is_committed);
+            if c.machine.is_dirty() {
+                self.channels().mark_dirty(now, key);
+                // The message that is first now may be worth a copy, too.
+                self.partitions.wake(key);
+            }
+            self.partitions.count_open(key);
+        }
+        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
+            self.go_on_setting(now, key);
+        }
+        if !outcomes.is_empty() {
+            self.go_on_operating(now);
+            self.go_on_emptying();
+        }
     }
 
     // ---- publishes that wait

@@ -20,10 +20,10 @@ use super::engine::Engine;
 use super::timers::Timer;
 use super::topics::{Waiters, WaitingCore};
 use crate::base::topic::home_core;
-use crate::base::{CoreId, Now, PartitionId, SubId, Ticks, TopicId, TopicName, TopicRef};
+use crate::base::{CoreId, Now, Ticks, TopicId, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::seam::{
-    message::{MeshMessage, SubRequest, Ticket},
+    message::{MeshMessage, Ticket},
     outcome::PublishError,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -74,14 +74,6 @@ struct Dropping {
     is_gone: bool,
 }
 
-/// A SUB of another core that waits until its topic may be used again.
-pub(super) struct ParkedSub {
-    pub request: SubRequest,
-    /// Lent meanwhile; whether the client takes nothing for now.
-    pub credit: u32,
-    pub blocked: bool,
-}
-
 #[derive(Default)]
 pub(super) struct Removals {
     closing: BTreeMap<TopicName, Closing>,
@@ -92,10 +84,6 @@ pub(super) struct Removals {
     pub(super) forced: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
-    /// SUBs that came from other cores while their topic was frozen, and those whose channel is being deleted.
-    pub parked_subs: Vec<ParkedSub>,
-    /// True when some of them may go on.
-    resumes: bool,
     gone: BTreeSet<TopicId>,
     gone_since: VecDeque<(Ticks, TopicId)>,
     /// Looked at when the timer fires.
@@ -103,14 +91,9 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// Whether [`Engine::answer_closes`] or [`Engine::resume_parked_subs`] has something to look at.
+    /// Whether [`Engine::answer_closes`] has something to look at.
     pub fn is_unsettled(&self) -> bool {
-        self.resumes || !self.unanswered.is_empty()
-    }
-
-    /// SUBs that are parked are looked at again.
-    pub fn resume_subs(&mut self) {
-        self.resumes = true;
+        !self.unanswered.is_empty()
     }
 }
 
@@ -128,19 +111,6 @@ impl Engine {
             if let Some(topic) = self.topics.known(&name).cloned() {
                 self.begin_close(&topic);
             }
-        }
-    }
-
-    /// The last channel of a partition went, or a SUB was given up that may have been all there was.
-    pub fn topic_idle(&mut self, topic: &TopicRef) {
-        if !topic.name.is_ephemeral() || self.is_clustered() {
-            return;
-        }
-        let home = home_core(&topic.name, self.cores);
-        if home == self.core {
-            self.begin_close(topic);
-        } else {
-            self.pass(home, MeshMessage::TopicIdle { topic: topic.clone() });
         }
     }
 
@@ -237,25 +207,7 @@ impl Engine {
         self.removals.forced.remove(&topic.id);
         let waiters = self.topics.reopen(topic);
         self.tell_waiters(waiters, Ok(topic.clone()));
-        self.removals.resumes = true;
-    }
-
-    /// SUBs that waited while their topic was frozen.
-    pub fn resume_parked_subs(&mut self, now: Now) {
-        if !std::mem::take(&mut self.removals.resumes) {
-            return;
-        }
-        for ParkedSub { request, credit, blocked } in std::mem::take(&mut self.removals.parked_subs) {
-            let (sub, partition) = (request.sub, request.partition);
-            self.on_subscribe(now, request);
-            self.on_lent(sub, partition, credit);
-            self.on_block(sub, partition, blocked);
-        }
-    }
-
-    /// Answer of the client's core about a SUB that waits here.
-    pub fn parked_sub(&mut self, sub: SubId, partition: PartitionId) -> Option<&mut ParkedSub> {
-        self.removals.parked_subs.iter_mut().find(|s| (s.request.sub, s.request.partition) == (sub, partition))
+        self.attaching.parked.resume();
     }
 
     // ---- at home
@@ -398,6 +350,8 @@ impl Engine {
             return;
         }
         match message {
+            // A cluster's topics go when the coordinator says so.
+            MeshMessage::TopicIdle { .. } if self.is_clustered() => {}
             MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
             MeshMessage::CloseTopic { topic, is_forced } => self.on_close(now, from, topic, is_forced),
             MeshMessage::Leave { topic, agrees } => self.answered(now, from, &topic, agrees),
@@ -420,7 +374,7 @@ impl Engine {
     /// when the home's record may have been passed by a checkpoint.
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
         let left = self.close_partitions(now, &topic);
-        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
+        self.attaching.parked.forget_topic(topic.id);
         let is_gone = !self.life.is_read_only();
         let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
         self.removals.dropping.push(Dropping { topic, after, left, is_gone });

@@ -117,8 +117,10 @@ impl Shard {
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
             self.engine.life.stop = StopStage::Flushing;
-            self.engine.keep_attempts(now);
-            self.engine.journal_fins(now, true);
+            if !self.engine.is_clustered() {
+                self.engine.channels().keep_attempts(now);
+            }
+            self.engine.channels().journal_fins(now, true);
             let e = &mut self.engine;
             e.store.stop(now, &e.partitions, e.outbox.io());
             self.settle(now);

@@ -7,8 +7,11 @@
 //! ```
 //! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
 
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, MessageIds, PartitionId, Ticks, TopicRef};
-use crate::seam::{message::SubOptions, outcome::PublishError};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, MessageId, MessageIds, MessagePlace, PartitionId, SubId, Ticks, TopicRef};
+use crate::seam::{
+    message::{SubOptions, SubRequest},
+    outcome::PublishError,
+};
 use crate::session::ReplySlot;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -69,6 +72,20 @@ impl Subscriptions {
         self.by_conn.contains_key(&conn)
     }
 
+    /// Core of the partition, if the connection reads it.
+    pub fn part_core(&self, conn: ConnId, partition: PartitionId) -> Option<CoreId> {
+        let s = self.get(conn)?;
+        Some(s.parts[s.part_of(partition)?].core)
+    }
+
+    /// Place of the message with this id in the topic that the connection has subscribed to, and the partition's core. `None`: the
+    /// subscription has no such partition.
+    pub fn place_named(&self, conn: ConnId, id: MessageId) -> Option<(CoreId, MessagePlace)> {
+        let s = self.get(conn)?;
+        let place = s.ids.place(id);
+        Some((s.parts[s.part_of(place.partition)?].core, place))
+    }
+
     pub fn insert(&mut self, conn: ConnId, subscription: Subscription) {
         self.by_conn.insert(conn, subscription);
     }
@@ -122,13 +139,13 @@ impl Subscriptions {
 
 /// The partitions of a cluster's topic that a subscription reads.
 #[derive(Debug)]
-pub struct Follows {
+struct Follows {
     /// The only partition that the subscription reads; `None`: all.
-    pub only: Option<PartitionId>,
+    only: Option<PartitionId>,
     /// Time since which the subscription has none of its partitions.
-    pub idle_since: Option<Ticks>,
+    idle_since: Option<Ticks>,
     /// The log has that it goes on without a partition.
-    pub is_told: bool,
+    is_told: bool,
 }
 
 #[derive(Debug)]
@@ -140,11 +157,11 @@ pub struct Subscription {
     /// Ascending.
     pub parts: Vec<Part>,
     /// Partitions that the subscription reads in a cluster, whoever leads them. `None`: the node is stand-alone.
-    pub follows: Option<Follows>,
+    follows: Option<Follows>,
     /// SUB's answer, until every partition has its cursor durable.
     pub slot: Option<ReplySlot>,
-    pub unanswered: usize,
-    pub failed: Option<PublishError>,
+    unanswered: usize,
+    failed: Option<PublishError>,
     /// True after the channel was deleted in one of its partitions: the connection ends.
     pub channel_deleted: bool,
     pub blocked: bool,
@@ -152,7 +169,9 @@ pub struct Subscription {
     /// The first partition has answered and the others were asked; until then nothing is lent.
     is_open: bool,
     /// Whether the channel is its topic's first one, as the first partition said.
-    pub first: Option<bool>,
+    first: Option<bool>,
+    /// Each partition judges for itself whether the channel is its first one.
+    pub is_alone: bool,
     rdy: u32,
     hungry_seq: u64,
 }
@@ -173,9 +192,22 @@ impl Subscription {
             blocked: false,
             options,
             first: None,
+            is_alone: false,
             rdy: 0,
             hungry_seq: 0,
         }
+    }
+
+    /// The subscription reads the partitions of a cluster's topic, or the only one of them, whoever leads them.
+    pub fn follow(&mut self, only: Option<PartitionId>) {
+        self.follows = Some(Follows { only, idle_since: None, is_told: false });
+        (self.is_open, self.is_alone) = (true, true);
+    }
+
+    /// The request to a partition.
+    pub fn request(&self, sub: SubId, partition: PartitionId) -> SubRequest {
+        let (topic, channel, options) = (self.topic.clone(), self.channel.clone(), self.options.clone());
+        SubRequest { sub, topic, partition, channel, options, first: self.first, is_alone: self.is_alone }
     }
 
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
@@ -196,6 +228,11 @@ impl Subscription {
         }
     }
 
+    /// Whether partitions have leaders that may change.
+    pub fn follows_leaders(&self) -> bool {
+        self.follows.is_some()
+    }
+
     /// Whether it wants the partition and does not have it.
     pub fn lacks(&self, partition: PartitionId) -> bool {
         let wants = |f: &Follows| f.only.is_none_or(|only| only == partition);
@@ -203,7 +240,7 @@ impl Subscription {
     }
 
     /// Whether it has a partition, which has answered.
-    pub fn has_any(&self) -> bool {
+    fn has_any(&self) -> bool {
         self.parts.iter().any(|part| !part.is_awaited)
     }
 
@@ -212,8 +249,58 @@ impl Subscription {
         self.follows.as_ref().is_some_and(|f| self.parts.len() < wanted(f))
     }
 
-    /// A partition has answered SUB.
-    pub fn answered(&mut self, partition: PartitionId) {
+    /// Takes in a partition's answer to SUB: whether the channel is the topic's first one, or a refusal. True: the first partition has
+    /// answered, and the others are to be asked.
+    pub fn on_answer(&mut self, partition: PartitionId, result: Result<bool, PublishError>) -> bool {
+        self.failed = self.failed.or(result.err());
+        self.answered(partition);
+        if let Some(follows) = &mut self.follows {
+            if result.is_ok() {
+                (follows.idle_since, follows.is_told) = (None, false);
+            }
+            return false;
+        }
+        if partition != self.parts[0].partition {
+            return false;
+        }
+        self.first = result.ok();
+        if result.is_err() {
+            // No other partition is asked.
+            self.unanswered = 0;
+        }
+        result.is_ok()
+    }
+
+    /// The answer to SUB, once: when every partition has answered, and there is one.
+    pub fn take_answer(&mut self) -> Option<(ReplySlot, Result<(), PublishError>)> {
+        let is_answered = self.unanswered == 0 && (!self.parts.is_empty() || self.failed.is_some());
+        let slot = self.slot.take_if(|_| is_answered)?;
+        Some((slot, self.failed.map_or(Ok(()), Err)))
+    }
+
+    /// Whether the connection may leave a topic behind in which no channel of it says so when it goes.
+    pub fn leaves_no_channel(&self) -> bool {
+        self.slot.is_some() || self.failed.is_some() || self.channel_deleted
+    }
+
+    /// Whether the subscription has had none of its partitions for so long. To be asked now and then, since when it has none.
+    pub fn is_idle_for(&mut self, now: Ticks, limit: Duration) -> bool {
+        let is_idle = !self.has_any();
+        let Some(follows) = &mut self.follows else { return false };
+        follows.idle_since = is_idle.then(|| follows.idle_since.unwrap_or(now));
+        follows.idle_since.is_some_and(|since| now.since(since) >= limit)
+    }
+
+    /// The log has, once, that the subscription goes on without a partition.
+    pub fn log_refusal(&mut self, partition: PartitionId, error: PublishError) {
+        let Some(follows) = &mut self.follows else { return };
+        if !std::mem::replace(&mut follows.is_told, true) {
+            let (topic, channel) = (&self.topic.name, &self.channel);
+            tracing::warn!(%topic, %partition, %channel, %error, "a subscription goes on without a partition, and asks again; logged once");
+        }
+    }
+
+    fn answered(&mut self, partition: PartitionId) {
         if let Some(i) = self.part_of(partition)
             && std::mem::replace(&mut self.parts[i].is_awaited, false)
         {

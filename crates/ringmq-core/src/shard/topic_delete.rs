@@ -58,7 +58,7 @@ impl Engine {
             }
         }
         self.end_subscribers(topic);
-        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
+        self.attaching.parked.forget_topic(topic.id);
     }
 
     /// The topic's NSQ clients of this core end, as nsqd's do; those whose SUB was not answered, too.
@@ -69,20 +69,17 @@ impl Engine {
 
     /// A native client whose subscription was not answered yet keeps it until it is: it knows no number that could end.
     fn end_clients_of(&mut self, now: Now, key: ChannelKey) {
-        let partition = self.partitions.get(key.partition_idx()).dir.partition;
-        let core = self.core;
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        let ended = c.subs.extract_if(.., |s| s.core != core || !self.native.is_subscribing(s.conn)).collect::<Vec<_>>();
-        for &sub in &ended {
-            c.owed.remove(&sub);
-            c.machine.unsubscribe(now.ticks, sub);
-        }
-        self.end_subscriptions(key, partition, ended, true);
+        let Engine { core, partitions, native, .. } = self;
+        let Some(c) = partitions.channel_mut(key) else { return };
+        let ended = c.take_off(now, |s| s.core != *core || !native.is_subscribing(s.conn));
+        self.consumers().end_subscriptions(key, ended, true);
     }
 
     /// A change of one of its channels, for which somebody waits, is under way.
     pub(super) fn changes_channels_of(&self, topic: &TopicRef) -> bool {
-        self.syncs.is_any_of(topic.id) || self.operators.offsets.is_any_of(topic.id) || self.is_spreading(topic.id, None)
+        self.syncs.is_any_of(topic.id)
+            || self.operators.offsets.is_any_of(topic.id)
+            || self.attaching.is_spreading(topic.id, None)
     }
 
     /// Closes the topic's partitions on this core for writing; their channels are gone.
@@ -95,7 +92,7 @@ impl Engine {
     pub(super) fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
         for key in self.partitions.channel_keys(idx) {
             self.end_clients_of(now, key);
-            self.forget_channel(key);
+            self.channels().forget(key);
         }
         self.store.close_partition(idx, self.outbox.io());
     }

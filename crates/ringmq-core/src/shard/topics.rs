@@ -176,11 +176,12 @@ impl Topics {
         Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
     }
 
-    /// The partitions whose channels this node serves, and those that another node leads.
+    /// The partitions whose channels this node serves, and those that another node leads; all of a node that is alone.
     pub fn readable(&self, name: &str) -> Vec<PartitionId> {
-        let shares = self.find(name).and_then(|at| self.known[at].shares.as_deref()).unwrap_or_default();
+        let Some(KnownTopic { topic, shares, .. }) = self.find(name).map(|at| &self.known[at]) else { return vec![] };
         let is_readable = |s: &KnownShare| s.share.serves || s.is_led && !s.leads;
-        (0..).zip(shares).filter(|(_, s)| is_readable(s)).map(|(p, _)| PartitionId(p)).collect()
+        let all = (0..topic.partitions).map(PartitionId);
+        all.filter(|p| shares.as_ref().is_none_or(|shares| shares.get(p.0 as usize).is_some_and(is_readable))).collect()
     }
 
     /// Takes the leader by this node's metadata.

@@ -73,36 +73,7 @@ impl NativeHost for Engine {
     }
 
     fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool {
-        let sub = SubId { core: self.core, conn };
-        let Some(s) = self.native.sub_mut(conn, subscription) else { return false };
-        let (key, before) = (s.key, std::mem::replace(&mut s.window, messages));
-        let had_bytes = s.sent < s.granted;
-        s.granted = s.granted.max(bytes);
-        let has_bytes = s.sent < s.granted;
-        let Some(c) = self.partitions.channel_mut(key) else { return false };
-        if messages >= before {
-            let mut more = messages - before;
-            if let Some(owed) = c.owed.get_mut(&sub) {
-                let kept = more.min(*owed);
-                *owed -= kept;
-                more -= kept;
-                if *owed == 0 {
-                    c.owed.remove(&sub);
-                }
-            }
-            c.machine.lend(sub, more);
-        } else {
-            let less = before - messages;
-            let taken = c.take_unspent(sub, less);
-            if taken < less {
-                *c.owed.entry(sub).or_default() += less - taken;
-            }
-        }
-        if has_bytes && !had_bytes {
-            c.machine.block(sub, false);
-        }
-        self.partitions.wake(key);
-        true
+        self.consumers().native_credit(conn, subscription, messages, bytes)
     }
 
     fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
@@ -117,12 +88,12 @@ impl NativeHost for Engine {
         let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::Done(0) };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 && c.machine.finishing().is_some() {
-            self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
+            self.channels().sync(key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
             return NativeFinished::Waits;
         }
         if num > 0 {
-            self.mark_dirty(now, key);
-            self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
+            self.channels().mark_dirty(now, key);
+            self.consumers().freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
         }
         NativeFinished::Done(num)
     }
@@ -137,9 +108,7 @@ impl NativeHost for Engine {
         }
         let delay = Duration::from_millis(delay_ms as u64);
         let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
-        let deadline = c.machine.deadline();
-        self.timers.at_most(Timer::Channel(key), deadline);
-        self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
+        self.consumers().requeued(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
         Some(num)
     }
 
@@ -166,7 +135,8 @@ impl NativeHost for Engine {
         let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
         let key = subs.swap_remove(at).key;
-        self.native_detach(now, conn, key);
+        let sub = SubId { core: self.core, conn };
+        self.channels().leave(now, key, sub);
         true
     }
 

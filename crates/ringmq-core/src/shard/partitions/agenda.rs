@@ -10,6 +10,8 @@ pub struct Agenda {
     ready: VecDeque<ChannelKey>,
     /// Channels with FINs that no journal record holds yet: those that are `dirty`.
     fins: Vec<ChannelKey>,
+    /// Channels whose cursor moved, of which their replica is to hear.
+    moved: Vec<ChannelKey>,
 }
 
 impl Agenda {
@@ -55,10 +57,26 @@ impl Agenda {
         self.fins = fins;
     }
 
+    /// The channel's cursor moved.
+    pub(super) fn note_moved(&mut self, key: ChannelKey, channel: &mut ChannelState) {
+        if !std::mem::replace(&mut channel.has_moved, true) {
+            self.moved.push(key);
+        }
+    }
+
+    pub fn has_moved(&self) -> bool {
+        !self.moved.is_empty()
+    }
+
+    pub fn take_moved(&mut self) -> Vec<ChannelKey> {
+        std::mem::take(&mut self.moved)
+    }
+
     /// The channel is gone.
     pub(super) fn forget(&mut self, key: ChannelKey) {
         self.ready.retain(|k| *k != key);
         self.fins.retain(|k| *k != key);
+        self.moved.retain(|k| *k != key);
     }
 
     #[cfg(test)]

@@ -20,25 +20,18 @@ use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::states::State;
 use crate::replica::{Channels, CursorEvent, Event};
 use crate::seam::outcome::PublishError;
-use crate::shard::cursors::CursorRequest;
+use crate::shard::cursors::{CursorRequest, DurableChange};
 use crate::shard::partitions::ChannelKey;
 
 impl Engine {
     // ---- a leader's
 
-    /// The change of a cursor (`deletes`: the channel goes, and perhaps the collect start moves) is durable here: now the other
-    /// replicas. False: there are none, or this one does not lead.
-    pub(in crate::shard) fn replicate_cursor(
-        &mut self,
-        now: Now,
-        idx: PartitionIdx,
-        name: &ChannelName,
-        request: CursorRequest,
-        deletes: Option<Option<Position>>,
-    ) -> bool {
+    /// The change of a cursor is durable here: now the other replicas. False: there are none, or this one does not lead.
+    pub(in crate::shard) fn replicate_cursor(&mut self, now: Now, change: &DurableChange) -> bool {
+        let &DurableChange { request, idx, ref name, deletes } = change;
         let p = self.partitions.look(idx);
         if p.is_some_and(|p| p.is_retired()) {
-            return self.refuse_cursor(now, request);
+            return self.refuse_cursor(request);
         }
         if p.is_none_or(|p| p.seat().is_none()) || name.is_ephemeral() {
             return false;
@@ -50,14 +43,14 @@ impl Engine {
                 CursorEvent::Delete { request: request_number, channel: name.clone(), collect_start }
             }
             // A deletion was taken back when this replica ceased to lead, though it leads again.
-            _ => return self.refuse_cursor(now, request),
+            _ => return self.refuse_cursor(request),
         };
         self.tell_member(now, idx, Event::Cursor(event));
         true
     }
 
-    fn refuse_cursor(&mut self, now: Now, request: CursorRequest) -> bool {
-        self.cursor_done(now, request, Err(PublishError::NotLeader));
+    fn refuse_cursor(&mut self, request: CursorRequest) -> bool {
+        self.syncs.end(request, Err(PublishError::NotLeader));
         true
     }
 
@@ -68,16 +61,14 @@ impl Engine {
         Some(CursorImage { epoch, ..c.machine.image() })
     }
 
-    /// FINs of the channel went to the journal: the followers hear of them with the next interval.
-    pub(in crate::shard) fn cursor_moved(&mut self, now: Now, key: ChannelKey) {
-        let idx = key.partition_idx();
-        if !self.is_clustered() || !self.partitions.get(idx).seat().is_some_and(|s| s.is_leader()) {
-            return;
-        }
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        if !std::mem::replace(&mut c.has_moved, true) {
-            let channel = c.name.clone();
-            self.tell_member(now, idx, Event::Cursor(CursorEvent::Moved { channel }));
+    /// Cursors moved in the journal: the followers hear of them with the next interval.
+    pub(in crate::shard) fn cursors_moved(&mut self, now: Now) {
+        for key in self.partitions.agenda.take_moved() {
+            let p = self.partitions.get(key.partition_idx());
+            if p.seat().is_some_and(|s| s.is_leader()) {
+                let channel = p.channels[key.channel as usize].name.clone();
+                self.tell_member(now, key.partition_idx(), Event::Cursor(CursorEvent::Moved { channel }));
+            }
         }
     }
 
@@ -100,7 +91,7 @@ impl Engine {
             }
         }
         fit(&mut cursors, CURSORS_BYTES_MAX);
-        let collect_start = self.oldest(idx);
+        let collect_start = self.partitions.oldest(idx, &self.store);
         let producers = if is_all { self.store.producers_before_start(idx, PRODUCERS_TOLD_MAX) } else { vec![] };
         let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers };
         self.tell_member(now, idx, Event::Cursor(event));
@@ -136,7 +127,7 @@ impl Engine {
         (collect_start, channels_lost): (Option<Position>, Option<bool>),
         producers: &[Producer],
     ) {
-        let options = self.channel_options();
+        let options = self.channels().options();
         let mut record = RecordTicket::default();
         for image in images {
             let p = self.partitions.get_mut(idx);
@@ -148,7 +139,7 @@ impl Engine {
                 None => {
                     let offset = image.confirmed.offset;
                     tracing::info!(topic = %p.topic.name, %partition, channel = %image.name, offset, "the leader created the channel");
-                    self.add_channel(idx, image);
+                    self.channels().add(idx, image);
                 }
             }
         }
@@ -157,7 +148,7 @@ impl Engine {
             if let Some(i) = p.channel(&name) {
                 tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, "the leader deleted the channel");
                 record = self.store.log_channel_delete(idx, &name);
-                self.forget_channel(ChannelKey { partition: idx.0, channel: i });
+                self.channels().forget(ChannelKey { partition: idx.0, channel: i });
             }
         }
         if let Some(at) = collect_start.filter(|at| *at != self.store.collect_start(idx)) {
@@ -171,7 +162,7 @@ impl Engine {
             None => record,
         };
         self.partitions.get_mut(idx).low_water_stale = true;
-        self.update_low_water(idx);
+        self.channels().update_low_water(idx);
         // Numbers are answered in order: what needs no record waits for those before it.
         let records = &mut self.cluster_mut().records;
         let waits = records.iter().any(|(_, p, what)| *p == idx && matches!(what, Recorded::Applied(_)));

@@ -64,9 +64,9 @@ impl Engine {
                 self.store.set_epoch(idx, epoch);
                 seat.collecting = 0;
                 p.low_water_stale = true;
-                self.update_low_water(idx);
+                self.channels().update_low_water(idx);
                 self.store.look_at_retention(idx);
-                self.wake_all(idx);
+                self.channels().wake_all(idx);
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
             Effect::Propose { version, isr } => self.outbox.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
@@ -86,7 +86,7 @@ impl Engine {
             }
             Effect::Agreed { at } => self.store.set_agreed_start(idx, at),
             Effect::CursorDone { request, result } => {
-                self.cursor_done(now, CursorRequest(request), result.map_err(PublishError::from));
+                self.syncs.end(CursorRequest(request), result.map_err(PublishError::from));
             }
         }
     }
@@ -173,7 +173,7 @@ impl Engine {
         if !is_leader {
             return;
         }
-        self.wake_all(idx);
+        self.channels().wake_all(idx);
         self.count_uncommitted(idx);
         let is_free = self.cluster.as_ref().is_some_and(|c| c.uncommitted <= self.settings.max_pub_waiting_size / 2);
         if is_free && self.waiting.is_any_here() {

@@ -101,7 +101,7 @@ impl Engine {
         for idx in self.partitions.members() {
             self.tell_member(now, idx, Event::Lease { until });
             if before <= now.ticks {
-                self.wake_all(idx);
+                self.channels().wake_all(idx);
             }
         }
     }
@@ -175,7 +175,7 @@ impl Engine {
         }
         self.take_membership(now, &topic, route, membership, is_mine);
         self.go_on_forwarding(now, route);
-        self.look_at_relays(now, route);
+        self.look_at_relays(route);
     }
 
     /// Who asked for the topic goes on, if all its leaders are known.

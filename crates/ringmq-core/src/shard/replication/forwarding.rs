@@ -127,7 +127,7 @@ impl Engine {
 
     fn forward(&mut self, now: Now, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
         // An OK to this publish implies the FINs before it, if the same leader has their partition.
-        self.flush_relays();
+        self.cluster_mut().flush_relays();
         self.cluster_mut().lines.push(now.ticks, route, publisher, bodies, delay_ms);
         self.timers.at_most(Timer::Forwards, Some(now.ticks + self.leader_limit()));
         self.go_on_forwarding(now, route);

@@ -5,7 +5,6 @@ use super::Engine;
 use crate::base::{Now, TopicRef};
 use crate::log::PartitionIdx;
 use crate::seam::outcome::{PublishError, Unwritable};
-use crate::shard::cursors::CursorChange;
 use crate::shard::partitions::ChannelKey;
 
 impl Engine {
@@ -34,20 +33,15 @@ impl Engine {
         for name in channels.clone().iter() {
             let key = match self.partitions.get(idx).channel(name) {
                 Some(channel) => ChannelKey { partition: idx.0, channel },
-                None => match self.create_channel(now, idx, name.clone(), None, None, false) {
+                None => match self.channels().create(now, idx, name.clone(), None, None, false) {
                     Ok(channel) => ChannelKey { partition: idx.0, channel },
                     // The limit was lowered since.
                     Err(PublishError::TooManyChannels) => continue,
                     Err(error) => return Err(error),
                 },
             };
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
-            if std::mem::take(&mut c.is_uncertain) {
-                let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
-                self.partitions.channel_mut(key).expect("it stays").created = created;
-            }
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
-            is_ready &= !self.syncs.is_pending(c.created) && !c.is_uncertain;
+            let created = self.channels().make_certain(key);
+            is_ready &= !self.syncs.is_pending(created);
         }
         if is_ready { Ok(()) } else { Err(PublishError::NotWritable(Unwritable::Opening)) }
     }

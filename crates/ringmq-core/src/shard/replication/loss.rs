@@ -113,7 +113,7 @@ impl Engine {
         tracing::warn!(topic = %dir.topic, partition = %dir.partition, loss = name, "an operator accepts a loss: {what}");
         let record = self.store.accept_channels_lost(idx);
         self.partitions.get_mut(idx).low_water_stale = true;
-        self.update_low_water(idx);
+        self.channels().update_low_water(idx);
         if leads {
             self.tell_member(now, idx, Event::Cursor(CursorEvent::LossAccepted));
         }

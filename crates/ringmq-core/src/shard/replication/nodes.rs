@@ -30,7 +30,7 @@ impl Engine {
             }
             Message { head, body: Body::Relay(relayed) } => {
                 return match self.cluster_mut().on_relayed(from, (route, head.session), relayed) {
-                    Some((sub, ForClient::Message(message))) => self.hand(now, sub.core, message),
+                    Some((sub, ForClient::Message(message))) => self.pass(sub.core, message),
                     Some((sub, ForClient::Frames(frames))) if sub.core == self.core => {
                         self.outbox.tell(sub.conn, LateAnswer::Frames(frames));
                     }
@@ -79,7 +79,7 @@ impl Engine {
         if !is_connected {
             self.outbox.push(Effect::Ask(Ask::PeerLost { node }));
             let lost = self.cluster_mut().relays_with(node);
-            lost.into_iter().for_each(|key| self.end_relay(now, key, false));
+            lost.into_iter().for_each(|key| self.end_relay(key, false));
             for (core, message) in self.cluster_mut().lose_changes(node) {
                 self.pass(core, message);
             }
@@ -90,14 +90,14 @@ impl Engine {
     }
 
     /// The metadata names a leader: who reads from another one joins again.
-    pub(super) fn look_at_relays(&mut self, now: Now, route: Route) {
+    pub(super) fn look_at_relays(&mut self, route: Route) {
         let elsewhere = self.cluster_mut().relays_elsewhere(route);
-        elsewhere.into_iter().for_each(|key| self.end_relay(now, key, true));
+        elsewhere.into_iter().for_each(|key| self.end_relay(key, true));
     }
 
-    fn end_relay(&mut self, now: Now, key: RelayKey, is_connected: bool) {
+    fn end_relay(&mut self, key: RelayKey, is_connected: bool) {
         let lost = self.cluster_mut().end_relay(key, is_connected);
-        self.hand(now, key.0.core, lost);
+        self.pass(key.0.core, lost);
     }
 
     /// Carries out an operator's change of a channel, here or where the partition is led.

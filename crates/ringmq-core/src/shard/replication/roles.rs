@@ -1,7 +1,7 @@
 //! A replica's role as the rest of the node sees it: who may use the partition, who has to leave it, and what the log says of it.
 
 use super::{Engine, Seat};
-use crate::base::{ConnId, Epoch, Now, PartitionId, SubId, TopicRef};
+use crate::base::{ConnId, Epoch, Now, PartitionId, TopicRef};
 use crate::channel::Channel;
 use crate::format::snapshot::Doubt;
 use crate::log::PartitionIdx;
@@ -11,7 +11,6 @@ use crate::replica::states::State;
 use crate::seam::cluster::Ask;
 use crate::seam::event::Effect;
 use crate::seam::message::{MeshMessage, Share};
-use crate::shard::outbox::LateAnswer;
 use crate::shard::partitions::ChannelKey;
 use crate::shard::subscription::Subscription;
 use crate::shard::timers::Timer;
@@ -134,7 +133,7 @@ impl Engine {
     /// is forgotten.
     pub(super) fn stop_leading(&mut self, now: Now, idx: PartitionIdx) {
         // FINs until now belong to the channel's state.
-        self.journal_fins(now, true);
+        self.channels().journal_fins(now, true);
         let partition = self.partitions.get(idx).dir.partition;
         let keys: Vec<u32> = self.partitions.get(idx).channels.iter().map(|(i, _)| i as u32).collect();
         for channel in keys {
@@ -150,10 +149,9 @@ impl Engine {
 
     /// Takes the channel's clients off. A durable channel stands where its cursor does; an ephemeral one goes with them.
     pub(super) fn lose_clients(&mut self, key: ChannelKey, partition: PartitionId) {
-        let options = self.channel_options();
+        let options = self.channels().options();
         let Some(c) = self.partitions.channel_mut(key) else { return };
-        let subs = std::mem::take(&mut c.subs);
-        c.owed.clear();
+        let subs = c.take_subs();
         c.has_moved = false;
         let is_ephemeral = c.name.is_ephemeral();
         let was_used = !subs.is_empty() || c.machine.is_syncing();
@@ -168,39 +166,15 @@ impl Engine {
             self.partitions.count_open(key);
         }
         self.timers.remove(Timer::Channel(key));
-        self.end_subscriptions(key, partition, subs, false);
+        self.consumers().end_subscriptions(key, subs, false);
         if is_ephemeral {
-            self.forget_channel(key);
-        }
-    }
-
-    /// The clients were taken off the channel, which was `deleted`, or is led elsewhere: they are told.
-    pub(in crate::shard) fn end_subscriptions(
-        &mut self,
-        key: ChannelKey,
-        partition: PartitionId,
-        subs: Vec<SubId>,
-        deleted: bool,
-    ) {
-        for sub in subs {
-            self.partitions.forget_client(sub, partition);
-            let is_here = sub.core == self.core;
-            if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
-                let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
-                self.outbox.tell(sub.conn, LateAnswer::NativeEnded(number, why));
-            } else if deleted && sub.core == self.core {
-                self.subscription_deleted(sub);
-            } else if deleted {
-                self.pass(sub.core, MeshMessage::ChannelDeleted { sub });
-            } else {
-                self.tell_part_lost(sub, partition);
-            }
+            self.channels().forget(key);
         }
     }
 
     /// The replica's log is about to end at `to`: no channel stands beyond it.
     pub(super) fn clamp_channels(&mut self, now: Now, idx: PartitionIdx, to: crate::base::Position) {
-        let options = self.channel_options();
+        let options = self.channels().options();
         let partition = self.partitions.get(idx).dir.partition;
         let beyond: Vec<u32> = (self.partitions.get(idx).channels.iter())
             .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty() || c.machine.is_syncing())
@@ -209,7 +183,7 @@ impl Engine {
         if beyond.is_empty() {
             return;
         }
-        self.journal_fins(now, true);
+        self.channels().journal_fins(now, true);
         for channel in beyond {
             let key = ChannelKey { partition: idx.0, channel };
             self.lose_clients(key, partition);
@@ -222,6 +196,6 @@ impl Engine {
             }
         }
         self.partitions.get_mut(idx).low_water_stale = true;
-        self.update_low_water(idx);
+        self.channels().update_low_water(idx);
     }
 }
