@@ -9,6 +9,7 @@ use super::offsets::Setter;
 use super::operate::Collects;
 use super::outbox::Outbox;
 use super::partitions::{ChannelKey, ChannelState, Partitions};
+use super::parts::CoreParts;
 use super::stop::Lifecycle;
 use super::timers::{Timer, Timers};
 use crate::base::topic::home_core;
@@ -43,6 +44,13 @@ pub(super) struct Channels<'a> {
 impl Engine {
     pub fn channels(&mut self) -> Channels<'_> {
         let Engine { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
+        Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }
+    }
+}
+
+impl CoreParts<'_> {
+    pub fn channels(&mut self) -> Channels<'_> {
+        let CoreParts { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
         Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }
     }
 }

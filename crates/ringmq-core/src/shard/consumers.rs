@@ -449,22 +449,6 @@ impl Consumers<'_> {
         Some(key)
     }
 
-    /// The clients were taken off the channel, which was `deleted`, or is led elsewhere: they are told.
-    pub fn end_subscriptions(&mut self, key: ChannelKey, subs: Vec<SubId>, deleted: bool) {
-        let partition = self.partitions.get(key.partition_idx()).dir.partition;
-        for sub in subs {
-            self.partitions.forget_client(sub, partition);
-            let is_here = sub.core == self.core;
-            if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
-                let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
-                self.outbox.tell(sub.conn, LateAnswer::NativeEnded(number, why));
-            } else {
-                let lost = MeshMessage::PartLost { sub, partition };
-                self.outbox.pass(sub.core, if deleted { MeshMessage::ChannelDeleted { sub } } else { lost });
-            }
-        }
-    }
-
     // ---- frames for clients of other cores and nodes
 
     /// The turn's messages for clients of other cores and nodes go on their way.

@@ -194,7 +194,8 @@ impl Engine {
     /// Records up to here are durable; alone, a node asks nobody else.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
         while let Some(durable) = self.syncs.pop_durable(upto) {
-            if !self.replicate_cursor(now, &durable) {
+            let is_replicated = self.in_cluster(now, |c, core| c.replicate_cursor(core, &durable));
+            if !is_replicated.unwrap_or(false) {
                 self.syncs.end(durable.request, Ok(()));
             }
         }

@@ -22,7 +22,7 @@ use super::waiting::WaitingPublishes;
 use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
-use crate::log::{AppendTicket, Notice, PartitionIdx, Store};
+use crate::log::{Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
 use crate::peer::Links;
 use crate::replica::{self, Replica};
@@ -123,13 +123,7 @@ impl Engine {
     pub fn tell_full(&mut self) {
         let full = self.store.is_disk_full();
         if self.waiting.note_full(full) {
-            self.tell_others(|| MeshMessage::DiskFull { full });
-        }
-    }
-
-    pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
-        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
-            self.outbox.pass(core, message());
+            self.outbox.pass_to_others(|| MeshMessage::DiskFull { full });
         }
     }
 
@@ -171,10 +165,11 @@ impl Engine {
             Notice::Durable { p, end, tickets_upto } => match self.partitions.get_mut(p).alone_mut() {
                 Some(replica) => {
                     replica.on_local_durable(end);
-                    self.answer_publishers(p, tickets_upto);
-                    self.channels().wake_all(p);
+                    let (mut core, cluster) = self.lend();
+                    core.answer_publishers(cluster, p, tickets_upto);
+                    core.channels().wake_all(p);
                 }
-                None => self.member_durable(now, p, end, tickets_upto),
+                None => drop(self.in_cluster(now, |c, core| c.durable(core, p, end, tickets_upto))),
             },
             Notice::AppendFailed { p, from, error } => {
                 // For a replica the failure is definite for batches that were not sealed. When the whole journal fails,
@@ -184,27 +179,23 @@ impl Engine {
                 for (_, publisher, _) in publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error.into()));
                 }
-                self.tell_member(now, p, replica::Event::LogFailed);
+                self.in_cluster(now, |c, _| c.tell(p, replica::Event::LogFailed));
             }
-            Notice::Truncated { p } => self.tell_member(now, p, replica::Event::Truncated),
+            Notice::Truncated { p } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Truncated))),
             Notice::Verbatim { token, result, .. } => {
-                self.on_verbatim(now, token, result.map_err(PeerError::from));
+                self.in_cluster(now, |c, _| c.on_verbatim(token, result.map_err(PeerError::from)));
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
                     self.outbox.catalog().list_topic(&topic, true);
-                    let this = self.core;
-                    for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
-                        self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
-                    }
+                    self.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
                 }
                 self.removals_durable(now, upto);
-                self.leavings_durable(upto);
                 self.cursors_durable(now, upto);
                 self.emptied_up_to(upto);
-                self.member_records(now, upto);
-                self.losses_durable(upto);
+                self.in_cluster(now, |c, core| c.records_durable(core, now, upto));
+                self.operators.losses.durable(&mut self.outbox, upto);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
@@ -212,12 +203,12 @@ impl Engine {
                 self.read_offsets(now, p);
             }
             Notice::Room => {
-                self.go_on_following(now);
+                self.in_cluster(now, |c, core| c.go_on_following(core));
                 self.retry_waiting(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
-            Notice::Damage { p, .. } => self.tell_member(now, p, replica::Event::Damaged),
-            Notice::Mended { p, is_whole } => self.member_mended(now, p, is_whole),
+            Notice::Damage { p, .. } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Damaged))),
+            Notice::Mended { p, is_whole } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Mended { is_whole }))),
             Notice::ReadOnly { reason } => {
                 tracing::error!(
                     core = self.core.0,
@@ -231,11 +222,11 @@ impl Engine {
                 self.removals_failed(now);
                 self.syncs.fail();
                 self.emptying_failed();
-                self.members_failed(now);
-                self.losses_failed();
+                self.in_cluster(now, |c, core| c.log_failed(core));
+                self.operators.losses.failed(&mut self.outbox);
                 self.retry_waiting(now);
             }
-            Notice::Removable { p, at } => self.collect_from(p, at),
+            Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| c.collect_from(core, p, at))),
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
             Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
             Notice::Stopped => {
@@ -278,7 +269,7 @@ impl Engine {
                 self.on_operator(now, from, message);
             }
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
-                self.accept_loss(now, from, ticket, (&topic, partition), loss.as_deref());
+                self.accept_loss(now, (from, ticket), (&topic, partition), loss.as_deref());
             }
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::Authorize { .. }
@@ -304,7 +295,7 @@ impl Engine {
             MeshMessage::TopicCount { topics } => self.topics.set_count(from, topics),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
             MeshMessage::TopicCreated { topic } => match self.is_clustered() {
-                true => self.on_topic_recorded(now, &topic),
+                true => drop(self.in_cluster(now, |c, core| c.on_topic_recorded(core, now, &topic))),
                 false => self.topic_known(&topic),
             },
             MeshMessage::TopicIdle { .. }
@@ -364,23 +355,13 @@ impl Engine {
                 self.consumers().on_in_flight_failed(sub, place, command, why);
             }
             MeshMessage::Peer { from, addressed } => {
-                self.on_peer_message(now, from, *addressed);
+                self.in_cluster(now, |c, core| c.on_peer_message(core, now, from, *addressed));
             }
             // The shard looks at these before it asks the engine.
             MeshMessage::Deliver { .. }
             | MeshMessage::Connection { .. }
             | MeshMessage::StatsRequest { .. }
             | MeshMessage::Stats { .. } => {}
-        }
-    }
-
-    /// Answers the publishers of everything up to the ticket, which is committed, in order.
-    pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
-        while let Some((_, publisher, since)) =
-            self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _, _)| *ticket <= upto)
-        {
-            self.counters.published(since);
-            self.tell_publisher(publisher, Ok(()));
         }
     }
 
@@ -400,6 +381,8 @@ impl Engine {
 
     /// Whether somebody still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
-        !self.questions.is_empty() || self.has_forwarded() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
+        !self.questions.is_empty()
+            || self.cluster.as_ref().is_some_and(|c| c.has_forwarded())
+            || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }
 }

@@ -32,6 +32,7 @@ mod operate;
 mod outbox;
 mod parked;
 mod partitions;
+mod parts;
 mod peers;
 mod properties;
 mod publish;
@@ -79,7 +80,7 @@ use deliver::Lending;
 use engine::Engine;
 use outbox::LateAnswer;
 use partitions::{ChannelKey, Partition};
-use replication::Cluster;
+use replication::{Cluster, note_doubt};
 use std::sync::Arc;
 use timers::Timer;
 
@@ -234,7 +235,7 @@ impl Shard {
                 engine.store.await_agreement(idx);
             }
             engine.partitions.insert(idx, partition);
-            engine.note_doubt(idx);
+            note_doubt(&mut engine.lend().0, idx);
             for image in channels {
                 engine.channels().add(idx, image);
             }
@@ -448,14 +449,14 @@ impl Shard {
                     }
                 }
                 Timer::Channel(key) => self.engine.consumers().tick_channel(now, key),
-                Timer::Replica(p) => self.engine.tick_member(now, PartitionIdx(p)),
+                Timer::Replica(p) => drop(self.engine.in_cluster(now, |c, core| c.tick(core, now, PartitionIdx(p)))),
                 Timer::Fins => self.engine.channels().journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
                 Timer::Parts => self.engine.look_for_parts(now),
-                Timer::Leaving => self.engine.tick_leaving(now),
-                Timer::Forwards => self.engine.tick_forwards(now),
+                Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.tick_leaving(core, now))),
+                Timer::Forwards => drop(self.engine.in_cluster(now, |c, core| c.tick_forwards(core, now))),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}
@@ -482,7 +483,7 @@ impl Shard {
             }
             self.engine.outbox.near.give_back(near);
             self.engine.settle_cursors(now);
-            self.engine.cursors_moved(now);
+            self.engine.in_cluster(now, |c, core| c.cursors_moved(core.partitions));
             let mut answers = self.engine.outbox.answers.take();
             for (conn, heard) in answers.drain(..) {
                 self.hear(now, conn, heard);
@@ -542,7 +543,7 @@ impl Shard {
         if !self.engine.life.is_stopped() {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, e.outbox.io());
-            e.replicate_sealed(now);
+            e.in_cluster(now, |c, core| c.replicate_sealed(core));
             e.tell_full();
             e.store.take_notices(e.outbox.of_store().1);
         }

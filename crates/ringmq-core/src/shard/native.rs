@@ -177,8 +177,8 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
-        if self.is_clustered() {
-            match self.check_publish(now, idx, batch.len()) {
+        if let (mut core, Some(cluster)) = self.lend() {
+            match cluster.check_publish(&mut core, now, idx, batch.len()) {
                 None | Some(Attempt::Accepted) => {}
                 Some(Attempt::Refused(error)) => return NativeTaken::Refused(failure_of(error)),
                 Some(Attempt::Wait) => return self.native_stall(now, conn, publish.request, batch),
@@ -191,8 +191,8 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += message_bytes as u64;
-                if self.is_clustered() {
-                    self.has_grown(idx);
+                if let Some(cluster) = &mut self.cluster {
+                    cluster.has_grown(&mut self.partitions, idx);
                 }
                 NativeTaken::Accepted
             }

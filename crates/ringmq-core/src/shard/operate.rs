@@ -135,7 +135,7 @@ impl Engine {
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
             let subs = self.channels().delete(now, key, (core, ticket));
-            self.consumers().end_subscriptions(key, subs, true);
+            self.lend().0.end_subscriptions(key, subs, true);
             return Ok(());
         }
         let paused = change == ChannelChange::Pause;

@@ -4,9 +4,12 @@
 //! nothing is left, and then hands the effects to the runtime, disk operations first.
 
 use super::catalog::Catalog;
-use crate::base::{ConnId, CoreId};
+use super::replication::EndedWait;
+use super::topics::{Waiters, WaitingCore};
+use crate::base::{ConnId, CoreId, TopicRef};
 use crate::log::{Io, Notice};
 use crate::metrics::counters::Counters;
+use crate::seam::cluster::Ask;
 use crate::seam::event::{Effect, Effects};
 use crate::seam::{
     grants::Grants,
@@ -64,6 +67,8 @@ impl<T> Relay<T> {
 
 pub(super) struct Outbox {
     core: CoreId,
+    /// Cores of this node.
+    cores: u16,
     /// Disk operations that the store wants.
     io: Io,
     /// All other effects, in order.
@@ -84,6 +89,7 @@ impl Outbox {
     pub fn new(core: CoreId, cores: u16) -> Self {
         Outbox {
             core,
+            cores,
             io: Io::default(),
             effects: vec![],
             notices: Relay::default(),
@@ -119,6 +125,33 @@ impl Outbox {
             true => self.near.filling.push((to, message)),
             false => self.effects.push(Effect::Pass { to, message }),
         }
+    }
+
+    /// Hands a message to each other core.
+    pub fn pass_to_others(&mut self, message: impl Fn() -> MeshMessage) {
+        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
+            self.effects.push(Effect::Pass { to: core, message: message() });
+        }
+    }
+
+    /// Asks the coordinator.
+    pub fn ask(&mut self, ask: Ask) {
+        self.effects.push(Effect::Ask(ask));
+    }
+
+    pub fn tell_waiters(&mut self, waiters: Waiters, result: Result<TopicRef, PublishError>) {
+        for WaitingCore { from, ticket, .. } in waiters.asked_by {
+            self.pass(from, MeshMessage::Topic { ticket, result: result.clone() });
+        }
+        match result {
+            Ok(_) => self.resume(waiters.conns),
+            Err(error) => waiters.conns.into_iter().for_each(|c| self.tell(c, LateAnswer::StallFailed(error))),
+        }
+    }
+
+    /// Those that waited for a topic hear of it.
+    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = EndedWait>) {
+        ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
     }
 
     pub fn tell(&mut self, conn: ConnId, heard: LateAnswer) {

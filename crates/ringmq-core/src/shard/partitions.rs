@@ -234,6 +234,14 @@ impl Partition {
         }
     }
 
+    pub fn end_alarm(&mut self, is_over: impl FnOnce(&Alarm) -> bool) {
+        if let Some(seat) = self.seat_mut()
+            && seat.end_alarm(is_over)
+        {
+            tracing::info!(topic = %self.topic.name, partition = %self.dir.partition, "the partition's alarm is over");
+        }
+    }
+
     pub fn channel(&self, name: &str) -> Option<u32> {
         self.channels.iter().find(|(_, c)| &*c.name == name).map(|(key, _)| key as u32)
     }

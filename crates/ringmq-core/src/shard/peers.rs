@@ -91,12 +91,18 @@ impl Shard {
         cluster.links.take(&mut events);
         for event in events.drain(..) {
             match event {
-                LinkEvent::Connected(node) => self.engine.on_peer(now, node, true),
-                LinkEvent::Disconnected(node) => self.engine.on_peer(now, node, false),
+                LinkEvent::Connected(node) => self.on_link(now, node, true),
+                LinkEvent::Disconnected(node) => self.on_link(now, node, false),
                 LinkEvent::Message { from, addressed } => self.hear_peer(now, from, addressed),
             }
         }
-        self.engine.cluster_mut().spare_events = events;
+        if let Some(cluster) = &mut self.engine.cluster {
+            cluster.spare_events = events;
+        }
+    }
+
+    fn on_link(&mut self, now: Now, node: NodeId, is_connected: bool) {
+        self.engine.in_cluster(now, |c, core| c.on_peer(core, now, node, is_connected));
     }
 
     /// A message for a partition of another core goes there. One of a topic that nobody knows is answered here.
@@ -104,7 +110,7 @@ impl Shard {
         let Engine { core: this, cores, cluster, .. } = &self.engine;
         match cluster.as_ref().and_then(|c| c.core_of(&addressed, *cores)).filter(|core| core != this) {
             Some(core) => self.engine.pass(core, MeshMessage::Peer { from, addressed: Box::new(addressed) }),
-            None => self.engine.on_peer_message(now, from, addressed),
+            None => drop(self.engine.in_cluster(now, |c, core| c.on_peer_message(core, now, from, addressed))),
         }
     }
 

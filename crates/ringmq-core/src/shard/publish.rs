@@ -2,13 +2,10 @@
 
 use super::copies::{self, CopiesToAppend, CopyOutcome};
 use super::engine::{Attempt, Engine};
-use super::failures::failure_of;
-use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Publisher};
 use super::questions::Question;
-use super::replication::{EndedWait, may_be_stored_later};
+use super::replication::may_be_stored_later;
 use super::timers::Timer;
-use super::topics::{Waiters, WaitingCore};
 use super::waiting::Parked;
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicInfo, TopicName, TopicRef};
@@ -24,7 +21,6 @@ use crate::seam::{
     outcome::PublishError,
 };
 use crate::session::ReplySlot;
-use crate::session::native::NativeAnswer;
 use std::time::Duration;
 
 /// Memory that a publish to another core takes, at both ends, beside its bodies.
@@ -86,12 +82,7 @@ impl Engine {
         let Some(cluster) = &mut self.cluster else { return };
         let ended = cluster.wanted.expire(&mut self.topics, now.ticks);
         self.timers.at_most(Timer::Wanted, cluster.wanted.deadline());
-        self.end_waits(ended);
-    }
-
-    /// Those that waited for a topic hear of it.
-    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = EndedWait>) {
-        ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
+        self.outbox.end_waits(ended);
     }
 
     pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
@@ -117,29 +108,19 @@ impl Engine {
     /// at the same time may pass the node's limit by one each.
     pub fn count_topics(&mut self, change: i64) {
         let topics = self.topics.count(self.core, change);
-        self.tell_others(|| MeshMessage::TopicCount { topics });
+        self.outbox.pass_to_others(|| MeshMessage::TopicCount { topics });
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
         let waiters = self.topics.learn(topic);
         if !waiters.is_empty() {
-            self.tell_waiters(waiters, Ok(topic.clone()));
+            self.outbox.tell_waiters(waiters, Ok(topic.clone()));
         }
     }
 
     pub fn topic_failed(&mut self, name: &str, error: PublishError) {
         let waiters = self.topics.forget(name);
-        self.tell_waiters(waiters, Err(error));
-    }
-
-    pub fn tell_waiters(&mut self, waiters: Waiters, result: Result<TopicRef, PublishError>) {
-        for WaitingCore { from, ticket, .. } in waiters.asked_by {
-            self.pass(from, MeshMessage::Topic { ticket, result: result.clone() });
-        }
-        match result {
-            Ok(_) => self.outbox.resume(waiters.conns),
-            Err(error) => waiters.conns.into_iter().for_each(|c| self.outbox.tell(c, LateAnswer::StallFailed(error))),
-        }
+        self.outbox.tell_waiters(waiters, Err(error));
     }
 
     /// Takes a publish for a partition of this core.
@@ -176,8 +157,8 @@ impl Engine {
         if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
-        if self.is_clustered()
-            && let Some(attempt) = self.check_publish(now, idx, bytes)
+        if let (mut core, Some(cluster)) = self.lend()
+            && let Some(attempt) = cluster.check_publish(&mut core, now, idx, bytes)
         {
             return attempt;
         }
@@ -186,8 +167,8 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += bytes as u64;
-                if self.is_clustered() {
-                    self.has_grown(idx);
+                if let Some(cluster) = &mut self.cluster {
+                    cluster.has_grown(&mut self.partitions, idx);
                 }
                 Attempt::Accepted
             }
@@ -476,24 +457,7 @@ impl Engine {
     // ----
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
-        // A failure of another node's client is counted by that node, once it is told.
-        if let Err(error) = result
-            && !matches!(publisher, Publisher::Node(_))
-        {
-            self.counters.failed(error.kind());
-        }
-        match publisher {
-            Publisher::Session(conn, slot) => self.outbox.tell(conn, LateAnswer::Answer(slot, result)),
-            Publisher::Copy(key, id, number) => self.copies.note(CopyOutcome { key, id, number, is_committed: result.is_ok() }),
-            Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
-            Publisher::Node(origin) => self.cluster_mut().answer_forward(origin, result),
-            Publisher::Native { conn, request, at, duplicate } => {
-                let answer = match result {
-                    Ok(()) => NativeAnswer::Published { at, duplicate },
-                    Err(error) => NativeAnswer::Failed(failure_of(error)),
-                };
-                self.outbox.tell(conn, LateAnswer::Native(request, answer));
-            }
-        }
+        let (mut core, cluster) = self.lend();
+        core.tell_publisher(cluster, publisher, result);
     }
 }

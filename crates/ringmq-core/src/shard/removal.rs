@@ -206,7 +206,7 @@ impl Engine {
         self.removals.frozen.remove(&topic.id);
         self.removals.forced.remove(&topic.id);
         let waiters = self.topics.reopen(topic);
-        self.tell_waiters(waiters, Ok(topic.clone()));
+        self.outbox.tell_waiters(waiters, Ok(topic.clone()));
         self.attaching.parked.resume();
     }
 
@@ -222,7 +222,7 @@ impl Engine {
             return;
         }
         self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, false, vec![]));
-        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: false });
+        self.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: false });
         self.freeze(topic);
     }
 
@@ -256,7 +256,7 @@ impl Engine {
         }
         tracing::info!(topic = %topic.name, id = %topic.id, "deleting the topic, with its channels and messages");
         self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, true, askers));
-        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
+        self.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
     }
 
     fn answered(&mut self, now: Now, from: CoreId, topic: &TopicRef, agrees: bool) {
@@ -329,7 +329,7 @@ impl Engine {
             self.count_topics(-1);
         }
         self.go_on_without(now, &topic);
-        self.name_is_free(now, &topic);
+        self.in_cluster(now, |c, core| c.name_is_free(core, now, &topic));
     }
 
     /// Keeps the topic closed until a restart, which decides whether it exists.
@@ -340,7 +340,7 @@ impl Engine {
             self.answer_askers(askers, Err(PublishError::Unknown));
         }
         let waiters = self.topics.stick(topic);
-        self.tell_waiters(waiters, Err(PublishError::ReadOnly));
+        self.outbox.tell_waiters(waiters, Err(PublishError::ReadOnly));
     }
 
     // ---- at each core
@@ -404,7 +404,7 @@ impl Engine {
         }
         self.removals.gone.insert(topic.id);
         self.removals.gone_since.push_back((now.ticks, topic.id));
-        self.part_is_gone(&topic);
+        self.in_cluster(now, |c, core| c.part_is_gone(core, &topic));
         let home = home_core(&topic.name, self.cores);
         if home == self.core {
             return self.one_dropped(&topic, is_gone);
@@ -426,7 +426,7 @@ impl Engine {
     /// Ends removals at a stop: nothing is created any more, so nobody waits for what goes.
     pub fn stop_removals(&mut self) {
         let waiters = self.topics.take_leaving_waiters();
-        waiters.into_iter().for_each(|w| self.tell_waiters(w, Err(PublishError::Stopping)));
+        waiters.into_iter().for_each(|w| self.outbox.tell_waiters(w, Err(PublishError::Stopping)));
     }
 
     // ---- what the store says
@@ -435,7 +435,7 @@ impl Engine {
         if is_gone {
             self.partitions.remove(idx);
         }
-        self.has_left(now, idx, is_gone);
+        self.in_cluster(now, |c, core| c.has_left(core, now, idx, is_gone));
         let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
         let dropping = &mut self.removals.dropping[i];
         dropping.left.retain(|p| *p != idx);
@@ -462,7 +462,7 @@ impl Engine {
             .collect();
         for (topic, askers) in decided {
             self.answer_askers(askers, Ok(()));
-            self.tell_others(|| MeshMessage::DropTopic { topic: topic.clone() });
+            self.outbox.pass_to_others(|| MeshMessage::DropTopic { topic: topic.clone() });
             // The home's own record is the decision itself.
             let (left, after) = (self.partitions.of_topic(topic.id), RecordTicket::default());
             self.removals.dropping.push(Dropping { topic, after, left, is_gone: true });
@@ -480,7 +480,7 @@ impl Engine {
         let undecided = self.removals.closing.values().filter(|c| matches!(c.stage, ClosingStage::Deciding { .. }));
         for topic in undecided.map(|c| c.topic.clone()).collect::<Vec<_>>() {
             // The record may be in the journal or not: nothing may be acknowledged in this topic any more.
-            self.tell_others(|| MeshMessage::StuckTopic { topic: topic.clone() });
+            self.outbox.pass_to_others(|| MeshMessage::StuckTopic { topic: topic.clone() });
             self.stick(&topic);
         }
     }

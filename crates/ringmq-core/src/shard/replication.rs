@@ -4,9 +4,10 @@
 //! ```text
 //! facts, peers' messages, notices of the store, seals, ticks ─> Member ─> effects ─> store, peers, coordinator, clients
 //! ```
-//! One event at a time: its effects are carried out, in order, before the partition's replica hears the next
-//! ([`Engine::tell_member`]); what an effect itself leads to waits in a queue. Which topics there are, and who leads what, comes
-//! from the coordinator alone ([`facts`]).
+//! One event at a time: its effects are carried out, in order, before a replica hears the next ([`Cluster::step`]); what an effect itself
+//! leads to waits in a queue, and so does what the rest of the core is to do ([`Work`]). The machines here are lent the core's parts
+//! ([`CoreParts`]) and do not see the engine; [`routing`] stands between. Which topics there are, and who leads what, comes from the
+//! coordinator alone ([`facts`]).
 //!
 //! A publish is answered when it is committed: the ends that became durable are remembered with the last append before each,
 //! until the committed end passes them ([`Seat::marks`]).
@@ -26,15 +27,19 @@ mod nodes;
 mod places;
 mod relays;
 mod roles;
+mod routing;
 mod status;
 mod view;
 mod wanted;
 
 pub use forwarding::Origin;
+pub use forwarding::leader_limit;
 pub use lines::may_be_stored_later;
 pub use wanted::EndedWait;
 
-use super::engine::{Attempt, Engine};
+use super::engine::Attempt;
+use super::partitions::Partitions;
+use super::parts::CoreParts;
 use super::timers::Timer;
 use crate::base::{ChannelName, CoreId, Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
@@ -48,6 +53,9 @@ use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
 use crate::seam::cluster::{ClusterNode, ClusterOptions};
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
+use roles::note_damage;
+pub use roles::note_doubt;
+use routing::Work;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
@@ -114,6 +122,11 @@ impl Seat {
     /// True: this is not the alarm that the replica raised last.
     pub fn raise(&mut self, alarm: Alarm) -> bool {
         self.alarm.replace(alarm) != Some(alarm)
+    }
+
+    /// True: such an alarm was raised, and is over now.
+    pub fn end_alarm(&mut self, is_over: impl FnOnce(&Alarm) -> bool) -> bool {
+        self.alarm.take_if(|alarm| is_over(alarm)).is_some()
     }
 
     pub fn is_leader(&self) -> bool {
@@ -189,7 +202,9 @@ pub struct Cluster {
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
-    work: VecDeque<(PartitionIdx, Event)>,
+    /// What is still to be done before the step ends, in order.
+    work: VecDeque<Work>,
+    /// The work is being done: what comes meanwhile comes next.
     is_working: bool,
     effects: Vec<Effect>,
     pub(super) wanted: wanted::WantedTopics,
@@ -264,149 +279,146 @@ impl Cluster {
     }
 }
 
-impl Engine {
-    /// Cluster of a clustered node; panics on a stand-alone one, which has no replicas.
-    pub(super) fn cluster_mut(&mut self) -> &mut Cluster {
-        self.cluster.as_mut().expect("only a clustered node has replicas")
+impl Cluster {
+    // ---- replicas
+
+    /// The partition's replica takes the event in its turn.
+    pub(super) fn tell(&mut self, idx: PartitionIdx, event: Event) {
+        self.work.push_back(Work::Event(idx, event));
     }
 
-    /// The partition's replica takes the event, and what it wants done is done. An event that comes meanwhile comes next.
-    pub(super) fn tell_member(&mut self, now: Now, idx: PartitionIdx, event: Event) {
-        let Some(cluster) = &mut self.cluster else { return };
-        cluster.work.push_back((idx, event));
-        if std::mem::replace(&mut cluster.is_working, true) {
-            return;
-        }
-        while let Some((idx, event)) = self.cluster_mut().work.pop_front() {
-            self.step_member(now, idx, event);
-        }
-        self.cluster_mut().is_working = false;
+    /// All replicas of this core take such an event.
+    fn tell_all(&mut self, core: &CoreParts<'_>, event: impl Fn() -> Event) {
+        core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }
 
-    fn step_member(&mut self, now: Now, idx: PartitionIdx, event: Event) {
+    /// The partition's replica takes the event, and what it wants done is done.
+    fn step(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, event: Event) {
         // The store takes nothing more, and nothing of what it took is open.
-        if self.life.is_stopped() {
+        if core.life.is_stopped() {
             return;
         }
-        let mut effects = std::mem::take(&mut self.cluster_mut().effects);
-        let p = self.partitions.get_mut(idx);
-        let Some((seat, channels)) = p.seat_and_channels() else { return };
-        let epoch = seat.member.epoch();
+        let Some((seat, channels)) = core.partitions.get_mut(idx).seat_and_channels() else { return };
+        let (is_metadata, is_mended) = (matches!(event, Event::Metadata(_)), matches!(event, Event::Mended { .. }));
+        let has_led = seat.is_leader();
         if seat.member.may_end_leading(&event) {
-            self.store.seal_open(idx);
+            core.store.seal_open(idx);
         }
-        let view = View { log: self.store.log_view(idx), channels };
+        let view = View { log: core.store.log_view(idx), channels };
+        let mut effects = std::mem::take(&mut self.effects);
         seat.member.step(now.ticks, &view, event, &mut effects);
         for effect in effects.drain(..) {
-            self.carry_out(now, idx, effect);
+            self.carry_out(core, now, idx, effect);
         }
-        self.cluster_mut().effects = effects;
-        let Some(seat) = self.partitions.get(idx).seat() else { return };
+        self.effects = effects;
+        let Some(seat) = core.partitions.get(idx).seat() else { return };
         let (is_leader, deadline) = (seat.is_leader(), seat.member.deadline());
-        if epoch.is_some() && !is_leader {
-            self.stop_leading(now, idx);
+        if has_led && !is_leader {
+            self.stop_leading(core, now, idx);
         }
-        self.note_role(now, idx);
-        self.note_doubt(idx);
-        self.timers.at_most(Timer::Replica(idx.0), deadline);
+        self.answer_late(core, idx);
+        self.count_uncommitted(core, idx);
+        self.note_role(core, idx);
+        note_doubt(core, idx);
+        if is_mended {
+            note_damage(core, idx);
+        }
+        if is_metadata {
+            self.look_whether_moved(core, now, idx);
+        }
+        core.timers.at_most(Timer::Replica(idx.0), deadline);
     }
 
-    pub(super) fn tick_member(&mut self, now: Now, idx: PartitionIdx) {
-        let Some(seat) = self.partitions.look(idx).and_then(|p| p.seat()) else { return };
+    pub(super) fn tick(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+        let Some(seat) = core.partitions.look(idx).and_then(|p| p.seat()) else { return };
         match seat.member.deadline() {
-            Some(at) if at <= now.ticks => self.tell_member(now, idx, Event::Tick),
-            later => self.timers.at_most(Timer::Replica(idx.0), later),
+            Some(at) if at <= now.ticks => self.tell(idx, Event::Tick),
+            later => core.timers.at_most(Timer::Replica(idx.0), later),
         }
     }
 
     /// A publish was appended: the followers get it when the turn's end has sealed it.
-    pub(super) fn has_grown(&mut self, idx: PartitionIdx) {
-        if let (Some(seat), Some(cluster)) = (self.partitions.get_mut(idx).seat_mut(), &mut self.cluster)
+    pub(super) fn has_grown(&mut self, partitions: &mut Partitions, idx: PartitionIdx) {
+        if let Some(seat) = partitions.get_mut(idx).seat_mut()
             && !std::mem::replace(&mut seat.has_grown, true)
         {
-            cluster.grown.push(idx);
+            self.grown.push(idx);
         }
     }
 
     /// The turn's batches are sealed: they go to the followers while the journal writes them.
-    pub(super) fn replicate_sealed(&mut self, now: Now) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for idx in std::mem::take(&mut cluster.grown) {
-            if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
+    pub(super) fn replicate_sealed(&mut self, core: &mut CoreParts<'_>) {
+        for idx in std::mem::take(&mut self.grown) {
+            if let Some(seat) = core.partitions.get_mut(idx).seat_mut() {
                 seat.has_grown = false;
             }
-            self.tell_member(now, idx, Event::Sealed);
-            if self.store.has_open_batch(idx) {
+            self.tell(idx, Event::Sealed);
+            if core.store.has_open_batch(idx) {
                 // The journal is busy, and what is open still grows.
-                self.has_grown(idx);
+                self.has_grown(core.partitions, idx);
             }
         }
     }
 
     /// The partition's log is durable up to here.
-    pub(super) fn member_durable(&mut self, now: Now, idx: PartitionIdx, end: Position, upto: AppendTicket) {
-        let p = self.partitions.get_mut(idx);
+    pub(super) fn durable(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, end: Position, upto: AppendTicket) {
+        let p = core.partitions.get_mut(idx);
         if !p.publishers.is_empty()
             && let Some(seat) = p.seat_mut()
         {
             seat.marks.push_back((end.offset, upto));
         }
-        self.tell_member(now, idx, Event::Durable);
-        // When several writes became durable at once, the first notice commits everything: the later ones find nothing new.
-        let committed = self.partitions.get(idx).seat().map_or(0, |s| s.member.committed().offset);
-        let is_late = |s: &Seat| s.marks.front().is_some_and(|mark| mark.0 <= committed);
-        if self.partitions.get(idx).seat().is_some_and(is_late) {
-            self.answer_committed(now, idx, committed);
+        self.tell(idx, Event::Durable);
+    }
+
+    /// When several writes became durable at once, the first notice commits everything: the later ones find nothing new.
+    fn answer_late(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+        let Some(seat) = core.partitions.get(idx).seat() else { return };
+        let committed = seat.member.committed().offset;
+        if seat.marks.front().is_some_and(|mark| mark.0 <= committed) {
+            self.answer_committed(core, idx, committed);
         }
-        self.count_uncommitted(idx);
     }
 
     /// Records up to here are durable.
-    pub(super) fn member_records(&mut self, now: Now, upto: RecordTicket) {
-        if !self.is_clustered() {
-            return;
-        }
-        let is_done = |r: &mut (RecordTicket, PartitionIdx, Recorded)| r.0 <= upto;
-        while let Some((_, idx, what)) = self.cluster_mut().records.pop_front_if(is_done) {
+    pub(super) fn records_durable(&mut self, core: &mut CoreParts<'_>, now: Now, upto: RecordTicket) {
+        while let Some((_, idx, what)) = self.records.pop_front_if(|r| r.0 <= upto) {
             match what {
-                Recorded::Promise(epoch) => self.tell_member(now, idx, Event::EpochDurable { epoch }),
-                Recorded::Applied(number) => self.cursors_applied(now, idx, number),
+                Recorded::Promise(epoch) => self.tell(idx, Event::EpochDurable { epoch }),
+                Recorded::Applied(number) => self.tell(idx, Event::Cursor(CursorEvent::Applied { number })),
                 Recorded::Collecting(at) => {
                     // Another leader may have brought a lower one since.
-                    let at = std::cmp::min_by_key(at, self.store.collect_start(idx), |at| at.offset);
-                    self.tell_member(now, idx, Event::Cursor(CursorEvent::Collecting { at }));
+                    let at = std::cmp::min_by_key(at, core.store.collect_start(idx), |at| at.offset);
+                    self.tell(idx, Event::Cursor(CursorEvent::Collecting { at }));
                 }
             }
         }
-        self.topics_recorded(now, upto);
+        self.topics_recorded(core, now, upto);
+        self.departures_durable(core, upto);
     }
 
     /// Reason that keeps a publish from being appended. Bytes that wait for the other replicas count like those that wait for this
     /// node's disk, but only for publishes: batches of a leader elsewhere are taken, or two nodes would wait for each other.
-    pub(super) fn check_publish(&mut self, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
-        if let Err(error) = self.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(now, idx)) {
+    pub(super) fn check_publish(&self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
+        if let Err(error) = core.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(core, now, idx)) {
             return Some(Attempt::Refused(error));
         }
-        let cluster = self.cluster.as_ref()?;
-        let waiting = cluster.uncommitted + self.store.waiting_bytes();
-        let is_full = cluster.uncommitted > 0 && waiting + bytes as u64 > self.settings.max_pub_waiting_size;
+        let waiting = self.uncommitted + core.store.waiting_bytes();
+        let is_full = self.uncommitted > 0 && waiting + bytes as u64 > core.settings.max_pub_waiting_size;
         is_full.then_some(Attempt::Wait)
     }
 
-    fn count_uncommitted(&mut self, idx: PartitionIdx) {
-        let durable = self.store.durable_end(idx).offset;
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
+    fn count_uncommitted(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+        let durable = core.store.durable_end(idx).offset;
+        let Some(seat) = core.partitions.get_mut(idx).seat_mut() else { return };
         let committed = seat.member.committed().offset;
         let bytes = if seat.is_leader() { (durable - committed).max(0) as u64 } else { 0 };
-        cluster.uncommitted = cluster.uncommitted + bytes - seat.uncommitted;
+        self.uncommitted = self.uncommitted + bytes - seat.uncommitted;
         seat.uncommitted = bytes;
     }
 
     /// The journal takes nothing more.
-    pub(super) fn members_failed(&mut self, now: Now) {
-        for idx in self.partitions.members() {
-            self.tell_member(now, idx, Event::LogFailed);
-        }
+    pub(super) fn log_failed(&mut self, core: &CoreParts<'_>) {
+        self.tell_all(core, || Event::LogFailed);
     }
 }

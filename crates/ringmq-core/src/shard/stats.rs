@@ -1,6 +1,7 @@
 //! The part of /stats that this core contributes.
 
 use super::Shard;
+use super::replication::loss::channels_lost;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, Ticks, TopicName, TopicRef};
 use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
@@ -64,7 +65,7 @@ impl Shard {
                 message_bytes: p.message_bytes,
                 stored_bytes: u64::try_from(end.offset - e.store.start(idx).offset).unwrap_or(0),
                 unreadable: e.store.held(idx),
-                channels_lost: e.channels_lost(idx),
+                channels_lost: channels_lost(&e.store, idx),
                 replication: e.cluster.as_ref().and_then(|c| c.replication_stats(now, &e.store, idx, p)),
                 channels,
             });

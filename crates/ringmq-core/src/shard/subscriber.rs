@@ -1,6 +1,7 @@
 //! SUB on the connection's core: the partitions that the subscription reads are asked, and those that come to it later.
 
 use super::engine::{Attempt, Engine};
+use super::replication::leader_limit;
 use super::subscription::{Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, Now, PartitionId, SubId, TopicRef};
@@ -75,7 +76,7 @@ impl Engine {
     /// Subscriptions that lack a partition ask whoever leads it now, here or at another node. One that has had none for as long as a
     /// publish waits for a leader ends.
     pub fn look_for_parts(&mut self, now: Now) {
-        let limit = self.leader_limit();
+        let limit = leader_limit(&self.settings);
         for conn in self.subs.take_lacking(now.ticks) {
             let Some(s) = self.subs.get(conn) else { continue };
             let readable = self.topics.readable(&s.topic.name).into_iter().filter(|partition| s.lacks(*partition));

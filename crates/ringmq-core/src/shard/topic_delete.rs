@@ -10,7 +10,6 @@
 
 use super::engine::Engine;
 use super::outbox::LateAnswer;
-use super::partitions::ChannelKey;
 use super::removal::Asker;
 use crate::base::{Now, TopicName, TopicRef};
 use crate::log::PartitionIdx;
@@ -43,8 +42,7 @@ impl Engine {
             return false;
         }
         if self.is_clustered() {
-            self.leave_topic(now, topic);
-            self.retire_replicas(now, topic);
+            self.in_cluster(now, |c, core| c.retire_topic(core, topic));
         } else {
             self.end_clients(now, topic);
         }
@@ -54,7 +52,7 @@ impl Engine {
     pub(super) fn end_clients(&mut self, now: Now, topic: &TopicRef) {
         for idx in self.partitions.of_topic(topic.id) {
             for key in self.partitions.channel_keys(idx) {
-                self.end_clients_of(now, key);
+                self.lend().0.end_clients(now, key);
             }
         }
         self.end_subscribers(topic);
@@ -67,14 +65,6 @@ impl Engine {
         subscribed.for_each(|(conn, _)| self.outbox.tell(conn, LateAnswer::ChannelDeleted));
     }
 
-    /// A native client whose subscription was not answered yet keeps it until it is: it knows no number that could end.
-    fn end_clients_of(&mut self, now: Now, key: ChannelKey) {
-        let Engine { core, partitions, native, .. } = self;
-        let Some(c) = partitions.channel_mut(key) else { return };
-        let ended = c.take_off(now, |s| s.core != *core || !native.is_subscribing(s.conn));
-        self.consumers().end_subscriptions(key, ended, true);
-    }
-
     /// A change of one of its channels, for which somebody waits, is under way.
     pub(super) fn changes_channels_of(&self, topic: &TopicRef) -> bool {
         self.syncs.is_any_of(topic.id)
@@ -85,15 +75,8 @@ impl Engine {
     /// Closes the topic's partitions on this core for writing; their channels are gone.
     pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
         let all = self.partitions.of_topic(topic.id);
-        all.iter().for_each(|&idx| self.close_partition(now, idx));
+        let (mut core, _) = self.lend();
+        all.iter().for_each(|&idx| core.close_partition(now, idx));
         all
-    }
-
-    pub(super) fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
-        for key in self.partitions.channel_keys(idx) {
-            self.end_clients_of(now, key);
-            self.channels().forget(key);
-        }
-        self.store.close_partition(idx, self.outbox.io());
     }
 }

@@ -1,101 +1,98 @@
 //! Execution of a replica's effects.
 
-use super::{Engine, Incoming, Reading, Recorded};
-use crate::base::Now;
+use super::{Cluster, CoreParts, Incoming, Reading, Recorded, Work};
+use crate::base::{Now, Position};
 use crate::codec::peer::message::{Append, Batches, Body, Head, Lane, Message, Route};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
 use crate::replica::{Alarm, Effect, Event, ReplicaError};
 use crate::seam::cluster::Ask;
-use crate::seam::event;
 use crate::seam::outcome::PublishError;
 use crate::shard::cursors::CursorRequest;
+use crate::shard::partitions::Partition;
 use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 
-impl Engine {
-    pub(super) fn carry_out(&mut self, now: Now, idx: PartitionIdx, effect: Effect) {
-        let p = self.partitions.get_mut(idx);
+impl Cluster {
+    pub(super) fn carry_out(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, effect: Effect) {
+        let p = core.partitions.get_mut(idx);
         let Some(seat) = p.seat_mut() else { return };
         let route = seat.member.route();
         match effect {
             Effect::Send { to, message } => self.send_peer(to, message.body.lane(), route, message),
             Effect::SendTail { to, head, from, end, committed } => {
-                let batches = self.store.tail(idx, from.offset, end.offset).collect();
+                let batches = core.store.tail(idx, from.offset, end.offset).collect();
                 self.send_append(to, Lane::Data, route, head, Append { committed, batches: Batches::new(batches) });
             }
             Effect::SendCatchUp { to, head, committed, batches } => {
                 self.send_append(to, Lane::CatchUp, route, head, Append { committed, batches: Batches::new(batches) });
             }
             Effect::ReadLog { to, session, from, bytes_max } => {
-                let cluster = self.cluster_mut();
-                let token = cluster.number();
-                cluster.readings.insert(token, Reading { idx, to, session, from });
-                self.store.read_verbatim(idx, token, from, bytes_max, self.outbox.io());
+                let token = self.number();
+                self.readings.insert(token, Reading { idx, to, session, from });
+                core.store.read_verbatim(idx, token, from, bytes_max, core.outbox.io());
             }
             Effect::LogEpoch { epoch } => {
-                let record = self.store.log_epoch(idx, epoch);
-                self.cluster_mut().records.push_back((record, idx, Recorded::Promise(epoch)));
+                let record = core.store.log_epoch(idx, epoch);
+                self.records.push_back((record, idx, Recorded::Promise(epoch)));
             }
             Effect::Append { .. } if seat.has_failed => {}
             Effect::Append { batch, is_settled } => {
                 seat.held.push_back(Incoming { batch, is_settled });
-                self.append_held(now, idx);
+                self.append_held(core, idx);
             }
             Effect::Truncate { to } => {
                 seat.held.clear();
-                self.clamp_channels(now, idx, to);
-                self.store.truncate(now, idx, to, self.outbox.io());
+                self.clamp_channels(core, now, idx, to);
+                core.store.truncate(now, idx, to, core.outbox.io());
             }
             Effect::Restart { start, chain_crc } => {
                 seat.held.clear();
-                self.clamp_channels(now, idx, start);
-                self.store.restart(now, idx, start, chain_crc, self.outbox.io());
+                self.clamp_channels(core, now, idx, start);
+                core.store.restart(now, idx, start, chain_crc, core.outbox.io());
             }
-            Effect::Mend { batches } => self.store.mend(idx, batches, self.outbox.io()),
-            Effect::Doubted => self.store.mark_suspect(idx),
-            Effect::GaveUp { committed } => self.store.log_committed(idx, committed),
-            Effect::Cleared => self.store.clear_suspect(idx),
+            Effect::Mend { batches } => core.store.mend(idx, batches, core.outbox.io()),
+            Effect::Doubted => core.store.mark_suspect(idx),
+            Effect::GaveUp { committed } => core.store.log_committed(idx, committed),
+            Effect::Cleared => core.store.clear_suspect(idx),
             Effect::Committed { end } => {
-                self.store.log_committed(idx, end);
-                self.answer_committed(now, idx, end.offset);
+                core.store.log_committed(idx, end);
+                self.answer_committed(core, idx, end.offset);
             }
             Effect::Opened { epoch } => {
-                self.store.set_epoch(idx, epoch);
+                core.store.set_epoch(idx, epoch);
                 seat.collecting = 0;
                 p.low_water_stale = true;
-                self.channels().update_low_water(idx);
-                self.store.look_at_retention(idx);
-                self.channels().wake_all(idx);
+                core.channels().update_low_water(idx);
+                core.store.look_at_retention(idx);
+                core.channels().wake_all(idx);
             }
-            Effect::Closed { error } => self.close_publishes(now, idx, error),
-            Effect::Propose { version, isr } => self.outbox.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
-            Effect::GiveUp { loss } => self.outbox.push(event::Effect::Ask(Ask::GiveUp { route, loss })),
-            Effect::AskEpoch { above } => self.outbox.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
-            Effect::Refresh => self.outbox.push(event::Effect::Ask(Ask::Refresh { route })),
-            Effect::Resign { to } => self.outbox.push(event::Effect::Ask(Ask::Resign { route, to })),
-            Effect::Release => self.outbox.push(event::Effect::Ask(Ask::Release { route })),
+            Effect::Closed { error } => self.close_publishes(core, idx, error),
+            Effect::Propose { version, isr } => core.outbox.ask(Ask::Propose { route, version, isr }),
+            Effect::GiveUp { loss } => core.outbox.ask(Ask::GiveUp { route, loss }),
+            Effect::AskEpoch { above } => core.outbox.ask(Ask::AskEpoch { route, above }),
+            Effect::Refresh => core.outbox.ask(Ask::Refresh { route }),
+            Effect::Resign { to } => core.outbox.ask(Ask::Resign { route, to }),
+            Effect::Release => core.outbox.ask(Ask::Release { route }),
             Effect::Alarm(alarm) => p.raise_alarm(alarm),
-            Effect::AlarmOver => self.end_alarm(idx, |alarm| matches!(alarm, Alarm::StaysOut { .. })),
-            Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
+            Effect::AlarmOver => p.end_alarm(|alarm| matches!(alarm, Alarm::StaysOut { .. })),
+            Effect::CollectCursors { to, session, channels } => self.collect_cursors(core, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
-                self.apply_cursors(now, idx, number, (images, deleted), (collect_start, channels_lost), &producers);
+                self.apply_cursors(core, idx, number, (images, deleted), (collect_start, channels_lost), &producers);
                 if let Some(at) = agreed_start {
-                    self.store.set_agreed_start(idx, at);
+                    core.store.set_agreed_start(idx, at);
                 }
             }
-            Effect::Agreed { at } => self.store.set_agreed_start(idx, at),
+            Effect::Agreed { at } => core.store.set_agreed_start(idx, at),
             Effect::CursorDone { request, result } => {
-                self.syncs.end(CursorRequest(request), result.map_err(PublishError::from));
+                core.syncs.end(CursorRequest(request), result.map_err(PublishError::from));
             }
         }
     }
 
     /// Sends to a replica of another node. The message is lost when there is no connection to that node: the machines ask again.
     pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
-        if let Some(links) = self.links_mut() {
-            links.send_on(to, lane, route, message);
-        }
+        self.links.send_on(to, lane, route, message);
     }
 
     fn send_append(&mut self, to: NodeId, lane: Lane, route: Route, head: Head, append: Append) {
@@ -105,94 +102,77 @@ impl Engine {
     // ---- a follower's log
 
     /// Gives the store the batches of a peer that wait, as far as it has room.
-    fn append_held(&mut self, now: Now, idx: PartitionIdx) {
-        loop {
-            let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
-            let Some(Incoming { batch, is_settled }) = seat.held.pop_front() else { return };
+    fn append_held(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+        let p = core.partitions.get_mut(idx);
+        while let Some(Incoming { batch, is_settled }) = p.seat_mut().and_then(|seat| seat.held.pop_front()) {
             let bytes = message_bytes(&batch);
-            match self.store.append_verbatim(idx, batch, is_settled, self.outbox.io()) {
-                Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
-                Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
-                    if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
-                        seat.held.push_front(Incoming { batch, is_settled });
-                    }
-                    return;
+            let refused = core.store.append_verbatim(idx, batch, is_settled, core.outbox.io()).err();
+            match (refused, p.seat_mut()) {
+                (None, _) => p.message_bytes += bytes,
+                (Some((Refusal::Busy | Refusal::DiskFull, batch)), Some(seat)) => {
+                    return seat.held.push_front(Incoming { batch, is_settled });
                 }
-                Err((Refusal::ReadOnly | Refusal::TooBig, _)) => {
-                    if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
-                        seat.held.clear();
-                        seat.has_failed = true;
-                    }
-                    return self.tell_member(now, idx, Event::LogFailed);
+                (Some((Refusal::ReadOnly | Refusal::TooBig, _)), Some(seat)) => {
+                    seat.held.clear();
+                    seat.has_failed = true;
+                    return self.tell(idx, Event::LogFailed);
                 }
+                (Some(_), None) => return,
             }
         }
     }
 
     /// The store has room again.
-    pub(in crate::shard) fn go_on_following(&mut self, now: Now) {
-        if !self.is_clustered() {
-            return;
-        }
-        let waits = |p: &crate::shard::partitions::Partition| p.seat().is_some_and(|s| !s.held.is_empty());
-        let waiting: Vec<PartitionIdx> = self.partitions.iter().filter(|(_, p)| waits(p)).map(|(idx, _)| idx).collect();
-        waiting.into_iter().for_each(|idx| self.append_held(now, idx));
+    pub(in crate::shard) fn go_on_following(&mut self, core: &mut CoreParts<'_>) {
+        let waits = |p: &Partition| p.seat().is_some_and(|s| !s.held.is_empty());
+        let waiting: Vec<PartitionIdx> = core.partitions.iter().filter(|(_, p)| waits(p)).map(|(idx, _)| idx).collect();
+        waiting.into_iter().for_each(|idx| self.append_held(core, idx));
     }
 
     /// The answer to a read of whole batches.
-    pub(in crate::shard) fn on_verbatim(
-        &mut self,
-        now: Now,
-        token: u64,
-        result: Result<(Vec<Bytes>, crate::base::Position), PeerError>,
-    ) {
-        let Some(Reading { idx, to, session, from }) = self.cluster.as_mut().and_then(|c| c.readings.remove(&token)) else {
-            return;
-        };
+    pub(in crate::shard) fn on_verbatim(&mut self, token: u64, result: Result<(Vec<Bytes>, Position), PeerError>) {
+        let Some(Reading { idx, to, session, from }) = self.readings.remove(&token) else { return };
         let (end, result) = match result {
             Ok((batches, end)) => (end, Ok(batches)),
             Err(error) => (from, Err(error)),
         };
-        self.tell_member(now, idx, Event::LogRead { to, session, from, end, result });
+        self.tell(idx, Event::LogRead { to, session, from, end, result });
     }
 
     // ---- publishers
 
     /// Answers the publishers of everything before `end`, which is committed, in order.
-    pub(super) fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
-        let p = self.partitions.get_mut(idx);
-        let Some(seat) = p.seat_mut() else { return };
+    pub(super) fn answer_committed(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, end: i64) {
+        let Some(seat) = core.partitions.get_mut(idx).seat_mut() else { return };
         let mut upto = None;
         while let Some((_, ticket)) = seat.marks.pop_front_if(|m| m.0 <= end) {
             upto = Some(ticket);
         }
         let is_leader = seat.is_leader();
         if let Some(upto) = upto {
-            self.answer_publishers(idx, upto);
+            core.answer_publishers(Some(self), idx, upto);
         }
         if !is_leader {
             return;
         }
-        self.channels().wake_all(idx);
-        self.count_uncommitted(idx);
-        let is_free = self.cluster.as_ref().is_some_and(|c| c.uncommitted <= self.settings.max_pub_waiting_size / 2);
-        if is_free && self.waiting.is_any_here() {
-            self.retry_waiting(now);
+        core.channels().wake_all(idx);
+        self.count_uncommitted(core, idx);
+        if self.uncommitted <= core.settings.max_pub_waiting_size / 2 && core.waiting.is_any_here() {
+            self.work.push_back(Work::Retry);
         }
     }
 
     /// Fails the publishes that are not committed: this epoch will not commit them.
-    fn close_publishes(&mut self, now: Now, idx: PartitionIdx, error: ReplicaError) {
-        let p = self.partitions.get_mut(idx);
+    fn close_publishes(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, error: ReplicaError) {
+        let p = core.partitions.get_mut(idx);
         if let Some(seat) = p.seat_mut() {
             seat.marks.clear();
         }
         for (_, publisher, _) in std::mem::take(&mut p.publishers) {
-            self.tell_publisher(publisher, Err(PublishError::from(error)));
+            core.tell_publisher(Some(self), publisher, Err(PublishError::from(error)));
         }
-        self.count_uncommitted(idx);
         // Publishes that wait for room find out that there is nothing to wait for.
-        self.retry_waiting(now);
+        self.work.push_back(Work::Retry);
     }
 }
 

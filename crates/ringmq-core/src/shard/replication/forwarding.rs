@@ -5,18 +5,13 @@
 //! outlasts a failover.
 
 use super::lines::{Next, Pending, may_be_stored_later};
-use super::{Cluster, Engine};
-use crate::base::{ConnId, Epoch, NodeId, Now, TopicRef};
-use crate::codec::nsq::Bodies;
+use super::{Cluster, CoreParts, Work};
+use crate::base::{Epoch, NodeId, Now, TopicRef};
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
-use crate::log::PartitionIdx;
+use crate::config::Settings;
 use crate::metrics::remote::RemoteOutcome;
-use crate::seam::message::OwnedBodies;
 use crate::seam::outcome::{PublishError, Unwritable, outcome_of, result_of};
-use crate::session::ReplySlot;
-use crate::shard::engine::Attempt;
 use crate::shard::partitions::Publisher;
-use crate::shard::publish::is_too_big;
 use crate::shard::timers::Timer;
 use std::time::Duration;
 
@@ -57,262 +52,173 @@ impl Cluster {
         let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
         self.links.send_on(node, Lane::Data, route, Message { head, body });
     }
-}
 
-impl Engine {
     // ---- this node's clients
-
-    /// A publish of a client of this core, for a partition of this core: taken here, or sent to its leader.
-    pub(in crate::shard) fn publish_replicated(
-        &mut self,
-        now: Now,
-        conn: ConnId,
-        route: Route,
-        place: Option<PartitionIdx>,
-        bodies: &Bodies<'_>,
-        slot: ReplySlot,
-    ) -> Attempt {
-        if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
-            if self.waiting.has_parked_for(idx) {
-                // A publish of the same connection may be among them.
-                self.waiting.wait_here(now, conn, &mut self.timers);
-                return Attempt::Wait;
-            }
-            match self.publish_here(now, conn, idx, bodies, slot) {
-                Attempt::Refused(error) if may_be_stored_later(error) => {}
-                attempt => return attempt,
-            }
-        }
-        if let Err(error) = self.life.check_running() {
-            return Attempt::Refused(error);
-        }
-        if is_too_big(bodies.count(), bodies.bytes()) {
-            return Attempt::Refused(PublishError::TooBig);
-        }
-        let waiting = self.elsewhere_bytes();
-        if waiting > 0 && waiting + bodies.bytes() as u64 > self.settings.max_pub_waiting_size {
-            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
-            return Attempt::Wait;
-        }
-        self.moves.published_here(conn);
-        self.forward(now, route, Publisher::Session(conn, slot), PackedBodies::pack(bodies.iter()), bodies.delay_ms());
-        Attempt::Accepted
-    }
-
-    /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
-    pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
-        if self.cluster_mut().topic(route.topic_id).is_none() {
-            return self.tell_publisher(publisher, Err(PublishError::TopicNotExist));
-        }
-        if is_too_big(bodies.ends.len(), bodies.bytes.len()) {
-            return self.tell_publisher(publisher, Err(PublishError::TooBig));
-        }
-        self.forward(now, route, publisher, PackedBodies::pack(bodies.iter()), bodies.delay_ms);
-    }
 
     /// Whether publishes to the partition wait for their leader: others come behind them.
     pub(in crate::shard) fn is_forwarding(&self, route: Route) -> bool {
-        self.cluster.as_ref().is_some_and(|c| c.lines.has(route))
+        self.lines.has(route)
     }
 
-    /// Memory of publishes that other cores or nodes work on for this one.
-    pub(in crate::shard) fn elsewhere_bytes(&self) -> u64 {
-        self.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.lines.bytes())
+    /// Memory of publishes that other nodes work on for this one.
+    pub(in crate::shard) fn forwarding_bytes(&self) -> u64 {
+        self.lines.bytes()
     }
 
     /// Whether a publish waits for the answer of another node.
     pub(in crate::shard) fn has_forwarded(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|c| !c.lines.is_empty())
+        !self.lines.is_empty()
     }
 
-    fn forward(&mut self, now: Now, route: Route, publisher: Publisher, bodies: PackedBodies, delay_ms: u64) {
-        // An OK to this publish implies the FINs before it, if the same leader has their partition.
-        self.cluster_mut().flush_relays();
-        self.cluster_mut().lines.push(now.ticks, route, publisher, bodies, delay_ms);
-        self.timers.at_most(Timer::Forwards, Some(now.ticks + self.leader_limit()));
-        self.go_on_forwarding(now, route);
-    }
-
-    /// Time that a publish waits for a leader, and then for its answer, and that a subscription waits for a leader.
-    pub(in crate::shard) fn leader_limit(&self) -> Duration {
-        Duration::from_millis(self.settings.lease_ttl_ms.saturating_add(self.settings.pub_waiting_timeout_ms))
-    }
-
-    /// Sends what may go now; or takes it, if this node leads the partition by now.
-    pub(super) fn go_on_forwarding(&mut self, now: Now, route: Route) {
-        let cluster = self.cluster_mut();
-        if !cluster.lines.has(route) {
-            return;
-        }
-        let Some(leader) = cluster.leaders.get(&route).and_then(|known| known.1) else { return };
-        if leader != cluster.me && !cluster.links.is_connected(leader) {
-            return;
-        }
-        if let Next::Send(attempt) = cluster.lines.next(now.ticks, route, leader) {
-            if leader == cluster.me {
-                self.append_forwarded(now, route);
-            } else if cluster.links.takes_forwards(leader) {
-                cluster.send_forwards(now, leader, route, attempt);
-            } else {
-                self.refuse_held(&[route], PublishError::NotLeader);
-            }
-        }
-        let deadline = self.cluster_mut().lines.retry_at(route);
-        self.timers.at_most(Timer::Forwards, deadline);
-    }
-
-    /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
-    fn append_forwarded(&mut self, now: Now, route: Route) {
-        let idx = self.member_at(route);
-        while let Some(pending) = self.cluster_mut().lines.take_first(route) {
-            let Pending { publisher, bodies, delay_ms, .. } = &pending;
-            let attempt = match idx {
-                None => Attempt::Refused(PublishError::NotLeader),
-                Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
-            };
-            match attempt {
-                Attempt::Refused(error) if may_be_stored_later(error) && !self.life.is_stopping() => {
-                    return self.cluster_mut().lines.give_back(now.ticks, route, pending, error);
-                }
-                Attempt::Refused(error) => self.tell_publisher(pending.publisher, Err(error)),
-                Attempt::Accepted | Attempt::Wait => {}
-            }
-        }
-        self.after_forwarding(route);
-    }
-
-    /// Appends a publish, or parks it behind those that wait already. Another node's publish is refused when the waiting ones have
-    /// reached their bound, and comes again.
-    fn append_or_park(
+    /// A publish for a partition of this core goes to its leader, once one can be reached.
+    pub(in crate::shard) fn forward(
         &mut self,
+        core: &mut CoreParts<'_>,
         now: Now,
-        idx: PartitionIdx,
+        route: Route,
         publisher: Publisher,
-        bodies: &PackedBodies,
-        delay_ms: u64,
-    ) -> Attempt {
-        let attempt = match self.waiting.has_parked() {
-            true => Attempt::Wait,
-            false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
-        };
-        if matches!(attempt, Attempt::Wait) {
-            if !self.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
-                return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
-            }
-            let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
-            bodies.iter().for_each(|body| owned.push(body));
-            self.park(now, publisher, idx, owned);
+        (bodies, delay_ms): (PackedBodies, u64),
+    ) {
+        // An OK to this publish implies the FINs before it, if the same leader has their partition.
+        self.flush_relays();
+        self.lines.push(now.ticks, route, publisher, bodies, delay_ms);
+        core.timers.at_most(Timer::Forwards, Some(now.ticks + leader_limit(core.settings)));
+        self.go_on_forwarding(core, now, route);
+    }
+
+    /// Sends what may go now; or has it appended, if this node leads the partition by now.
+    pub(super) fn go_on_forwarding(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route) {
+        if !self.lines.has(route) {
+            return;
         }
-        attempt
+        let Some(leader) = self.leaders.get(&route).and_then(|known| known.1) else { return };
+        if leader != self.me && !self.links.is_connected(leader) {
+            return;
+        }
+        if let Next::Send(attempt) = self.lines.next(now.ticks, route, leader) {
+            if leader == self.me {
+                self.work.push_back(Work::Append(route));
+            } else if self.links.takes_forwards(leader) {
+                self.send_forwards(now, leader, route, attempt);
+            } else {
+                self.refuse_held(core, &[route], PublishError::NotLeader);
+            }
+        }
+        core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
+    }
+
+    /// The oldest publish to a partition that waits for a leader; [`Self::give_back`] returns it to its place.
+    pub(super) fn take_forwarded(&mut self, route: Route) -> Option<Pending> {
+        self.lines.take_first(route)
+    }
+
+    pub(super) fn give_back(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route, pending: Pending, error: PublishError) {
+        self.lines.give_back(now.ticks, route, pending, error);
+        core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
     }
 
     /// The leader has answered a publish of this core.
-    pub(super) fn on_forwarded(&mut self, now: Now, route: Route, answer: Forwarded) {
-        let (is_stopping, core) = (self.life.is_stopping(), self.core);
-        let cluster = self.cluster_mut();
+    pub(super) fn on_forwarded(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route, answer: Forwarded) {
         let Asker { generation, core: asked_by, ticket } = answer.asker;
-        if (generation, asked_by) != (cluster.generation, core) {
+        if (generation, asked_by) != (self.generation, core.core) {
             return; // of an earlier life of this node, perhaps with other cores
         }
         match result_of(answer.outcome) {
-            Err(error) if may_be_stored_later(error) && !is_stopping => {
+            Err(error) if may_be_stored_later(error) && !core.life.is_stopping() => {
                 let error = match error {
                     // It is that node which stops, not this one.
                     PublishError::Stopping => PublishError::NotLeader,
                     PublishError::NotWritable(Unwritable::Busy) => PublishError::TooMuchWaiting,
                     error => error,
                 };
-                if !cluster.lines.hold(now.ticks, route, ticket, error) {
+                if !self.lines.hold(now.ticks, route, ticket, error) {
                     return;
                 }
-                cluster.remote.forwards.count(RemoteOutcome::Retried);
+                self.remote.forwards.count(RemoteOutcome::Retried);
             }
             result => {
-                let Some(publisher) = cluster.lines.finish(route, ticket) else { return };
-                cluster.remote.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
-                self.tell_publisher(publisher, result);
+                let Some(publisher) = self.lines.finish(route, ticket) else { return };
+                self.remote.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
+                core.tell_publisher(Some(self), publisher, result);
             }
         }
-        self.go_on_forwarding(now, route);
+        self.go_on_forwarding(core, now, route);
         self.after_forwarding(route);
     }
 
     /// The connection with a node is there, or was lost: what was sent to it may have been stored.
-    pub(super) fn forward_to(&mut self, now: Now, node: NodeId, is_connected: bool) {
-        let lines = &mut self.cluster_mut().lines;
-        if lines.is_empty() {
+    pub(super) fn forward_to(&mut self, core: &mut CoreParts<'_>, now: Now, node: NodeId, is_connected: bool) {
+        if self.lines.is_empty() {
             return;
         }
         let mut told = vec![];
         if !is_connected {
-            lines.routes_to(node).into_iter().for_each(|route| lines.lose(route, &mut told));
+            self.lines.routes_to(node).into_iter().for_each(|route| self.lines.lose(route, &mut told));
         }
-        self.tell_forwarded(told);
-        self.go_on_with_all(now);
+        self.tell_forwarded(core, told);
+        self.go_on_with_all(core, now);
     }
 
     /// Gives up publishes that have waited for long enough, and tries others again.
-    pub(in crate::shard) fn tick_forwards(&mut self, now: Now) {
-        let limit = self.leader_limit();
-        let Some(cluster) = &mut self.cluster else { return };
-        let (lines, mut told) = (&mut cluster.lines, vec![]);
-        lines.routes().into_iter().for_each(|route| lines.expire(now.ticks, limit, route, &mut told));
-        self.tell_forwarded(told);
-        self.go_on_with_all(now);
-        let next = self.cluster_mut().lines.deadline(limit);
-        self.timers.at_most(Timer::Forwards, next);
+    pub(in crate::shard) fn tick_forwards(&mut self, core: &mut CoreParts<'_>, now: Now) {
+        let (limit, mut told) = (leader_limit(core.settings), vec![]);
+        self.lines.routes().into_iter().for_each(|route| self.lines.expire(now.ticks, limit, route, &mut told));
+        self.tell_forwarded(core, told);
+        self.go_on_with_all(core, now);
+        core.timers.at_most(Timer::Forwards, self.lines.deadline(limit));
     }
 
-    fn go_on_with_all(&mut self, now: Now) {
-        for route in self.cluster_mut().lines.routes() {
-            self.go_on_forwarding(now, route);
+    fn go_on_with_all(&mut self, core: &mut CoreParts<'_>, now: Now) {
+        for route in self.lines.routes() {
+            self.go_on_forwarding(core, now, route);
             self.after_forwarding(route);
         }
     }
 
     /// Refuses waiting publishes: the node stops, or the topic is gone.
-    pub(in crate::shard) fn refuse_forwards(&mut self, topic: Option<&TopicRef>, error: PublishError) {
-        let Some(cluster) = &self.cluster else { return };
-        let mut routes = cluster.lines.routes();
+    pub(in crate::shard) fn refuse_forwards(&mut self, core: &mut CoreParts<'_>, topic: Option<&TopicRef>, error: PublishError) {
+        let mut routes = self.lines.routes();
         routes.retain(|route| topic.is_none_or(|t| t.id == route.topic_id));
-        self.refuse_held(&routes, error);
+        self.refuse_held(core, &routes, error);
     }
 
-    fn refuse_held(&mut self, routes: &[Route], error: PublishError) {
-        let (lines, mut told) = (&mut self.cluster_mut().lines, vec![]);
-        routes.iter().for_each(|route| lines.refuse_held(*route, error, &mut told));
-        self.tell_forwarded(told);
+    fn refuse_held(&mut self, core: &mut CoreParts<'_>, routes: &[Route], error: PublishError) {
+        let mut told = vec![];
+        routes.iter().for_each(|route| self.lines.refuse_held(*route, error, &mut told));
+        self.tell_forwarded(core, told);
         routes.iter().for_each(|route| self.after_forwarding(*route));
     }
 
-    fn tell_forwarded(&mut self, told: Vec<(Publisher, PublishError)>) {
+    fn tell_forwarded(&mut self, core: &mut CoreParts<'_>, told: Vec<(Publisher, PublishError)>) {
         for (publisher, error) in told {
-            self.cluster_mut().remote.forwards.count(told_of(error));
-            self.tell_publisher(publisher, Err(error));
+            self.remote.forwards.count(told_of(error));
+            core.tell_publisher(Some(self), publisher, Err(error));
         }
     }
 
-    fn after_forwarding(&mut self, route: Route) {
-        self.cluster_mut().lines.tidy(route);
-        self.retry_waiting_elsewhere();
+    pub(super) fn after_forwarding(&mut self, route: Route) {
+        self.lines.tidy(route);
+        self.work.push_back(Work::RetryElsewhere);
     }
 
     // ---- clients of other nodes
 
     /// A publish that came from another node, for a partition of this core.
-    pub(super) fn on_forward(&mut self, now: Now, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
+    pub(super) fn on_forward(&mut self, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
         let Forward { asker, delay_ms, bodies } = forward;
-        let publisher = Publisher::Node(Origin { node, route, attempt, asker });
-        self.cluster_mut().remote.received.add(bodies.body_bytes());
-        let idx = self.member_at(route).filter(|_| !self.cluster_mut().follows_refusal(publisher));
-        let attempt = match idx {
-            None => Attempt::Refused(PublishError::NotLeader),
-            Some(idx) => self.append_or_park(now, idx, publisher, &bodies, delay_ms),
-        };
-        if let Attempt::Refused(error) = attempt {
-            self.tell_publisher(publisher, Err(error));
+        let origin = Origin { node, route, attempt, asker };
+        self.remote.received.add(bodies.body_bytes());
+        let idx = self.member_at(route).filter(|_| !self.follows_refusal(Publisher::Node(origin)));
+        match idx {
+            None => self.answer_forward(origin, Err(PublishError::NotLeader)),
+            Some(idx) => self.work.push_back(Work::Take(idx, origin, bodies, delay_ms)),
         }
     }
+}
+
+/// Time that a publish waits for a leader, and then for its answer, and that a subscription waits for a leader.
+pub fn leader_limit(settings: &Settings) -> Duration {
+    Duration::from_millis(settings.lease_ttl_ms.saturating_add(settings.pub_waiting_timeout_ms))
 }
 
 fn told_of(error: PublishError) -> RemoteOutcome {

@@ -10,12 +10,11 @@
 //!   ([`Membership::removals`](crate::seam::membership::Membership)).
 //! - A node that is killed before the decision is durable asks again after its next startup; behind it, that start removes the files.
 
-use super::{Cluster, Engine};
+use super::{Cluster, CoreParts};
 use crate::base::{Now, Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::seam::cluster::Ask;
-use crate::seam::event;
 use crate::shard::timers::Timer;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,97 +66,91 @@ impl Cluster {
     pub(in crate::shard) fn leaves(&self, idx: PartitionIdx) -> bool {
         self.leaving.going.values().any(|going| going.idx == idx && !going.is_stuck)
     }
-}
 
-impl Engine {
     /// The version of the metadata by which the replica's files are needed no more.
-    fn moved_by(&self, idx: PartitionIdx) -> Option<u64> {
-        let membership = self.partitions.look(idx)?.seat()?.member.membership()?;
-        let me = self.cluster.as_ref()?.me;
-        (membership.has_moved_from(me) && self.store.has_any_of(idx)).then_some(membership.version)
+    fn moved_by(&self, core: &CoreParts<'_>, idx: PartitionIdx) -> Option<u64> {
+        let membership = core.partitions.look(idx)?.seat()?.member.membership()?;
+        (membership.has_moved_from(self.me) && core.store.has_any_of(idx)).then_some(membership.version)
     }
 
     /// The replica took the metadata: whether it has moved away is asked once of each version, and again after a pause.
-    pub(super) fn look_whether_moved(&mut self, now: Now, route: Route, idx: PartitionIdx) {
-        let moved = self.moved_by(idx);
-        let asked = &mut self.cluster_mut().leaving.asked;
+    pub(super) fn look_whether_moved(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+        let moved = self.moved_by(core, idx);
+        let p = core.partitions.get(idx);
+        let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
         let Some(version) = moved else {
-            asked.remove(&route);
+            self.leaving.asked.remove(&route);
             return;
         };
-        let before = asked.get(&route).filter(|asked| asked.version == version);
+        let before = self.leaving.asked.get(&route).filter(|asked| asked.version == version);
         if before.is_some_and(|asked| now.ticks < asked.again_at) {
             return;
         }
         let pause = before.map_or(PAUSE, |asked| (asked.pause * 2).min(PAUSE_MAX));
         let at = now.ticks + pause;
-        asked.insert(route, LeaveQuestion { version, again_at: at, pause });
-        self.timers.at_most(Timer::Leaving, Some(at));
-        self.outbox.push(event::Effect::Ask(Ask::Leave { route, version }));
+        self.leaving.asked.insert(route, LeaveQuestion { version, again_at: at, pause });
+        core.timers.at_most(Timer::Leaving, Some(at));
+        core.outbox.ask(Ask::Leave { route, version });
     }
 
-    pub(in crate::shard) fn tick_leaving(&mut self, now: Now) {
-        let Some(cluster) = &self.cluster else { return };
-        let asked = cluster.leaving.asked.iter();
+    pub(in crate::shard) fn tick_leaving(&mut self, core: &mut CoreParts<'_>, now: Now) {
+        let asked = self.leaving.asked.iter();
         let due: Vec<Route> = asked.filter(|(_, asked)| asked.again_at <= now.ticks).map(|(route, _)| *route).collect();
         for route in due {
             match self.member_at(route) {
-                Some(idx) => self.look_whether_moved(now, route, idx),
-                None => self.cluster_mut().leaving.asked.retain(|of, _| *of != route),
+                Some(idx) => self.look_whether_moved(core, now, idx),
+                None => drop(self.leaving.asked.remove(&route)),
             }
         }
-        let next = self.cluster_mut().leaving.asked.values().map(|asked| asked.again_at).min();
-        self.timers.at_most(Timer::Leaving, next);
+        let next = self.leaving.asked.values().map(|asked| asked.again_at).min();
+        core.timers.at_most(Timer::Leaving, next);
     }
 
-    /// The metadata was of this version after the replica had heard of it. What cannot be done now is asked for again.
-    pub(super) fn on_may_leave(&mut self, now: Now, route: Route, version: u64) {
-        let Some(idx) = self.member_at(route).filter(|idx| self.moved_by(*idx) == Some(version) && self.may_go(*idx)) else {
-            return;
-        };
-        let name = self.partitions.get(idx).topic.name.clone();
-        tracing::info!(topic = %name, partition = %route.partition, "the replica has moved to other nodes: its files here are removed");
-        self.retire(idx);
-        self.topics.forget_place(&name, route.partition);
-        self.partitions.unlist(idx);
-        self.close_partition(now, idx);
-        let after = Some(self.store.log_partition_delete(idx));
-        let leaving = &mut self.cluster_mut().leaving;
-        leaving.asked.remove(&route);
-        leaving.going.insert(route, Going { idx, after, is_stuck: false });
-    }
-
-    /// Whether nobody of this core uses the replica, and the journal takes its end.
-    fn may_go(&self, idx: PartitionIdx) -> bool {
-        let p = self.partitions.get(idx);
+    /// The replica that may leave: the metadata was of this version after the replica had heard of it, nothing of it is under way, and
+    /// the journal takes its end. What cannot be done now is asked for again.
+    pub(super) fn leaver(&self, core: &CoreParts<'_>, route: Route, version: u64) -> Option<PartitionIdx> {
+        let idx = self.member_at(route).filter(|idx| self.moved_by(core, *idx) == Some(version))?;
+        let p = core.partitions.get(idx);
         let is_used = !p.publishers.is_empty()
             || p.seat().is_none_or(|seat| !seat.held.is_empty())
-            || self.waiting.has_parked_for(idx)
-            || self.searches.is_any_in(idx)
-            || self.changes_channels_of(&p.topic);
-        let is_writable = !self.life.is_stopping() && !self.life.is_read_only() && !self.store.is_poisoned(idx);
-        is_writable && !is_used && !self.is_removing(p.topic.id) && self.store.is_at_rest(idx)
+            || core.waiting.has_parked_for(idx)
+            || !core.store.is_at_rest(idx);
+        let is_writable = !core.life.is_stopping() && !core.life.is_read_only() && !core.store.is_poisoned(idx);
+        (is_writable && !is_used).then_some(idx)
+    }
+
+    /// The replica leaves: its files go once that is durable.
+    pub(super) fn leave(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+        let p = core.partitions.get(idx);
+        let (name, partition) = (p.topic.name.clone(), p.dir.partition);
+        let route = Route { topic_id: p.topic.id, partition };
+        tracing::info!(topic = %name, %partition, "the replica has moved to other nodes: its files here are removed");
+        self.retire(core, idx);
+        core.topics.forget_place(&name, partition);
+        core.partitions.unlist(idx);
+        core.close_partition(now, idx);
+        let after = Some(core.store.log_partition_delete(idx));
+        self.leaving.asked.remove(&route);
+        self.leaving.going.insert(route, Going { idx, after, is_stuck: false });
     }
 
     /// Records up to here are durable.
-    pub(in crate::shard) fn leavings_durable(&mut self, upto: RecordTicket) {
-        let Some(cluster) = &mut self.cluster else { return };
-        for going in cluster.leaving.going.values_mut() {
+    pub(super) fn departures_durable(&mut self, core: &mut CoreParts<'_>, upto: RecordTicket) {
+        for going in self.leaving.going.values_mut() {
             if going.after.take_if(|after| *after <= upto).is_some() {
-                self.store.remove_departed(going.idx, self.outbox.io());
+                core.store.remove_departed(going.idx, core.outbox.io());
             }
         }
     }
 
     /// The files are gone. What the store could not remove stays closed until the next startup.
-    pub(in crate::shard) fn has_left(&mut self, now: Now, idx: PartitionIdx, is_gone: bool) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let going = &mut cluster.leaving.going;
+    pub(in crate::shard) fn has_left(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, is_gone: bool) {
+        let going = &mut self.leaving.going;
         let Some((&route, of)) = going.iter_mut().find(|(_, g)| g.idx == idx && !g.is_stuck) else { return };
         of.is_stuck = !is_gone;
         if is_gone {
             going.remove(&route);
-            self.create_coming(now);
+            self.create_coming(core, now);
         }
     }
 }

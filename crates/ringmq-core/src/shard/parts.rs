@@ -1,0 +1,139 @@
+//! Parts of a core that its machines work on, borrowed for one call: what a machine is lent is all that it can touch.
+
+use super::copies::{Copies, CopyOutcome};
+use super::cursors::CursorSyncs;
+use super::engine::Engine;
+use super::failures::failure_of;
+use super::native::NativeClients;
+use super::outbox::{LateAnswer, Outbox};
+use super::partitions::{ChannelKey, Partitions, Publisher};
+use super::replication::Cluster;
+use super::stop::Lifecycle;
+use super::timers::Timers;
+use super::topics::Topics;
+use super::waiting::WaitingPublishes;
+use crate::base::topic::home_core;
+use crate::base::{CoreId, Epoch, Now, SubId, TopicRef};
+use crate::config::Settings;
+use crate::log::{AppendTicket, PartitionIdx, Store};
+use crate::metrics::counters::Counters;
+use crate::seam::message::MeshMessage;
+use crate::seam::outcome::PublishError;
+use crate::session::native::NativeAnswer;
+
+pub(super) struct CoreParts<'a> {
+    pub core: CoreId,
+    pub cores: u16,
+    pub epoch: Epoch,
+    pub settings: &'a Settings,
+    pub life: &'a Lifecycle,
+    pub store: &'a mut Store,
+    pub partitions: &'a mut Partitions,
+    pub topics: &'a mut Topics,
+    pub native: &'a mut NativeClients,
+    pub waiting: &'a mut WaitingPublishes,
+    pub copies: &'a mut Copies,
+    pub syncs: &'a mut CursorSyncs,
+    pub timers: &'a mut Timers,
+    pub counters: &'a mut Counters,
+    pub outbox: &'a mut Outbox,
+}
+
+impl Engine {
+    /// The core's parts, and the cluster's machines that work on them. `None`: the node is stand-alone.
+    pub fn lend(&mut self) -> (CoreParts<'_>, Option<&mut Cluster>) {
+        let parts = CoreParts {
+            core: self.core,
+            cores: self.cores,
+            epoch: self.epoch,
+            settings: &self.settings,
+            life: &self.life,
+            store: &mut self.store,
+            partitions: &mut self.partitions,
+            topics: &mut self.topics,
+            native: &mut self.native,
+            waiting: &mut self.waiting,
+            copies: &mut self.copies,
+            syncs: &mut self.syncs,
+            timers: &mut self.timers,
+            counters: &mut self.counters,
+            outbox: &mut self.outbox,
+        };
+        (parts, self.cluster.as_deref_mut())
+    }
+}
+
+impl CoreParts<'_> {
+    pub fn is_home_of(&self, topic: &TopicRef) -> bool {
+        home_core(&topic.name, self.cores) == self.core
+    }
+
+    // ---- publishers
+
+    pub fn tell_publisher(&mut self, cluster: Option<&mut Cluster>, publisher: Publisher, result: Result<(), PublishError>) {
+        // A failure of another node's client is counted by that node, once it is told.
+        if let Err(error) = result
+            && !publisher.is_of_node()
+        {
+            self.counters.failed(error.kind());
+        }
+        match publisher {
+            Publisher::Session(conn, slot) => self.outbox.tell(conn, LateAnswer::Answer(slot, result)),
+            Publisher::Copy(key, id, number) => self.copies.note(CopyOutcome { key, id, number, is_committed: result.is_ok() }),
+            Publisher::Core(core, ticket) => self.outbox.pass(core, MeshMessage::Published { ticket, result }),
+            Publisher::Node(origin) => cluster.expect("only a cluster has other nodes").answer_forward(origin, result),
+            Publisher::Native { conn, request, at, duplicate } => {
+                let answer = match result {
+                    Ok(()) => NativeAnswer::Published { at, duplicate },
+                    Err(error) => NativeAnswer::Failed(failure_of(error)),
+                };
+                self.outbox.tell(conn, LateAnswer::Native(request, answer));
+            }
+        }
+    }
+
+    /// Answers the publishers of everything up to the ticket, which is committed, in order.
+    pub fn answer_publishers(&mut self, mut cluster: Option<&mut Cluster>, idx: PartitionIdx, upto: AppendTicket) {
+        let is_committed = |(ticket, ..): &mut (AppendTicket, _, _)| *ticket <= upto;
+        while let Some((_, publisher, since)) = self.partitions.get_mut(idx).publishers.pop_front_if(is_committed) {
+            self.counters.published(since);
+            self.tell_publisher(cluster.as_deref_mut(), publisher, Ok(()));
+        }
+    }
+
+    // ---- channels
+
+    /// The clients were taken off the channel, which was `deleted`, or is led elsewhere: they are told.
+    pub fn end_subscriptions(&mut self, key: ChannelKey, subs: Vec<SubId>, deleted: bool) {
+        let partition = self.partitions.get(key.partition_idx()).dir.partition;
+        for sub in subs {
+            self.partitions.forget_client(sub, partition);
+            let is_here = sub.core == self.core;
+            if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
+                let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
+                self.outbox.tell(sub.conn, LateAnswer::NativeEnded(number, why));
+            } else {
+                let lost = MeshMessage::PartLost { sub, partition };
+                self.outbox.pass(sub.core, if deleted { MeshMessage::ChannelDeleted { sub } } else { lost });
+            }
+        }
+    }
+
+    /// Takes the clients off the channel of a topic that goes. A native client whose subscription was not answered yet keeps it until
+    /// it is: it knows no number that could end.
+    pub fn end_clients(&mut self, now: Now, key: ChannelKey) {
+        let CoreParts { core, partitions, native, .. } = self;
+        let Some(c) = partitions.channel_mut(key) else { return };
+        let ended = c.take_off(now, |s| s.core != *core || !native.is_subscribing(s.conn));
+        self.end_subscriptions(key, ended, true);
+    }
+
+    /// Closes a partition for writing; its channels are gone.
+    pub fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
+        for key in self.partitions.channel_keys(idx) {
+            self.end_clients(now, key);
+            self.channels().forget(key);
+        }
+        self.store.close_partition(idx, self.outbox.io());
+    }
+}

@@ -1,0 +1,278 @@
+//! The cluster's machines and the rest of a core: what the one leaves to the other.
+//!
+//! ```text
+//! Engine ── in_cluster ─> a machine, lent the core's parts ─> Work, in a queue ─> Cluster::step, or the engine: publishes, clients, topics
+//! ```
+//! The queue is empty when [`Engine::in_cluster`] returns, unless it was called for work of the queue: what comes then comes next.
+
+use super::forwarding::Origin;
+use super::lines::{Pending, may_be_stored_later};
+use super::loss::accept;
+use super::{Cluster, CoreParts};
+use crate::base::{ConnId, CoreId, Now, PartitionId, TopicRef};
+use crate::codec::nsq::Bodies;
+use crate::codec::peer::message::{PackedBodies, Route};
+use crate::log::PartitionIdx;
+use crate::replica::Event;
+use crate::seam::cluster::Fact;
+use crate::seam::message::{MeshMessage, OwnedBodies, Share, Ticket};
+use crate::seam::outcome::{PublishError, Unwritable};
+use crate::session::ReplySlot;
+use crate::shard::engine::{Attempt, Engine};
+use crate::shard::offsets::Setter;
+use crate::shard::partitions::Publisher;
+use crate::shard::publish::is_too_big;
+use crate::shard::replication::changes::Taker;
+use crate::shard::subscription::Subscription;
+
+/// Work that a machine of the cluster leaves.
+pub(super) enum Work {
+    /// The replica takes the event.
+    Event(PartitionIdx, Event),
+    /// Publishes to the partition that waited for a leader may go on.
+    Forward(Route),
+    /// The same: this node leads it.
+    Append(Route),
+    /// A publish of another node's client.
+    Take(PartitionIdx, Origin, PackedBodies, u64),
+    /// Publishes that wait for room on this core try again.
+    Retry,
+    /// Publishes that wait for answers of other nodes try again.
+    RetryElsewhere,
+    /// A message of a client or an operator at another node.
+    Guest(MeshMessage),
+    /// The topic's clients leave.
+    EndClients(TopicRef),
+    EndSubscribers(TopicRef),
+    /// The topic's replicas decide nothing more.
+    Retire(TopicRef),
+    /// The disk has a topic that the cluster deleted.
+    Remove(TopicRef),
+}
+
+impl Engine {
+    /// Lets a machine of the cluster work, and does what it leaves. `None`: the node is stand-alone.
+    pub(in crate::shard) fn in_cluster<R>(
+        &mut self,
+        now: Now,
+        work: impl FnOnce(&mut Cluster, &mut CoreParts<'_>) -> R,
+    ) -> Option<R> {
+        let (mut core, Some(cluster)) = self.lend() else { return None };
+        let result = work(cluster, &mut core);
+        if !cluster.work.is_empty() && !std::mem::replace(&mut cluster.is_working, true) {
+            self.work_off(now);
+        }
+        Some(result)
+    }
+
+    fn work_off(&mut self, now: Now) {
+        while let (mut core, Some(cluster)) = self.lend() {
+            let Some(work) = cluster.work.pop_front() else {
+                cluster.is_working = false;
+                return;
+            };
+            match work {
+                Work::Event(idx, event) => cluster.step(&mut core, now, idx, event),
+                Work::Forward(route) => cluster.go_on_forwarding(&mut core, now, route),
+                Work::Retire(topic) => cluster.retire_replicas(&mut core, topic.id),
+                Work::Append(route) => self.append_forwarded(now, route),
+                Work::Take(idx, origin, bodies, delay_ms) => {
+                    let publisher = Publisher::Node(origin);
+                    if let Attempt::Refused(error) = self.append_or_park(now, idx, publisher, &bodies, delay_ms) {
+                        self.tell_publisher(publisher, Err(error));
+                    }
+                }
+                Work::Retry => self.retry_waiting(now),
+                Work::RetryElsewhere => self.retry_waiting_elsewhere(),
+                Work::Guest(message) => self.on_mesh(now, CoreId::GUESTS, message),
+                Work::EndClients(topic) => self.end_clients(now, &topic),
+                Work::EndSubscribers(topic) => self.end_subscribers(&topic),
+                Work::Remove(topic) => {
+                    let has_begun = self.close_deleted(now, &topic);
+                    self.in_cluster(now, |c, _| c.note_removing(&topic, has_begun));
+                }
+            }
+        }
+    }
+
+    pub(in crate::shard) fn on_fact(&mut self, now: Now, fact: Fact) {
+        if self.life.is_stopped() {
+            return;
+        }
+        match fact {
+            // The topic's home may learn of its deletion before this core learns of the topic.
+            Fact::Topic(topic) | Fact::Partition { topic, .. } if self.is_removing(topic.id) => {}
+            Fact::MayLeave { route, version } => self.on_may_leave(now, route, version),
+            fact => drop(self.in_cluster(now, |c, core| c.on_fact(core, now, fact))),
+        }
+    }
+
+    /// The coordinator lets a replica leave. What cannot be done now is asked for again.
+    fn on_may_leave(&mut self, now: Now, route: Route, version: u64) {
+        let (core, Some(cluster)) = self.lend() else { return };
+        let Some(idx) = cluster.leaver(&core, route, version) else { return };
+        let topic = self.partitions.get(idx).topic.clone();
+        if !self.searches.is_any_in(idx) && !self.changes_channels_of(&topic) && !self.is_removing(topic.id) {
+            self.in_cluster(now, |c, core| c.leave(core, now, idx));
+        }
+    }
+
+    /// Takes in a share that a partition's core told. A subscription adds the partitions that this node leads now.
+    pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
+        let serves_now = self.topics.set_share(topic, partition, share);
+        self.in_cluster(now, |c, core| c.leaders_changed(core, topic));
+        if !serves_now {
+            return;
+        }
+        let wants = |s: &Subscription| s.topic.id == topic.id && s.lacks(partition);
+        let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| conn).collect();
+        conns.sort_unstable();
+        conns.into_iter().for_each(|conn| self.join_part(now, conn, partition));
+    }
+
+    // ---- operators
+
+    /// Carries out an operator's change of a channel, here or where the partition is led. A change that another node passed on goes no
+    /// further.
+    pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        let is_stopping = self.life.is_stopping();
+        let message = match self.cluster.as_mut().filter(|_| from != CoreId::GUESTS) {
+            None => message,
+            Some(cluster) => match cluster.ask_leader(now, from, message, is_stopping) {
+                Taker::ThisNode(message) => message,
+                Taker::Leader => return,
+                Taker::Nobody(refusal) => return self.pass(from, refusal),
+            },
+        };
+        match message {
+            MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
+            MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
+            MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
+            _ => unreachable!("no change of a channel"),
+        }
+    }
+
+    /// `loss`: as the refusal named it. The answer says what is lost by it.
+    pub(in crate::shard) fn accept_loss(
+        &mut self,
+        now: Now,
+        (from, ticket): (CoreId, Ticket),
+        (topic, partition): (&TopicRef, PartitionId),
+        loss: Option<&str>,
+    ) {
+        let (mut core, cluster) = self.lend();
+        let result = accept(&mut core, cluster, topic, partition, loss);
+        self.operators.losses.answer(&mut self.outbox, from, ticket, result);
+        self.in_cluster(now, |_, _| ());
+    }
+
+    // ---- publishes
+
+    /// A publish of a client of this core, for a partition of this core: taken here, or sent to its leader.
+    pub(in crate::shard) fn publish_replicated(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        route: Route,
+        place: Option<PartitionIdx>,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
+            if self.waiting.has_parked_for(idx) {
+                // A publish of the same connection may be among them.
+                self.waiting.wait_here(now, conn, &mut self.timers);
+                return Attempt::Wait;
+            }
+            match self.publish_here(now, conn, idx, bodies, slot) {
+                Attempt::Refused(error) if may_be_stored_later(error) => {}
+                attempt => return attempt,
+            }
+        }
+        if let Err(error) = self.life.check_running() {
+            return Attempt::Refused(error);
+        }
+        if is_too_big(bodies.count(), bodies.bytes()) {
+            return Attempt::Refused(PublishError::TooBig);
+        }
+        let waiting = self.elsewhere_bytes();
+        if waiting > 0 && waiting + bodies.bytes() as u64 > self.settings.max_pub_waiting_size {
+            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
+            return Attempt::Wait;
+        }
+        self.moves.published_here(conn);
+        let packed = (PackedBodies::pack(bodies.iter()), bodies.delay_ms());
+        self.in_cluster(now, |c, core| c.forward(core, now, route, Publisher::Session(conn, slot), packed));
+        Attempt::Accepted
+    }
+
+    /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
+    pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
+        let result = match () {
+            () if !self.cluster.as_ref().is_some_and(|c| c.topic(route.topic_id).is_some()) => Err(PublishError::TopicNotExist),
+            () if is_too_big(bodies.ends.len(), bodies.bytes.len()) => Err(PublishError::TooBig),
+            () => Ok((PackedBodies::pack(bodies.iter()), bodies.delay_ms)),
+        };
+        match result {
+            Ok(packed) => drop(self.in_cluster(now, |c, core| c.forward(core, now, route, publisher, packed))),
+            Err(error) => self.tell_publisher(publisher, Err(error)),
+        }
+    }
+
+    /// Whether publishes to the partition wait for their leader: others come behind them.
+    pub(in crate::shard) fn is_forwarding(&self, route: Route) -> bool {
+        self.cluster.as_ref().is_some_and(|c| c.is_forwarding(route))
+    }
+
+    /// Memory of publishes that other cores or nodes work on for this one.
+    pub(in crate::shard) fn elsewhere_bytes(&self) -> u64 {
+        self.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
+    }
+
+    /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
+    fn append_forwarded(&mut self, now: Now, route: Route) {
+        let (_, Some(cluster)) = self.lend() else { return };
+        let idx = cluster.member_at(route);
+        while let Some(pending) = self.cluster.as_mut().and_then(|c| c.take_forwarded(route)) {
+            let Pending { publisher, bodies, delay_ms, .. } = &pending;
+            let attempt = match idx {
+                None => Attempt::Refused(PublishError::NotLeader),
+                Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
+            };
+            match attempt {
+                Attempt::Refused(error) if may_be_stored_later(error) && !self.life.is_stopping() => {
+                    self.in_cluster(now, |c, core| c.give_back(core, now, route, pending, error));
+                    return;
+                }
+                Attempt::Refused(error) => self.tell_publisher(pending.publisher, Err(error)),
+                Attempt::Accepted | Attempt::Wait => {}
+            }
+        }
+        self.in_cluster(now, |c, _| c.after_forwarding(route));
+    }
+
+    /// Appends a publish, or parks it behind those that wait already. Another node's publish is refused when the waiting ones have
+    /// reached their bound, and comes again.
+    fn append_or_park(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        publisher: Publisher,
+        bodies: &PackedBodies,
+        delay_ms: u64,
+    ) -> Attempt {
+        let attempt = match self.waiting.has_parked() {
+            true => Attempt::Wait,
+            false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
+        };
+        if matches!(attempt, Attempt::Wait) {
+            if !self.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
+                return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
+            }
+            let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
+            bodies.iter().for_each(|body| owned.push(body));
+            self.park(now, publisher, idx, owned);
+        }
+        attempt
+    }
+}
