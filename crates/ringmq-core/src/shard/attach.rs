@@ -83,11 +83,11 @@ impl Engine {
 
     /// A SUB of another core.
     pub fn on_subscribe(&mut self, now: Now, request: SubRequest) {
-        if self.is_frozen(&request.topic) {
+        if self.removals.is_frozen(&request.topic) {
             // The client's core has not agreed that the topic goes, and never will while the client is there.
             return self.attaching.parked.park(request);
         }
-        if self.is_gone(request.sub.core, &request.topic) {
+        if self.removals.is_gone(&self.topics, request.sub.core, &request.topic) {
             return self.answer_sub(request.sub, request.partition, Err(PublishError::TopicGone));
         }
         if !self.is_clustered() {
@@ -280,7 +280,7 @@ impl Engine {
     }
 
     pub fn on_create_channel(&mut self, now: Now, from: CoreId, topic: TopicRef, channel: ChannelName) {
-        if self.life.is_stopping() || self.life.is_read_only() || self.is_gone(from, &topic) {
+        if self.life.is_stopping() || self.life.is_read_only() || self.removals.is_gone(&self.topics, from, &topic) {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.topic_known(&topic);

@@ -191,7 +191,7 @@ impl Engine {
                     self.outbox.catalog().list_topic(&topic, true);
                     self.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
                 }
-                self.removals_durable(now, upto);
+                self.removing().removals_durable(now, upto);
                 self.cursors_durable(now, upto);
                 self.emptied_up_to(upto);
                 self.in_cluster(now, |c, core| c.records_durable(core, now, upto));
@@ -219,7 +219,7 @@ impl Engine {
                 for name in self.topics.creations_failed() {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
-                self.removals_failed(now);
+                self.removing().removals_failed(now);
                 self.syncs.fail();
                 self.emptying_failed();
                 self.in_cluster(now, |c, core| c.log_failed(core));
@@ -227,8 +227,8 @@ impl Engine {
                 self.retry_waiting(now);
             }
             Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| c.collect_from(core, p, at))),
-            Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
-            Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
+            Notice::Removed { p, is_gone } => self.removing().partition_removed(now, p, is_gone),
+            Notice::TopicRemoved { key, is_gone } => self.removing().topic_removed(now, key, is_gone),
             Notice::Stopped => {
                 self.life.stopped();
                 self.outbox.push(Effect::Stopped);
@@ -264,7 +264,7 @@ impl Engine {
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
             MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
-            MeshMessage::DeleteTopic { ticket, name } => self.delete_topic(now, &name, (from, ticket)),
+            MeshMessage::DeleteTopic { ticket, name } => self.removing().delete_topic(now, &name, (from, ticket)),
             MeshMessage::SetOffset { .. } | MeshMessage::SetOrder { .. } | MeshMessage::ChangeChannel { .. } => {
                 self.on_operator(now, from, message);
             }
@@ -304,7 +304,7 @@ impl Engine {
             | MeshMessage::ReopenTopic { .. }
             | MeshMessage::DropTopic { .. }
             | MeshMessage::Dropped { .. }
-            | MeshMessage::StuckTopic { .. } => self.on_removal(now, from, message),
+            | MeshMessage::StuckTopic { .. } => self.removing().on_removal(now, from, message),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
                 self.publish_passed(now, from, ticket, (topic, partition), bodies);
             }
@@ -371,6 +371,7 @@ impl Engine {
             && !self.subs.has_opening()
             && !self.attaching.parked.is_resuming()
             && !self.syncs.has_ended()
+            && !self.cluster.as_ref().is_some_and(|c| c.has_work())
             && !self.partitions.agenda.has_moved()
     }
 

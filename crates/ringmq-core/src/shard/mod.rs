@@ -217,7 +217,7 @@ impl Shard {
             engine.topics.count(home_core(&topic.name, cores), 1);
             engine.topics.learn(&topic);
             engine.outbox.catalog().list_topic(&topic, false);
-            engine.expect_idle(&topic);
+            engine.removing().expect_idle(&topic);
         }
         for recovered in partitions {
             let (dir, topic, end, channels) =
@@ -452,7 +452,7 @@ impl Shard {
                 Timer::Replica(p) => drop(self.engine.in_cluster(now, |c, core| c.tick(core, now, PartitionIdx(p)))),
                 Timer::Fins => self.engine.channels().journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
-                Timer::Topics => self.engine.look_at_topics(),
+                Timer::Topics => self.engine.removing().look_at_topics(),
                 Timer::Wanted => self.engine.expire_wanted(now),
                 Timer::Parts => self.engine.look_for_parts(now),
                 Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.tick_leaving(core, now))),
@@ -498,7 +498,7 @@ impl Shard {
                 }
             }
             self.engine.open_subscriptions(now);
-            self.engine.answer_closes(now);
+            self.engine.settle_removals(now);
             self.engine.resume_parked_subs(now);
             self.hear_links(now);
             if self.engine.is_settled() {

@@ -99,7 +99,7 @@ impl Engine {
         if partition.0 >= topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
-        if self.is_frozen(topic) {
+        if self.removals.is_frozen(topic) {
             return Err(SetOffsetError::Failed(PublishError::TopicGone));
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };

@@ -190,8 +190,8 @@ impl Engine {
         match may.map(|()| operators.emptying.empty((topic, partition), asker, partitions, store, copies)) {
             Ok(Emptied::Logged) => self.syncs.is_unpacked = true,
             Ok(Emptied::Waits) => {}
-            Ok(Emptied::Nothing) => self.answer_askers(vec![asker], Ok(())),
-            Err(error) => self.answer_askers(vec![asker], Err(error)),
+            Ok(Emptied::Nothing) => self.outbox.answer_askers(vec![asker], Ok(())),
+            Err(error) => self.outbox.answer_askers(vec![asker], Err(error)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Engine {
         self.life.check_running()?;
         self.life.check_writable()?;
         match () {
-            () if self.is_frozen(topic) => Err(PublishError::TopicGone),
+            () if self.removals.is_frozen(topic) => Err(PublishError::TopicGone),
             () if !self.store.takes_changes() => Err(PublishError::DiskFull),
             () => Ok(()),
         }
@@ -211,20 +211,14 @@ impl Engine {
     /// Records up to here are durable.
     pub(super) fn emptied_up_to(&mut self, upto: RecordTicket) {
         while let Some(asker) = self.operators.emptying.pop_durable(upto) {
-            self.answer_askers(vec![asker], Ok(()));
+            self.outbox.answer_askers(vec![asker], Ok(()));
         }
     }
 
     /// No record becomes durable any more: the last ones may be in the journal or not.
     pub(super) fn emptying_failed(&mut self) {
         let askers = self.operators.emptying.take_askers();
-        self.answer_askers(askers, Err(PublishError::Unknown));
-    }
-
-    pub(super) fn answer_askers(&mut self, askers: Vec<Asker>, result: Result<(), PublishError>) {
-        for (core, ticket) in askers {
-            self.pass(core, MeshMessage::TopicChanged { ticket, result });
-        }
+        self.outbox.answer_askers(askers, Err(PublishError::Unknown));
     }
 
     // ---- creating
@@ -243,7 +237,7 @@ impl Engine {
         if set.partition.0 >= set.topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
-        if self.is_gone(core, &set.topic) {
+        if self.removals.is_gone(&self.topics, core, &set.topic) {
             return Err(failed(PublishError::TopicGone));
         }
         let is_alone = is_alone || self.is_clustered();

@@ -4,6 +4,7 @@
 //! nothing is left, and then hands the effects to the runtime, disk operations first.
 
 use super::catalog::Catalog;
+use super::removal::Asker;
 use super::replication::EndedWait;
 use super::topics::{Waiters, WaitingCore};
 use crate::base::{ConnId, CoreId, TopicRef};
@@ -146,6 +147,13 @@ impl Outbox {
         match result {
             Ok(_) => self.resume(waiters.conns),
             Err(error) => waiters.conns.into_iter().for_each(|c| self.tell(c, LateAnswer::StallFailed(error))),
+        }
+    }
+
+    /// Answers operators who asked for a change of a topic.
+    pub fn answer_askers(&mut self, askers: Vec<Asker>, result: Result<(), PublishError>) {
+        for (core, ticket) in askers {
+            self.pass(core, MeshMessage::TopicChanged { ticket, result });
         }
     }
 

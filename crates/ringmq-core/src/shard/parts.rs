@@ -7,6 +7,7 @@ use super::failures::failure_of;
 use super::native::NativeClients;
 use super::outbox::{LateAnswer, Outbox};
 use super::partitions::{ChannelKey, Partitions, Publisher};
+use super::removal::Removing;
 use super::replication::Cluster;
 use super::stop::Lifecycle;
 use super::timers::Timers;
@@ -42,30 +43,21 @@ pub(super) struct CoreParts<'a> {
 impl Engine {
     /// The core's parts, and the cluster's machines that work on them. `None`: the node is stand-alone.
     pub fn lend(&mut self) -> (CoreParts<'_>, Option<&mut Cluster>) {
-        let parts = CoreParts {
-            core: self.core,
-            cores: self.cores,
-            epoch: self.epoch,
-            settings: &self.settings,
-            life: &self.life,
-            store: &mut self.store,
-            partitions: &mut self.partitions,
-            topics: &mut self.topics,
-            native: &mut self.native,
-            waiting: &mut self.waiting,
-            copies: &mut self.copies,
-            syncs: &mut self.syncs,
-            timers: &mut self.timers,
-            counters: &mut self.counters,
-            outbox: &mut self.outbox,
-        };
-        (parts, self.cluster.as_deref_mut())
+        let Removing { core, cluster, .. } = self.removing();
+        (core, cluster)
     }
 }
 
 impl CoreParts<'_> {
     pub fn is_home_of(&self, topic: &TopicRef) -> bool {
         home_core(&topic.name, self.cores) == self.core
+    }
+
+    /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
+    /// at the same time may pass the node's limit by one each.
+    pub fn count_topics(&mut self, change: i64) {
+        let topics = self.topics.count(self.core, change);
+        self.outbox.pass_to_others(|| MeshMessage::TopicCount { topics });
     }
 
     // ---- publishers

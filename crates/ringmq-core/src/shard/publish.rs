@@ -100,15 +100,8 @@ impl Engine {
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
         let record = self.store.log_topic_create(&info, now.unix_ns, self.outbox.io());
         self.topics.begin(name, Some((info, record)));
-        self.count_topics(1);
+        self.lend().0.count_topics(1);
         Ok(())
-    }
-
-    /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
-    /// at the same time may pass the node's limit by one each.
-    pub fn count_topics(&mut self, change: i64) {
-        let topics = self.topics.count(self.core, change);
-        self.outbox.pass_to_others(|| MeshMessage::TopicCount { topics });
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
@@ -246,7 +239,7 @@ impl Engine {
         bodies: OwnedBodies,
     ) {
         let (publisher, (topic, partition)) = (Publisher::Core(from, ticket), place);
-        if self.is_gone(from, &topic) {
+        if self.removals.is_gone(&self.topics, from, &topic) {
             return self.tell_publisher(publisher, Err(PublishError::TopicGone));
         }
         if !self.is_clustered() {

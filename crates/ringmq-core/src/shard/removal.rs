@@ -16,9 +16,17 @@
 //! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
 //! journal until every file is gone.
 
+use super::attach::Attaching;
 use super::engine::Engine;
+use super::operate::Operators;
+use super::partitions::Partition;
+use super::parts::CoreParts;
+use super::questions::Questions;
+use super::replication::Cluster;
+use super::search::Searches;
+use super::subscription::Subscriptions;
 use super::timers::Timer;
-use super::topics::{Waiters, WaitingCore};
+use super::topics::{Topics, Waiters, WaitingCore};
 use crate::base::topic::home_core;
 use crate::base::{CoreId, Now, Ticks, TopicId, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
@@ -81,72 +89,147 @@ pub(super) struct Removals {
     /// Topics that nobody of this core may use.
     frozen: BTreeSet<TopicId>,
     /// Topics among them that an operator deletes.
-    pub(super) forced: BTreeSet<TopicId>,
+    forced: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
     gone: BTreeSet<TopicId>,
     gone_since: VecDeque<(Ticks, TopicId)>,
     /// Looked at when the timer fires.
     due: BTreeSet<TopicName>,
+    /// Requests of other cores for a topic of a name that is free now.
+    again: Vec<(CoreId, MeshMessage)>,
 }
 
 impl Removals {
-    /// Whether [`Engine::answer_closes`] has something to look at.
+    /// Whether [`Engine::settle_removals`] has something to look at.
     pub fn is_unsettled(&self) -> bool {
-        !self.unanswered.is_empty()
+        !self.unanswered.is_empty() || !self.again.is_empty()
+    }
+
+    /// Whether a message that names this topic comes too late: it goes, or is gone.
+    pub fn is_gone(&self, topics: &Topics, from: CoreId, topic: &TopicRef) -> bool {
+        // Another core sent its publishes before it said yes, so they belong to the topic still.
+        from == CoreId::HTTP && self.is_frozen(topic)
+            || self.gone.contains(&topic.id)
+            || self.dropping.iter().any(|d| d.topic.id == topic.id)
+            || topics.known(&topic.name).is_some_and(|known| known.id != topic.id)
+    }
+
+    /// Whether the topic goes or is gone, of which late news may still come.
+    pub fn is_removing(&self, topic: TopicId) -> bool {
+        let is_it = |t: &TopicRef| t.id == topic;
+        self.frozen.contains(&topic)
+            || self.gone.contains(&topic)
+            || self.dropping.iter().any(|d| is_it(&d.topic))
+            || self.closing.values().any(|c| is_it(&c.topic))
+    }
+
+    pub fn is_frozen(&self, topic: &TopicRef) -> bool {
+        self.frozen.contains(&topic.id)
+    }
+
+    /// An operator, or the cluster, deletes the topic, whoever uses it.
+    pub(super) fn force(&mut self, topic: TopicId) {
+        self.forced.insert(topic);
+    }
+
+    pub(super) fn thaw(&mut self, topic: TopicId) {
+        self.frozen.remove(&topic);
+        self.forced.remove(&topic);
+    }
+
+    /// Remembers a topic of which this core has nothing any more.
+    fn note_gone(&mut self, now: Now, topic: TopicId) {
+        while let Some((_, id)) = self.gone_since.pop_front_if(|(at, _)| now.ticks.since(*at) > REMEMBERED) {
+            self.gone.remove(&id);
+        }
+        self.gone.insert(topic);
+        self.gone_since.push_back((now.ticks, topic));
     }
 }
 
+/// The removals of a core, and the parts that they look at and work on, borrowed for one call.
+pub(super) struct Removing<'a> {
+    pub core: CoreParts<'a>,
+    /// `None`: the node is stand-alone.
+    pub cluster: Option<&'a mut Cluster>,
+    pub removals: &'a mut Removals,
+    pub subs: &'a Subscriptions,
+    pub attaching: &'a mut Attaching,
+    pub questions: &'a Questions,
+    pub operators: &'a Operators,
+    pub searches: &'a Searches,
+}
+
 impl Engine {
+    pub fn removing(&mut self) -> Removing<'_> {
+        Removing {
+            core: CoreParts {
+                core: self.core,
+                cores: self.cores,
+                epoch: self.epoch,
+                settings: &self.settings,
+                life: &self.life,
+                store: &mut self.store,
+                partitions: &mut self.partitions,
+                topics: &mut self.topics,
+                native: &mut self.native,
+                waiting: &mut self.waiting,
+                copies: &mut self.copies,
+                syncs: &mut self.syncs,
+                timers: &mut self.timers,
+                counters: &mut self.counters,
+                outbox: &mut self.outbox,
+            },
+            cluster: self.cluster.as_deref_mut(),
+            removals: &mut self.removals,
+            subs: &self.subs,
+            attaching: &mut self.attaching,
+            questions: &self.questions,
+            operators: &self.operators,
+            searches: &self.searches,
+        }
+    }
+
+    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and who waited for a name that
+    /// is free asks again.
+    pub fn settle_removals(&mut self, now: Now) {
+        if self.removals.is_unsettled() {
+            self.removing().answer_closes();
+            for (from, message) in std::mem::take(&mut self.removals.again) {
+                self.on_mesh(now, from, message);
+            }
+        }
+    }
+}
+
+impl Removing<'_> {
     /// Expects no subscriptions, as after a startup.
     pub fn expect_idle(&mut self, topic: &TopicRef) {
-        if topic.name.is_ephemeral() && home_core(&topic.name, self.cores) == self.core {
+        if topic.name.is_ephemeral() && self.core.is_home_of(topic) {
             self.removals.due.insert(topic.name.clone());
-            self.timers.at_most(Timer::Topics, Some(Ticks(0)));
+            self.core.timers.at_most(Timer::Topics, Some(Ticks(0)));
         }
     }
 
     pub fn look_at_topics(&mut self) {
         for name in std::mem::take(&mut self.removals.due) {
-            if let Some(topic) = self.topics.known(&name).cloned() {
+            if let Some(topic) = self.core.topics.known(&name).cloned() {
                 self.begin_close(&topic);
             }
         }
     }
 
-    /// Whether a message that names this topic comes too late: it goes, or is gone.
-    pub fn is_gone(&self, from: CoreId, topic: &TopicRef) -> bool {
-        // Another core sent its publishes before it said yes, so they belong to the topic still.
-        from == CoreId::HTTP && self.is_frozen(topic)
-            || self.removals.gone.contains(&topic.id)
-            || self.removals.dropping.iter().any(|d| d.topic.id == topic.id)
-            || self.topics.known(&topic.name).is_some_and(|known| known.id != topic.id)
-    }
-
-    /// Whether the topic goes or is gone, of which late news may still come.
-    pub(super) fn is_removing(&self, topic: TopicId) -> bool {
-        let Removals { frozen, gone, dropping, closing, .. } = &self.removals;
-        let is_it = |t: &TopicRef| t.id == topic;
-        frozen.contains(&topic)
-            || gone.contains(&topic)
-            || dropping.iter().any(|d| is_it(&d.topic))
-            || closing.values().any(|c| is_it(&c.topic))
-    }
-
-    pub fn is_frozen(&self, topic: &TopicRef) -> bool {
-        self.removals.frozen.contains(&topic.id)
-    }
-
     pub(super) fn is_in_use(&self, topic: &TopicRef) -> bool {
         let is_forced = self.removals.forced.contains(&topic.id);
         let is_leaving = |idx: PartitionIdx| self.cluster.as_ref().is_some_and(|c| c.leaves(idx));
-        let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
-            p.topic.id == topic.id && (!is_forced && p.has_channels() || self.store.is_poisoned(idx) && !is_leaving(idx))
+        let is_used = |(idx, p): (PartitionIdx, &Partition)| {
+            p.topic.id == topic.id && (!is_forced && p.has_channels() || self.core.store.is_poisoned(idx) && !is_leaving(idx))
         };
-        self.life.is_stopping()
-            || self.life.is_read_only()
+        self.core.life.is_stopping()
+            || self.core.life.is_read_only()
             || !is_forced && self.subs.iter().any(|(_, s)| s.topic.id == topic.id)
-            || self.partitions.iter().any(is_used)
+            || self.core.partitions.iter().any(is_used)
     }
 
     /// Whether somebody of this core, or in one of its partitions, waits for something of the topic.
@@ -154,10 +237,10 @@ impl Engine {
         self.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
             || self.cluster.as_ref().is_some_and(|c| c.leaves_any_of(topic.id))
-            || self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
+            || self.core.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
                 !p.publishers.is_empty()
-                    || !self.store.is_at_rest(idx)
-                    || self.waiting.has_parked_for(idx)
+                    || !self.core.store.is_at_rest(idx)
+                    || self.core.waiting.has_parked_for(idx)
                     || self.searches.is_any_in(idx)
             })
     }
@@ -168,45 +251,36 @@ impl Engine {
             return false;
         }
         self.removals.frozen.insert(topic.id);
-        self.topics.leave(topic);
+        self.core.topics.leave(topic);
         // The topic's home is answered when the step settles.
         self.removals.unanswered.push(topic.clone());
         true
     }
 
     /// Tells the homes of frozen topics what they wait for, as far as nothing is under way any more.
-    pub fn answer_closes(&mut self, now: Now) {
-        if self.removals.unanswered.is_empty() {
-            return;
-        }
+    fn answer_closes(&mut self) {
         for topic in std::mem::take(&mut self.removals.unanswered) {
             let in_use = self.is_in_use(&topic);
             if !in_use && self.is_busy(&topic) {
                 self.removals.unanswered.push(topic);
                 continue;
             }
-            self.answer_close(now, topic, !in_use);
+            self.answer_close(topic, !in_use);
         }
     }
 
-    fn answer_close(&mut self, now: Now, topic: TopicRef, agrees: bool) {
-        let home = home_core(&topic.name, self.cores);
-        if home == self.core {
-            self.answered(now, self.core, &topic, agrees);
-        } else {
-            if !agrees {
-                self.thaw(&topic);
-            }
-            self.pass(home, MeshMessage::Leave { topic, agrees });
+    fn answer_close(&mut self, topic: TopicRef, agrees: bool) {
+        if !agrees {
+            self.thaw(&topic);
         }
+        self.core.outbox.pass(home_core(&topic.name, self.core.cores), MeshMessage::Leave { topic, agrees });
     }
 
     /// Keeps the topic: waiting requests go on.
     fn thaw(&mut self, topic: &TopicRef) {
-        self.removals.frozen.remove(&topic.id);
-        self.removals.forced.remove(&topic.id);
-        let waiters = self.topics.reopen(topic);
-        self.outbox.tell_waiters(waiters, Ok(topic.clone()));
+        self.removals.thaw(topic.id);
+        let waiters = self.core.topics.reopen(topic);
+        self.core.outbox.tell_waiters(waiters, Ok(topic.clone()));
         self.attaching.parked.resume();
     }
 
@@ -217,12 +291,12 @@ impl Engine {
             closing.again = true;
             return;
         }
-        let is_known = self.topics.known(&topic.name).is_some_and(|known| known.id == topic.id);
+        let is_known = self.core.topics.known(&topic.name).is_some_and(|known| known.id == topic.id);
         if !is_known || self.is_in_use(topic) {
             return;
         }
-        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, false, vec![]));
-        self.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: false });
+        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.core.cores, false, vec![]));
+        self.core.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: false });
         self.freeze(topic);
     }
 
@@ -237,7 +311,7 @@ impl Engine {
             }
             return Ok(());
         }
-        let topic = self.topics.known(name).cloned().ok_or(PublishError::NoTopic)?;
+        let topic = self.core.topics.known(name).cloned().ok_or(PublishError::NoTopic)?;
         self.close_forced(now, &topic, vec![asker]);
         Ok(())
     }
@@ -252,11 +326,11 @@ impl Engine {
 
     fn close_forced(&mut self, now: Now, topic: &TopicRef, askers: Vec<Asker>) {
         if !self.freeze_forced(now, topic) {
-            return self.answer_askers(askers, Err(self.why_kept()));
+            return self.core.outbox.answer_askers(askers, Err(self.why_kept()));
         }
         tracing::info!(topic = %topic.name, id = %topic.id, "deleting the topic, with its channels and messages");
-        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, true, askers));
-        self.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
+        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.core.cores, true, askers));
+        self.core.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
     }
 
     fn answered(&mut self, now: Now, from: CoreId, topic: &TopicRef, agrees: bool) {
@@ -277,7 +351,7 @@ impl Engine {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
         if !closing.is_refused && !self.is_in_use(topic) {
             self.close_partitions(now, topic);
-            let (key, record) = self.store.log_topic_delete(topic);
+            let (key, record) = self.core.store.log_topic_delete(topic);
             if !closing.is_forced {
                 tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
             }
@@ -285,13 +359,13 @@ impl Engine {
             self.removals.closing.insert(topic.name.clone(), closing);
             return;
         }
-        closing.agreed.retain(|&core| core != self.core);
+        closing.agreed.retain(|&core| core != self.core.core);
         for core in closing.agreed {
-            self.pass(core, MeshMessage::ReopenTopic { topic: topic.clone() });
+            self.core.outbox.pass(core, MeshMessage::ReopenTopic { topic: topic.clone() });
         }
         self.thaw(topic);
         if closing.is_forced {
-            self.answer_askers(closing.askers, Err(self.why_kept()));
+            self.core.outbox.answer_askers(closing.askers, Err(self.why_kept()));
         } else if !closing.askers.is_empty() {
             return self.close_forced(now, topic, closing.askers);
         }
@@ -310,9 +384,9 @@ impl Engine {
         let (key, is_gone) = (*key, *is_gone);
         if is_gone {
             closing.stage = ClosingStage::Removing { key };
-            self.store.remove_topic(key, self.outbox.io());
+            self.core.store.remove_topic(key, self.core.outbox.io());
         } else {
-            self.store.topic_delete_failed(key);
+            self.core.store.topic_delete_failed(key);
             self.stick(topic);
         }
     }
@@ -325,11 +399,13 @@ impl Engine {
             return self.stick(&topic);
         }
         self.removals.closing.remove(&topic.name);
-        if !self.is_clustered() {
-            self.count_topics(-1);
+        if self.cluster.is_none() {
+            self.core.count_topics(-1);
         }
-        self.go_on_without(now, &topic);
-        self.in_cluster(now, |c, core| c.name_is_free(core, now, &topic));
+        self.go_on_without(&topic);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.name_is_free(&mut self.core, now, &topic);
+        }
     }
 
     /// Keeps the topic closed until a restart, which decides whether it exists.
@@ -337,21 +413,21 @@ impl Engine {
         if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
             closing.stage = ClosingStage::Stuck;
             let askers = std::mem::take(&mut closing.askers);
-            self.answer_askers(askers, Err(PublishError::Unknown));
+            self.core.outbox.answer_askers(askers, Err(PublishError::Unknown));
         }
-        let waiters = self.topics.stick(topic);
-        self.outbox.tell_waiters(waiters, Err(PublishError::ReadOnly));
+        let waiters = self.core.topics.stick(topic);
+        self.core.outbox.tell_waiters(waiters, Err(PublishError::ReadOnly));
     }
 
     // ---- at each core
 
     pub fn on_removal(&mut self, now: Now, from: CoreId, message: MeshMessage) {
-        if self.life.is_stopped() {
+        if self.core.life.is_stopped() {
             return;
         }
         match message {
             // A cluster's topics go when the coordinator says so.
-            MeshMessage::TopicIdle { .. } if self.is_clustered() => {}
+            MeshMessage::TopicIdle { .. } if self.cluster.is_some() => {}
             MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
             MeshMessage::CloseTopic { topic, is_forced } => self.on_close(now, from, topic, is_forced),
             MeshMessage::Leave { topic, agrees } => self.answered(now, from, &topic, agrees),
@@ -366,7 +442,7 @@ impl Engine {
     fn on_close(&mut self, now: Now, home: CoreId, topic: TopicRef, is_forced: bool) {
         let is_frozen = if is_forced { self.freeze_forced(now, &topic) } else { self.freeze(&topic) };
         if !is_frozen {
-            self.pass(home, MeshMessage::Leave { topic, agrees: false });
+            self.core.outbox.pass(home, MeshMessage::Leave { topic, agrees: false });
         }
     }
 
@@ -375,8 +451,8 @@ impl Engine {
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
         let left = self.close_partitions(now, &topic);
         self.attaching.parked.forget_topic(topic.id);
-        let is_gone = !self.life.is_read_only();
-        let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
+        let is_gone = !self.core.life.is_read_only();
+        let after = if is_gone { self.core.store.log_topic_gone(&topic) } else { RecordTicket::default() };
         self.removals.dropping.push(Dropping { topic, after, left, is_gone });
         if !is_gone {
             self.end_drop(now, self.removals.dropping.len() - 1);
@@ -387,7 +463,7 @@ impl Engine {
         // The record is not waited for again.
         self.removals.dropping[i].after = RecordTicket(u64::MAX);
         for idx in self.removals.dropping[i].left.clone() {
-            self.store.remove_partition(idx, self.outbox.io());
+            self.core.store.remove_partition(idx, self.core.outbox.io());
         }
         if self.removals.dropping[i].left.is_empty() {
             self.end_drop(now, i);
@@ -397,45 +473,44 @@ impl Engine {
     /// Ends a removal: nothing of the topic is left on this core, or what is left stays for the next startup.
     fn end_drop(&mut self, now: Now, i: usize) {
         let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
-        self.removals.frozen.remove(&topic.id);
-        self.removals.forced.remove(&topic.id);
-        while let Some((_, id)) = self.removals.gone_since.pop_front_if(|(at, _)| now.ticks.since(*at) > REMEMBERED) {
-            self.removals.gone.remove(&id);
+        self.removals.thaw(topic.id);
+        self.removals.note_gone(now, topic.id);
+        if let Some(cluster) = &mut self.cluster {
+            cluster.part_is_gone(&self.core, &topic);
         }
-        self.removals.gone.insert(topic.id);
-        self.removals.gone_since.push_back((now.ticks, topic.id));
-        self.in_cluster(now, |c, core| c.part_is_gone(core, &topic));
-        let home = home_core(&topic.name, self.cores);
-        if home == self.core {
-            return self.one_dropped(&topic, is_gone);
+        let home = home_core(&topic.name, self.core.cores);
+        self.core.outbox.pass(home, MeshMessage::Dropped { topic: topic.clone(), is_gone });
+        if home != self.core.core {
+            self.go_on_without(&topic);
         }
-        self.pass(home, MeshMessage::Dropped { topic: topic.clone(), is_gone });
-        self.go_on_without(now, &topic);
     }
 
     /// Removes the topic: requests that waited for it ask for a topic of its name again.
-    fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
-        let Waiters { conns, asked_by } = self.topics.remove(topic);
-        self.outbox.catalog().unlist_topic(topic);
-        self.outbox.resume(conns);
+    fn go_on_without(&mut self, topic: &TopicRef) {
+        let Waiters { conns, asked_by } = self.core.topics.remove(topic);
+        self.core.outbox.catalog().unlist_topic(topic);
+        self.core.outbox.resume(conns);
         for WaitingCore { from, ticket, partitions } in asked_by {
-            self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions });
+            let message = MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions };
+            self.removals.again.push((from, message));
         }
     }
 
     /// Ends removals at a stop: nothing is created any more, so nobody waits for what goes.
     pub fn stop_removals(&mut self) {
-        let waiters = self.topics.take_leaving_waiters();
-        waiters.into_iter().for_each(|w| self.outbox.tell_waiters(w, Err(PublishError::Stopping)));
+        let waiters = self.core.topics.take_leaving_waiters();
+        waiters.into_iter().for_each(|w| self.core.outbox.tell_waiters(w, Err(PublishError::Stopping)));
     }
 
     // ---- what the store says
 
     pub fn partition_removed(&mut self, now: Now, idx: PartitionIdx, is_gone: bool) {
         if is_gone {
-            self.partitions.remove(idx);
+            self.core.partitions.remove(idx);
         }
-        self.in_cluster(now, |c, core| c.has_left(core, now, idx, is_gone));
+        if let Some(cluster) = &mut self.cluster {
+            cluster.has_left(&mut self.core, now, idx, is_gone);
+        }
         let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
         let dropping = &mut self.removals.dropping[i];
         dropping.left.retain(|p| *p != idx);
@@ -450,7 +525,7 @@ impl Engine {
         while let Some(i) = self.removals.dropping.iter().position(|d| d.after <= upto) {
             self.drop_partitions(now, i);
         }
-        let cores = self.cores as usize;
+        let cores = self.core.cores as usize;
         let is_decided = |c: &&mut Closing| matches!(c.stage, ClosingStage::Deciding { record, .. } if record <= upto);
         let decided: Vec<(TopicRef, Vec<Asker>)> = (self.removals.closing.values_mut().filter(is_decided))
             .map(|c| {
@@ -461,10 +536,10 @@ impl Engine {
             })
             .collect();
         for (topic, askers) in decided {
-            self.answer_askers(askers, Ok(()));
-            self.outbox.pass_to_others(|| MeshMessage::DropTopic { topic: topic.clone() });
+            self.core.outbox.answer_askers(askers, Ok(()));
+            self.core.outbox.pass_to_others(|| MeshMessage::DropTopic { topic: topic.clone() });
             // The home's own record is the decision itself.
-            let (left, after) = (self.partitions.of_topic(topic.id), RecordTicket::default());
+            let (left, after) = (self.core.partitions.of_topic(topic.id), RecordTicket::default());
             self.removals.dropping.push(Dropping { topic, after, left, is_gone: true });
             self.drop_partitions(now, self.removals.dropping.len() - 1);
         }
@@ -480,7 +555,7 @@ impl Engine {
         let undecided = self.removals.closing.values().filter(|c| matches!(c.stage, ClosingStage::Deciding { .. }));
         for topic in undecided.map(|c| c.topic.clone()).collect::<Vec<_>>() {
             // The record may be in the journal or not: nothing may be acknowledged in this topic any more.
-            self.outbox.pass_to_others(|| MeshMessage::StuckTopic { topic: topic.clone() });
+            self.core.outbox.pass_to_others(|| MeshMessage::StuckTopic { topic: topic.clone() });
             self.stick(&topic);
         }
     }

@@ -287,6 +287,11 @@ impl Cluster {
         self.work.push_back(Work::Event(idx, event));
     }
 
+    /// Whether something is still to be done before the step ends.
+    pub(super) fn has_work(&self) -> bool {
+        !self.work.is_empty()
+    }
+
     /// All replicas of this core take such an event.
     fn tell_all(&mut self, core: &CoreParts<'_>, event: impl Fn() -> Event) {
         core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));

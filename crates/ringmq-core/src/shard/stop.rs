@@ -95,7 +95,7 @@ impl Shard {
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
         stalled.for_each(|conn| self.engine.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
         self.engine.in_cluster(now, |c, core| c.refuse_forwards(core, None, PublishError::Stopping));
-        self.engine.stop_removals();
+        self.engine.removing().stop_removals();
         self.engine.retry_waiting(now);
     }
 

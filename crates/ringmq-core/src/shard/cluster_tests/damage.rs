@@ -3,6 +3,7 @@
 use super::*;
 use crate::format::snapshot::Doubt;
 use crate::seam::outcome::AcceptLossError;
+use crate::shard::replication::loss::accept;
 
 /// Three nodes with several segments each, whose last segment is long behind `rot_at`; nothing of the log is in a cache.
 fn stored() -> (Net, ConnId, Vec<String>) {
@@ -58,7 +59,11 @@ impl Net {
 
     fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
         let (now, topic) = (self.now, self.topic.clone());
-        self.nodes[node].shards[0].engine.begin_acceptance(now, &topic, PartitionId(0), loss).map(|accepted| accepted.what)
+        let engine = &mut self.nodes[node].shards[0].engine;
+        let (mut core, cluster) = engine.lend();
+        let accepted = accept(&mut core, cluster, &topic, PartitionId(0), loss);
+        engine.in_cluster(now, |_, _| ());
+        accepted.map(|accepted| accepted.what)
     }
 
     /// Reads all of the channel from the first message on.

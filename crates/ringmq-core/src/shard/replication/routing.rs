@@ -85,10 +85,10 @@ impl Engine {
                 Work::Retry => self.retry_waiting(now),
                 Work::RetryElsewhere => self.retry_waiting_elsewhere(),
                 Work::Guest(message) => self.on_mesh(now, CoreId::GUESTS, message),
-                Work::EndClients(topic) => self.end_clients(now, &topic),
-                Work::EndSubscribers(topic) => self.end_subscribers(&topic),
+                Work::EndClients(topic) => self.removing().end_clients(now, &topic),
+                Work::EndSubscribers(topic) => self.removing().end_subscribers(&topic),
                 Work::Remove(topic) => {
-                    let has_begun = self.close_deleted(now, &topic);
+                    let has_begun = self.removing().close_deleted(now, &topic);
                     self.in_cluster(now, |c, _| c.note_removing(&topic, has_begun));
                 }
             }
@@ -101,7 +101,7 @@ impl Engine {
         }
         match fact {
             // The topic's home may learn of its deletion before this core learns of the topic.
-            Fact::Topic(topic) | Fact::Partition { topic, .. } if self.is_removing(topic.id) => {}
+            Fact::Topic(topic) | Fact::Partition { topic, .. } if self.removals.is_removing(topic.id) => {}
             Fact::MayLeave { route, version } => self.on_may_leave(now, route, version),
             fact => drop(self.in_cluster(now, |c, core| c.on_fact(core, now, fact))),
         }
@@ -112,7 +112,8 @@ impl Engine {
         let (core, Some(cluster)) = self.lend() else { return };
         let Some(idx) = cluster.leaver(&core, route, version) else { return };
         let topic = self.partitions.get(idx).topic.clone();
-        if !self.searches.is_any_in(idx) && !self.changes_channels_of(&topic) && !self.is_removing(topic.id) {
+        let is_used = self.searches.is_any_in(idx) || self.removing().changes_channels_of(&topic);
+        if !is_used && !self.removals.is_removing(topic.id) {
             self.in_cluster(now, |c, core| c.leave(core, now, idx));
         }
     }
