@@ -235,12 +235,11 @@ fn a_log_that_ran_alone_joins_a_cluster() {
     let tag = json!({ "session": 0, "number": 0 });
     let partition = json!({ "v": 1, "epoch": 1, "leader": null, "replicas": [&id], "isr": [&id], "min_isr": 1, "tag": tag });
     etcd.put(&format!("/ringmq/main/part/{topic}/0000"), &partition);
-    etcd.put("/ringmq/main/topic/orders", &json!({ "v": 1, "id": topic, "partitions": 1, "replicas": 3, "min_isr": 1 }));
+    etcd.put("/ringmq/main/topic/orders", &json!({ "v": 1, "id": topic, "partitions": 1, "replicas": 3, "min_isr": 2 }));
 
     cluster.wait_role(0, "orders", 0, "leader");
     let isr = |cluster: &Cluster| cluster.replica(0, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
     until(|| isr(&cluster) == Some(3), || format!("the others follow: {:?}\n{}", isr(&cluster), cluster.nodes[0].log()));
-    post(&cluster.nodes[1], "/topic/meta/update?topic=orders&min_isr=2");
     let mut publisher = Publisher::new(&cluster, "orders");
     publisher.publish(50);
     cluster.wait_equal(&[0, 1, 2], "orders", 0);

@@ -412,7 +412,9 @@ impl Leader {
     /// Moves the committed end to what all of the required set have, durably.
     pub fn commit(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
-        if !self.is_settled() || !membership.has_quorum() {
+        // The tail was written when enough were in sync.
+        let may_commit = membership.has_quorum() || matches!(self.phase, Phase::Settling { .. });
+        if !self.is_settled() || !may_commit {
             return;
         }
         let (mut end, mut are_listed) = (cx.log.durable().at, true);

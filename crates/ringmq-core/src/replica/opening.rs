@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! who answered                                          what is done
-//! fewer than min_isr ISR members                        ask on, and resign now and then: the others may reach each other
+//! fewer than min_isr ISR members, nor all of them        ask on, and resign now and then: the others may reach each other
 //! somebody in sync that is not suspect, or all of the   the highest (last epoch, end) is the log: it has all that an earlier
 //! ISR, and those are more than one                      epoch can have committed
 //! only suspects, not all of the ISR, or somebody        no leader rather than a wrong one: an operator may accept the loss
@@ -100,7 +100,7 @@ impl Leader {
             .filter_map(|n| self.peers.iter().find(|p| p.node == *n))
             .filter_map(|p| Some((p.node, p.standing.as_ref()?)))
             .collect();
-        if heard.len() + 1 < membership.min_isr {
+        if heard.len() + 1 < membership.opening_quorum() {
             return;
         }
         base.given_up = 0;
@@ -189,7 +189,7 @@ impl Leader {
         let membership = base.membership.as_ref()?;
         let heard = self.peers.iter().filter(|p| p.standing.is_some() && membership.isr.contains(&p.node)).count();
         let patience = (base.options.write_limit + base.options.follower_limit) * (1 << base.given_up.min(GIVEN_UP_MAX));
-        (heard + 1 < membership.min_isr).then(|| self.asking_since + patience)
+        (heard + 1 < membership.opening_quorum()).then(|| self.asking_since + patience)
     }
 
     /// Asks for another leader when this replica is suspect, and waits for one; returns whether it waits. A suspect may have lost more

@@ -63,6 +63,12 @@ impl Membership {
         self.isr.len() >= self.min_isr
     }
 
+    /// Members of the ISR that a leader hears before it opens, itself included. An ISR that is smaller than a raised min_isr is heard as
+    /// a whole: it opens, takes no writes, and can grow.
+    pub fn opening_quorum(&self) -> usize {
+        self.min_isr.min(self.isr.len())
+    }
+
     /// True if the membership is consistent: the ISR lies in the replicas, the leader in the ISR, no node stands twice.
     pub fn is_sane(&self) -> bool {
         let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));

@@ -81,6 +81,38 @@ fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
 }
 
 /// A channel that the leader before told to it alone is answered as final once it is open: so all who may lead next have it then.
+/// An operator raised min_isr above what is in sync, and the leader began again. Who is in sync has everything, so it opens, and others
+/// can join.
+#[test]
+fn an_isr_below_a_raised_min_isr_opens_when_all_of_it_answered() {
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&[1, 1]).disk);
+    rig.metadata(5, 1, &[1]);
+    rig.settle();
+    assert_eq!(rig.state(), State::Open, "it needs nobody else");
+    let refused = ReplicaError::IsrTooSmall { isr: 1, min_isr: 2 };
+    assert_eq!(rig.node.member.check_write(rig.now), Err(refused));
+    assert_eq!(rig.node.member.committed(), rig.end(), "its tail");
+    let (session, theirs, at) = (rig.session(2), log_of(&[1, 1]), rig.end());
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&theirs, Position::START, false)));
+    rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
+    rig.listed(2, 5, session);
+    let proposed = rig.effects().into_iter().find_map(|e| if let Effect::Propose { isr, .. } = e { Some(isr) } else { None });
+    assert_eq!(proposed, Some(vec![n(1), n(2)]), "who has everything joins");
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!(rig.node.member.check_write(rig.now), Ok(()));
+
+    // Two of three that are in sync, where three are wanted: both are heard.
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&[1, 1]).disk);
+    let membership = Membership { min_isr: 3, ..rig.membership(5, 1, &[1, 2]) };
+    rig.give(Event::Metadata(membership));
+    rig.settle();
+    assert_eq!(rig.state(), State::Asking);
+    stands(&mut rig, 2, &log_of(&[1, 1]), Position::START, false);
+    assert_eq!(rig.state(), State::Settling);
+}
+
 #[test]
 fn it_opens_when_every_member_of_the_isr_has_confirmed_its_channels() {
     let mut rig = asking(&[1, 1], &[1, 2, 3]);
