@@ -121,6 +121,14 @@ impl Base {
         !has_that_log || self.committed.offset > loss.end
     }
 
+    /// True for a follower in step whose leader opened this epoch after an accepted loss, and which knows more to be committed than the
+    /// leader, whose committed end is `told`: all of that was committed in earlier epochs, and given up.
+    pub fn remembers_given_up(&self, epoch: Epoch, told: Position) -> bool {
+        let loss = self.membership.as_ref().and_then(|m| m.given_up);
+        let is_of_epoch = loss.is_some_and(|loss| loss.epoch == epoch && told.offset >= loss.end);
+        is_of_epoch && self.committed.offset > told.offset
+    }
+
     pub fn truncate(&mut self, to: Position, out: &mut Vec<Effect>) {
         self.truncations += 1;
         out.push(Effect::Truncate { to });

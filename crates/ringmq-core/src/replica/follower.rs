@@ -169,6 +169,11 @@ impl Follower {
         let Some(told) = self.told else { return };
         let durable = cx.log.durable().at;
         let end = if told.offset < durable.offset { told } else { durable };
+        if base.remembers_given_up(self.head.epoch, told) {
+            // Nobody has that data any more, and a later opening would ask for it.
+            base.committed = end;
+            cx.out.push(Effect::GaveUp { committed: end });
+        }
         base.commit(end, cx.out);
         self.cursors.on_end(cx, end);
         // It was compared, and has all that is committed, and the channels.

@@ -315,11 +315,11 @@ impl Leader {
 
     /// Orders a follower that has said where it stands to become a prefix of this log.
     pub fn align(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
-        let (epoch, committed) = (self.epoch, base.committed);
+        let (epoch, committed, is_loss_accepted) = (self.epoch, base.committed, self.is_loss_accepted(base));
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == node) else { return };
         let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == PeerPhase::Asked) else { return };
         let head = peer.head(epoch);
-        if standing.committed.offset > cx.log.end().at.offset {
+        if standing.committed.offset > cx.log.end().at.offset && !is_loss_accepted {
             // It knows more to be committed than this log has: nothing there is truncated.
             let alarm = Alarm::CommittedMissing { committed: standing.committed };
             let committed = standing.committed;

@@ -16,9 +16,20 @@ impl Leader {
         cx.out.push(Effect::Alarm(Alarm::StaysOut { node, committed }));
     }
 
+    /// Whether an operator accepted a loss in this epoch. A replica is then ordered this log also where it knows more to be committed: it
+    /// refuses to truncate committed data that it has, and what it remembers of data that it lost itself keeps nobody waiting.
+    pub fn is_loss_accepted(&self, base: &Base) -> bool {
+        self.accepts_loss.is_some() || self.has_told_loss(base)
+    }
+
+    /// Whether the store has the loss that was accepted in this epoch.
+    fn has_told_loss(&self, base: &Base) -> bool {
+        base.membership.as_ref().and_then(|m| m.given_up).is_some_and(|loss| loss.epoch >= self.epoch)
+    }
+
     /// Loss that an operator may accept while the leader is open, unless one was accepted in its epoch.
     pub fn open_loss(&self, base: &Base) -> Option<Loss> {
-        let is_told = base.membership.as_ref().and_then(|m| m.given_up).is_some_and(|loss| loss.epoch >= self.epoch);
+        let is_told = self.has_told_loss(base);
         let (_, committed) =
             self.stays_out.filter(|_| matches!(self.phase, Phase::Open) && self.give_up_at.is_none() && !is_told)?;
         let from = self.settled_on.at;

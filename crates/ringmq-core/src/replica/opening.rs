@@ -151,8 +151,9 @@ impl Leader {
         // A single replica keeps the log behind its damage.
         let left = if is_alone { cx.log.durable().at } else { end };
         if base.committed.offset > left.offset {
-            // Only when that was accepted, or nobody can know better.
+            // Only when that was accepted, or nobody can know better. A startup before the next commit must not ask about it again.
             base.committed = left;
+            cx.out.push(Effect::GaveUp { committed: left });
         }
         let Some((source, standing)) = best else {
             if own.durable.offset < cx.log.end().at.offset && !is_alone {

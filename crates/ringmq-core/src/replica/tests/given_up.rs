@@ -170,3 +170,83 @@ fn a_loss_that_was_accepted_at_an_opening_is_told_once_the_epoch_is_open() {
     rig.metadata(5, 1, &[1, 2]);
     assert_eq!((rig.state(), told(&mut rig)), (State::Open, vec![loss(1, at.offset)]));
 }
+
+/// A replica in sync lost its tail and remembers that the tail was committed. Without it the ISR would be too small, so the epoch opens
+/// with it or not at all.
+#[test]
+fn an_accepted_loss_opens_the_epoch_beside_a_replica_that_remembers_more() {
+    let full = log_of(&[1, 1, 1]).end().at;
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&[1, 1]).disk);
+    rig.node.log.memory_from = 0;
+    rig.metadata(5, 1, &[1, 2]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&log_of(&[1]), full, true)));
+    let found = rig.node.member.loss().expect("it is named");
+    assert_eq!((found.kind, found.from, found.to), (LossKind::Tail, rig.end(), full));
+    rig.effects();
+    rig.give(Event::AcceptLoss { from: found.from });
+    let at = log_of(&[1]).end().at;
+    assert_eq!((rig.state(), rig.last(2)), (State::Settling, Body::Align(Align::Truncate { at, chain_crc: None })));
+    rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
+    rig.ack(2, 5, session);
+    rig.listed(2, 5, session);
+    assert_eq!((rig.state(), told(&mut rig)), (State::Open, vec![loss(1, rig.end().offset)]));
+    assert_eq!(rig.node.member.loss(), None, "nobody stays out");
+}
+
+/// Node 1 lost its last batch, which it remembers to be committed; node 2 opened epoch 5 after an operator accepted that.
+#[test]
+fn a_replica_in_step_forgets_what_was_given_up() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 1]).disk;
+    disk.committed = log_of(&[1, 1, 1]).end().at;
+    let (remembered, end) = (disk.committed, log_of(&[1, 1]).end().at);
+    rig.node.log = ModelLog::recover(disk);
+    rig.node.restart(ReplicaOptions::default());
+    rig.follow(5);
+    let empty = run_of(&log_of(&[]), 0, end);
+    rig.hear(2, 5, 1, empty.clone());
+    assert_eq!(rig.node.member.committed(), remembered, "no operator gave it up");
+    for (given_up, committed) in [
+        (GivenUp { epoch: Epoch(4), ..loss(1, end.offset) }, remembered),
+        (loss(1, end.offset + 1), remembered),
+        (loss(1, end.offset), end),
+    ] {
+        let mut m = rig.membership(5, 2, &[1, 2, 3]);
+        m.given_up = Some(given_up);
+        rig.give(Event::Metadata(m));
+        rig.hear(2, 5, 1, empty.clone());
+        rig.settle();
+        assert_eq!((rig.node.member.committed(), rig.node.log.disk.committed), (committed, committed), "{given_up:?}");
+    }
+}
+
+#[test]
+fn a_leader_that_starts_again_asks_about_no_accepted_loss_a_second_time() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 1]).disk;
+    disk.committed = log_of(&[1, 1, 1]).end().at;
+    rig.node.log = ModelLog::recover(disk);
+    rig.node.restart(ReplicaOptions::default());
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    let standing = |log: &[u64]| Body::Standing(Rig::standing(&log_of(log), Position::START, false));
+    rig.metadata(4, 2, &[1, 2]);
+    rig.metadata(5, 1, &[1, 2]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 5, session, standing(&[1, 1]));
+    let found = rig.node.member.loss().expect("it is named");
+    rig.give(Event::AcceptLoss { from: found.from });
+    rig.settle();
+    assert_eq!(rig.state(), State::Settling);
+    rig.node.restart(ReplicaOptions::default());
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    rig.metadata(6, 2, &[1, 2]);
+    rig.metadata(7, 1, &[1, 2]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 7, session, standing(&[1, 1]));
+    assert_eq!((rig.state(), rig.node.member.loss()), (State::Settling, None));
+}
