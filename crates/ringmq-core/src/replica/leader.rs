@@ -360,7 +360,8 @@ impl Leader {
             return;
         }
         for peer in &mut self.peers {
-            peer.pump(cx, self.epoch, base.committed, &base.options);
+            let is_awaited = self.required.contains(&peer.node);
+            peer.pump(cx, self.epoch, base.committed, is_awaited, &base.options);
             self.cursors.greet(cx, peer);
         }
     }
@@ -368,7 +369,7 @@ impl Leader {
     fn pump_one(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId) {
         let (epoch, index) = (self.epoch, self.index(node));
         let peer = &mut self.peers[index];
-        peer.pump(cx, epoch, base.committed, &base.options);
+        peer.pump(cx, epoch, base.committed, self.required.contains(&node), &base.options);
         self.cursors.greet(cx, peer);
     }
 

@@ -6,7 +6,8 @@
 //!   └────────────── no answer within the retry pause, a refusal, a lost connection ┴─────────────┘
 //! ```
 //! Live: batches go out from memory as they are sealed, in a window. CatchingUp: they are read from the files, one read at a
-//! time, at a limited rate; when the follower has all that was sent and the rest is in memory, it is live, without a pause.
+//! time, at a limited rate; when the follower has all that was sent and the rest is in memory, it is live, without a pause. Of a follower
+//! for which no write waits that rest is at most the bytes of a second of the rate.
 
 use super::base::Cx;
 use super::cursor_sync::CursorLink;
@@ -169,18 +170,26 @@ impl Peer {
         self.has_outstanding() && now >= self.retry_at
     }
 
-    /// Sends what may be sent.
-    pub fn pump(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, options: &ReplicaOptions) {
+    /// Sends what may be sent. `is_awaited`: writes wait for the peer.
+    pub fn pump(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, is_awaited: bool, options: &ReplicaOptions) {
         let end = cx.log.end().at;
-        if self.link == PeerPhase::CatchingUp && self.acked == self.sent && !self.reading && self.is_in_memory(cx, end) {
+        let may_go_live = self.may_go_live(cx, end, is_awaited, options);
+        if self.link == PeerPhase::CatchingUp && self.acked == self.sent && !self.reading && may_go_live {
             self.link = PeerPhase::Live;
         }
         if self.link == PeerPhase::Live {
             self.pump_memory(cx, epoch, end, committed, options);
         }
         if self.link == PeerPhase::CatchingUp {
-            self.pump_files(cx, end, options);
+            self.pump_files(cx, end, may_go_live, options);
         }
+    }
+
+    /// True if the rest is in memory and may go out at once: of a peer for which no write waits, at most the bytes of a second.
+    fn may_go_live(&self, cx: &Cx<'_>, end: Position, is_awaited: bool, options: &ReplicaOptions) -> bool {
+        let (left, rate) = (end.offset.saturating_sub(self.sent.offset), options.catch_up_bytes_per_second);
+        let is_held_back = rate > 0 && !is_awaited && u64::try_from(left).is_ok_and(|left| left > rate);
+        !is_held_back && self.is_in_memory(cx, end)
     }
 
     fn is_in_memory(&self, cx: &Cx<'_>, end: Position) -> bool {
@@ -213,7 +222,7 @@ impl Peer {
         }
     }
 
-    fn pump_files(&mut self, cx: &mut Cx<'_>, end: Position, options: &ReplicaOptions) {
+    fn pump_files(&mut self, cx: &mut Cx<'_>, end: Position, may_go_live: bool, options: &ReplicaOptions) {
         self.paced_until = None;
         let in_flight = (self.sent.offset - self.acked.offset) as u64;
         let durable = cx.log.durable().at;
@@ -221,7 +230,7 @@ impl Peer {
             return;
         }
         // The rest is in memory: it waits only until the sent bytes are acknowledged.
-        if in_flight > 0 && cx.log.run_end(self.sent.offset, APPEND_BYTES_MAX).is_some() {
+        if in_flight > 0 && may_go_live {
             return;
         }
         self.refill(cx.now, options);
@@ -234,7 +243,9 @@ impl Peer {
         }
         self.reading = true;
         let (to, session, from) = (self.node, self.session, self.sent);
-        cx.out.push(Effect::ReadLog { to, session, from, bytes_max: APPEND_BYTES_MAX });
+        let bytes_max =
+            usize::try_from(rate).ok().filter(|rate| *rate > 0).map_or(APPEND_BYTES_MAX, |rate| rate.min(APPEND_BYTES_MAX));
+        cx.out.push(Effect::ReadLog { to, session, from, bytes_max });
     }
 
     /// Serves a repair of the peer: one read at a time.

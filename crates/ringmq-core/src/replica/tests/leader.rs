@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, log_of, n};
 use crate::base::{Epoch, Position, Ticks};
-use crate::codec::peer::message::{Ack, Align, Aligned, Body};
+use crate::codec::peer::message::{Ack, Align, Aligned, Body, Message};
 use crate::replica::model::node::NodeOutput;
 use crate::replica::states::State;
 use crate::replica::{Effect, Event, LogView, ReplicaError, ReplicaOptions};
@@ -83,9 +83,13 @@ fn batches_go_out_before_they_are_durable_and_within_the_window() {
     assert_eq!(sent(&mut rig), first, "as much again");
 }
 
-/// A follower that has nothing of a log that is not in memory any more; a batch is read at a time.
+/// A follower that has nothing of a log, which is in memory or not any more; a batch is read at a time.
 #[test]
 fn who_catches_up_gets_no_more_than_the_rate() {
+    [false, true].into_iter().for_each(catches_up_at_the_rate);
+}
+
+fn catches_up_at_the_rate(is_in_memory: bool) {
     let rate = 2_000;
     let mut rig = Rig::new();
     let options = ReplicaOptions { catch_up_bytes_per_second: rate, ..Default::default() };
@@ -95,7 +99,7 @@ fn who_catches_up_gets_no_more_than_the_rate() {
     rig.settle();
     let all = rig.end().offset;
     assert!(all as u64 > 10 * rate, "{all}");
-    rig.node.log.memory_from = all;
+    rig.node.log.memory_from = if is_in_memory { 0 } else { all };
     rig.lead(5);
     let session = rig.session(3);
     let standing = Rig::standing(&log_of(&[]), Position::START, false);
@@ -104,18 +108,39 @@ fn who_catches_up_gets_no_more_than_the_rate() {
     let (mut sent, mut seconds) = (0, 0.0);
     for step in 1..=500 {
         let reads = rig.out.iter().position(|o| matches!(o, NodeOutput::Read(to, ..) if *to == n(3)));
-        if let Some(NodeOutput::Read(to, session, from, _)) = reads.and_then(|at| rig.out.remove(at)) {
+        if let Some(NodeOutput::Read(to, session, from, bytes_max)) = reads.and_then(|at| rig.out.remove(at)) {
+            assert!(bytes_max as u64 <= rate, "{bytes_max} bytes in one go");
             let (end, batches) = rig.node.log.read(from.offset, 1);
             rig.give(Event::LogRead { to, session, from, end, result: Ok(batches.expect("it is there")) });
-            sent = end.offset;
             rig.hear(3, 5, session.0, Body::Ack(Ack { durable: end }));
         }
+        let append = |m: Message| if let Body::Append(a) = m.body { Some(a.batches.len() as i64) } else { None };
+        sent += rig.said(3).into_iter().filter_map(append).sum::<i64>();
         rig.wait(Duration::from_millis(10));
         seconds = step as f64 / 100.0;
         // what a second brings may be saved, and the last batch is whole
         assert!(sent as f64 <= rate as f64 * (seconds + 1.0) + 500.0, "{sent} bytes in {seconds} s");
     }
     assert!(sent as f64 >= rate as f64 * seconds * 0.8, "{sent} bytes in {seconds} s");
+}
+
+/// A write waits for it: what it lacks, and is in memory, comes at once.
+#[test]
+fn a_replica_in_sync_catches_up_at_no_rate() {
+    let mut rig = Rig::new();
+    let options = ReplicaOptions { catch_up_bytes_per_second: 1, ..Default::default() };
+    rig.node = crate::replica::model::node::Node::new(n(1), options);
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    rig.append(1, 20);
+    rig.settle();
+    rig.node.log.memory_from = 0;
+    rig.metadata(5, 1, &[1, 2]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&log_of(&[]), Position::START, false)));
+    rig.hear(2, 5, session, Body::Aligned(Aligned { at: Position::START }));
+    let append = |m: Message| if let Body::Append(a) = m.body { Some(a.batches.len() as i64) } else { None };
+    assert_eq!(rig.said(2).into_iter().filter_map(append).sum::<i64>(), rig.end().offset);
 }
 
 #[test]
