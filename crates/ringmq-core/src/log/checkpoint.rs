@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Whether nothing of the journal is freed until a restart: what a failed file needs stays in the ring, and begins it.
-    fn is_kept(&self) -> bool {
+    pub(super) fn is_kept(&self) -> bool {
         let topics = self.topics.failed_records();
         let deletes = self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence);
         let failed = self.failures.partitions().iter();

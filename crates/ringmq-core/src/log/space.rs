@@ -237,9 +237,15 @@ impl Store {
         is_full && !self.is_read_only() && self.checkpoint_lacks_space()
     }
 
-    /// Whether an operator's change is taken, which may be what makes room: still, when FINs wait in their channels.
-    pub fn takes_changes(&self) -> bool {
-        self.is_read_only() || self.ring.admits_changes() || !self.checkpoint_lacks_space()
+    /// Refusal of an operator's change whose record the journal cannot take soon. A change may be what makes room, so it is taken still
+    /// when FINs wait in their channels.
+    pub fn check_change(&self) -> Result<(), Refusal> {
+        match () {
+            () if self.is_read_only() || self.ring.admits_changes() => Ok(()),
+            () if self.checkpoint_lacks_space() => Err(Refusal::DiskFull),
+            () if self.is_kept() => Err(Refusal::ReadOnly),
+            () => Ok(()),
+        }
     }
 
     /// Another core has no space, or has it again. While it lacks some, this one frees what it would keep otherwise.

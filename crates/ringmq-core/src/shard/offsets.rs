@@ -112,9 +112,7 @@ impl Engine {
         self.partitions.check_change(now.ticks, key).map_err(SetOffsetError::Failed)?;
         if !name.is_ephemeral() {
             self.life.check_writable().map_err(SetOffsetError::Failed)?;
-            if !self.store.takes_changes() {
-                return Err(SetOffsetError::Failed(PublishError::DiskFull));
-            }
+            self.check_change_fits().map_err(SetOffsetError::Failed)?;
         }
         Ok(key)
     }

@@ -25,7 +25,7 @@ use super::removal::Asker;
 use super::replication::loss::Acceptances;
 use super::topic_empty::{Emptied, Emptying};
 use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicRef};
-use crate::log::RecordTicket;
+use crate::log::{RecordTicket, Refusal};
 use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
 use crate::seam::{
     message::{MeshMessage, Ticket},
@@ -201,11 +201,15 @@ impl Engine {
         }
         self.life.check_running()?;
         self.life.check_writable()?;
-        match () {
-            () if self.removals.is_frozen(topic) => Err(PublishError::TopicGone),
-            () if !self.store.takes_changes() => Err(PublishError::DiskFull),
-            () => Ok(()),
-        }
+        if self.removals.is_frozen(topic) { Err(PublishError::TopicGone) } else { self.check_change_fits() }
+    }
+
+    /// Refusal of a change whose record would wait for the journal for as long as the disk is full, or until a restart.
+    pub(super) fn check_change_fits(&self) -> Result<(), PublishError> {
+        self.store.check_change().map_err(|refusal| match refusal {
+            Refusal::DiskFull => PublishError::DiskFull,
+            _ => PublishError::ReadOnly,
+        })
     }
 
     /// Records up to here are durable.

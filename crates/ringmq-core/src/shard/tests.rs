@@ -34,6 +34,8 @@ struct Node {
     stopped: usize,
     /// No partition file can grow.
     is_full: bool,
+    /// Topic whose segments cannot be written.
+    failing: &'static str,
     /// Snapshots get no answer: what is asked of them waits here.
     held: Option<Vec<(usize, OpId, DiskOp)>>,
     /// First channels do not come to other cores: what says so waits here.
@@ -66,6 +68,7 @@ impl Node {
             next_conn: 0,
             stopped: 0,
             is_full: false,
+            failing: "",
             held: None,
             held_creations: None,
             http: vec![],
@@ -128,6 +131,10 @@ impl Node {
         match op {
             DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(..)) => {
                 Err(DiskError::NoSpace { file })
+            }
+            DiskOp::Write { file: FileId::Segment(dir, base), .. } if *dir.topic == *self.failing => {
+                let file = FileId::Segment(dir, base);
+                Err(DiskError::Io { file, call: "write", errno: 5, message: "Input/output error".into() })
             }
             op => Ok(self.disk.perform(op)),
         }

@@ -11,7 +11,7 @@
 use super::outbox::LateAnswer;
 use super::removal::{Asker, Removing};
 use crate::base::{Now, TopicName, TopicRef};
-use crate::log::PartitionIdx;
+use crate::log::{PartitionIdx, Refusal};
 use crate::seam::outcome::PublishError;
 
 impl Removing<'_> {
@@ -22,6 +22,8 @@ impl Removing<'_> {
             () if self.cluster.is_some() => Err(PublishError::TopicNotExist),
             () if life.is_stopping() => Err(PublishError::Stopping),
             () if life.is_read_only() || self.core.topics.is_stuck(name) => Err(PublishError::ReadOnly),
+            // On a full disk a deletion is what makes room, and has the last of the journal.
+            () if self.core.store.check_change() == Err(Refusal::ReadOnly) => Err(PublishError::ReadOnly),
             () => self.begin_delete(now, name, asker),
         };
         if let Err(error) = begun {

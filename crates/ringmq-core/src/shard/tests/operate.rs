@@ -376,3 +376,29 @@ fn an_ephemeral_topic_goes_when_its_last_channel_is_deleted_under_a_client() {
         }
     }
 }
+
+/// A file that failed keeps the journal full, and nothing frees it before a restart: each change is made or refused.
+#[test]
+fn changes_are_refused_while_a_failed_file_keeps_the_journal_full() {
+    let mut n = Node::with(1, Settings { partitions: 1, journal_bytes: 512 << 10, ..Settings::default() });
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    n.send(c, b"SUB t ch\n");
+    n.failing = "broken";
+    let body = "x".repeat(4000);
+    let is_well = |n: &Node| n.shards[0].stats(Ticks(0), None, None, false).healthy;
+    for _ in 0..1000 {
+        if is_well(&n) {
+            n.publish(p, "broken", &body);
+        }
+    }
+    assert!(!is_well(&n));
+    let changes = [ChannelChange::Pause, ChannelChange::Unpause];
+    let made = (0..1000).map_while(|i| n.operate(0, "ch", changes[i % 2]).ok()).count();
+    assert!((1..1000).contains(&made), "the journal keeps something for changes: {made}");
+    assert_eq!(n.operate(0, "ch", ChannelChange::Pause), Err(SetOffsetError::Failed(PublishError::ReadOnly)));
+    assert_eq!(n.operate(0, "ch", ChannelChange::Delete), Err(SetOffsetError::Failed(PublishError::ReadOnly)));
+    n.ask_delete("t");
+    n.run();
+    assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
+}

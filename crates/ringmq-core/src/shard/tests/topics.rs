@@ -12,12 +12,12 @@ impl Node {
         home_core(&TopicName::new(topic).expect("valid"), self.shards.len() as u16).0 as usize
     }
 
-    fn ask_delete(&mut self, topic: &str) {
+    pub fn ask_delete(&mut self, topic: &str) {
         let (home, name) = (self.home(topic), TopicName::new(topic).expect("valid"));
         self.step(home, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::DeleteTopic { ticket: Ticket(5), name } });
     }
 
-    fn deleted(&mut self) -> Result<(), PublishError> {
+    pub fn deleted(&mut self) -> Result<(), PublishError> {
         match self.http.pop() {
             Some(MeshMessage::TopicChanged { ticket: Ticket(5), result }) => result,
             other => panic!("no answer but {other:?}"),
