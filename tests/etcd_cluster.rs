@@ -208,7 +208,7 @@ fn a_node_says_which_of_its_partitions_have_no_leader() {
     (0..3).filter(|n| *n != alone).for_each(|n| cluster.nodes[n].kill());
     cluster.nodes[alone].spawn();
     let ping = |cluster: &Cluster| cluster.nodes[alone].get("/ping").unwrap_or_default();
-    let said = "NOK - 1 partition of this node has no leader: orders/0 (start one of ";
+    let said = "OK - 1 partition of this node has no leader: orders/0 (start one of ";
     until(|| ping(&cluster).contains(said), || format!("{}\n{}", ping(&cluster), cluster.nodes[alone].log()));
     assert!(cluster.nodes[alone].log().contains("1 partition of this node has no leader"));
     let stats = cluster.nodes[alone].get("/stats?format=json").expect("it answers");

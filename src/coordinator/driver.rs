@@ -12,6 +12,7 @@ use crate::controller::ControllerOptions;
 use crate::etcd::{Store, WatchEnd};
 use crate::metadata::keys::Layout;
 use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
+use crate::metrics::node::Condition;
 use crate::seam::cluster::{Ask, Fact};
 use crate::seam::outcome::{PublishError, Unwritable};
 use std::collections::BTreeMap;
@@ -85,6 +86,10 @@ impl NodeIdentity {
             seed: self.seed,
         })
     }
+}
+
+fn refused(why: &str) -> String {
+    format!("{why}: the node serves until its lease is over")
 }
 
 /// Party that waits for the outcome of an operator's request.
@@ -226,10 +231,22 @@ impl<S: Store + 'static> Driver<S> {
         }
         self.write_memory();
         self.hub.tell(&facts);
-        self.hub.set_condition(match self.agent.session() {
-            Some(_) => self.agent.trouble((self.place.now)()).map_or(Ok(()), Err),
-            None => Err(self.trouble.clone()),
-        });
+        self.hub.set_condition(self.condition());
+    }
+
+    /// Without a lease the node serves nobody. That a partition has no leader is no better at another node.
+    fn condition(&self) -> Condition {
+        let refusal = self.agent.refusal();
+        match self.agent.session() {
+            Some(_) => Condition {
+                failure: None,
+                warnings: self.agent.trouble((self.place.now)()).into_iter().chain(refusal.map(refused)).collect(),
+            },
+            None => {
+                let why = refusal.map(|why| format!("; {why}")).unwrap_or_default();
+                Condition { failure: Some(format!("{}{why}", self.trouble)), warnings: vec![] }
+            }
+        }
     }
 
     /// Answers the party that waits for a request's outcome.

@@ -3,6 +3,7 @@
 
 use crate::agent::{Admin, AdminError, Agent};
 use crate::base::{Ticks, TopicName};
+use crate::metrics::node::Condition;
 use crate::seam::cluster::{Ask, Fact};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -58,12 +59,13 @@ pub struct Hub {
     inboxes: Mutex<Vec<Arc<Inbox>>>,
     wake: OnceLock<WakeCores>,
     told: UnboundedSender<ToCoordinator>,
-    condition: Mutex<Result<(), String>>,
+    condition: Mutex<Condition>,
 }
 
 impl Hub {
     pub fn new(told: UnboundedSender<ToCoordinator>) -> Hub {
-        let condition = Mutex::new(Err("the node has not registered with etcd yet".into()));
+        let failure = Some("the node has not registered with etcd yet".into());
+        let condition = Mutex::new(Condition { failure, ..Condition::default() });
         Hub { inboxes: Mutex::default(), wake: OnceLock::new(), told, condition }
     }
 
@@ -111,12 +113,11 @@ impl Hub {
         let _ = self.told.send(told);
     }
 
-    /// Why the node cannot serve what it should; `Ok`: it can.
-    pub fn condition(&self) -> Result<(), String> {
+    pub fn condition(&self) -> Condition {
         self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn set_condition(&self, condition: Result<(), String>) {
+    pub fn set_condition(&self, condition: Condition) {
         *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
     }
 }

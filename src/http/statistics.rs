@@ -6,7 +6,7 @@ use super::{Node, unix_s};
 use crate::base::{ChannelName, CoreId, TopicName};
 use crate::discovery::NSQ_VERSION;
 use crate::metadata::summary::Summary;
-use crate::metrics::node::{Filter, NodeFacts, NodeStats};
+use crate::metrics::node::{Condition, Filter, NodeFacts, NodeStats};
 use crate::metrics::prometheus::{self, ProcessFacts};
 use crate::metrics::stats::ShardStats;
 use crate::seam::message::MeshMessage;
@@ -20,18 +20,16 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Asking for the statistics of one topic gets a core's health and little else. It need not exist.
 const PROBE: &str = "ping#ephemeral";
 
-/// `OK`, or 500 and why not.
+/// `OK`, perhaps with what is not as it should be, or 500 and why clients should go to another node.
 pub async fn ping(node: &Node) -> Reply {
     let probe = TopicName::new(PROBE).ok();
     let shards = ask_all(node, probe, None, false).await;
-    let health = crate::metrics::node::ping(&shards, condition(node).as_deref());
-    let status = if health == "OK" { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
-    text(status, health)
+    let (health, serves) = crate::metrics::node::ping(&shards, &condition(node));
+    text(if serves { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, health)
 }
 
-/// Why a node of a cluster does not serve what it should.
-fn condition(node: &Node) -> Option<String> {
-    node.around.hub.as_ref().and_then(|hub| hub.condition().err())
+fn condition(node: &Node) -> Condition {
+    node.around.hub.as_ref().map(|hub| hub.condition()).unwrap_or_default()
 }
 
 pub async fn stats(node: &Node, query: &Query) -> Reply {
@@ -79,12 +77,20 @@ pub async fn metrics(node: &Node) -> Reply {
 /// Numbers of a cluster that etcd decides; empty when the coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
-    let look = hub.look(|agent| (Summary::of(agent.view()), agent.leaderless(), agent.session().is_some()));
-    let Ok(Some((sum, own_without_leader, is_in_session))) = tokio::time::timeout(ANSWER_LIMIT, look).await else {
+    let look = hub.look(|agent| {
+        let (is_in_session, is_refused) = (agent.session().is_some(), agent.refusal().is_some());
+        (Summary::of(agent.view()), agent.leaderless(), is_in_session, is_refused)
+    });
+    let Ok(Some((sum, own_without_leader, is_in_session, is_refused))) = tokio::time::timeout(ANSWER_LIMIT, look).await else {
         return vec![];
     };
     vec![
         ("ringmq_cluster_lease", "1 while this node's lease holds; else 0: it serves nothing", usize::from(is_in_session)),
+        (
+            "ringmq_cluster_refused",
+            "1 while etcd refuses this node, for example its login: the node serves until its lease is over",
+            usize::from(is_refused),
+        ),
         ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),
         ("ringmq_cluster_partitions_without_leader", "Partitions that nobody leads", sum.without_leader),
         (

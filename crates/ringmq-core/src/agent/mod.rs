@@ -212,6 +212,13 @@ enum Purpose {
     Leave,
 }
 
+impl Purpose {
+    /// True if the node's session depends on the request.
+    fn is_of_session(&self) -> bool {
+        matches!(self, Purpose::List { .. } | Purpose::Grant | Purpose::Register { .. } | Purpose::Renew)
+    }
+}
+
 #[derive(Debug)]
 struct Pending {
     sent: Ticks,
@@ -240,6 +247,8 @@ pub struct Agent {
     again_at: Ticks,
     /// Time from which on everything is to be listed.
     list_at: Option<Ticks>,
+    /// Why the store refused the node's last request for its session, for example at its login.
+    refusal: Option<String>,
     is_campaigning: bool,
     /// Time before which this node does not campaign.
     campaign_at: Ticks,
@@ -274,6 +283,7 @@ impl Agent {
             again: vec![],
             again_at: Ticks(0),
             list_at: Some(Ticks(0)),
+            refusal: None,
             is_campaigning: false,
             campaign_at: Ticks(0),
             remembered: options.seen,
@@ -297,6 +307,11 @@ impl Agent {
     /// Describes the partitions with a replica here that have had no leader for longer than an election takes. `None`: there are none.
     pub fn trouble(&self, now: Ticks) -> Option<String> {
         self.leaderless.text(now, &self.view)
+    }
+
+    /// Why the store refuses to renew or to list anything for this node. Without a change the lease ends.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// Number of partitions with a replica here that nobody leads.
@@ -374,6 +389,10 @@ impl Agent {
 
     fn answered(&mut self, now: Ticks, pending: Pending, outcome: Outcome, out: &mut Vec<Effect>) {
         let Pending { sent, purpose, request } = pending;
+        if purpose.is_of_session() {
+            self.refusal =
+                outcome.as_ref().err().filter(|failure| matches!(failure, Failure::Refused(_))).map(Failure::to_string);
+        }
         let answer = match outcome {
             Ok(answer) => answer,
             Err(failure) => return self.failed(now, Pending { sent, purpose, request }, failure, out),

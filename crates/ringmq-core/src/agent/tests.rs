@@ -98,6 +98,8 @@ struct World {
     /// Leader of each epoch of a partition.
     led: BTreeMap<((TopicId, u16), u64), NodeId>,
     store_away: u64,
+    /// True while the store lets nobody log in.
+    is_locked: bool,
 }
 
 fn agent(n: usize, start: u64, seen: u64, cluster: Option<[u8; 16]>) -> Agent {
@@ -151,6 +153,7 @@ impl World {
             rng: Rng::new(seed),
             led: BTreeMap::new(),
             store_away: 0,
+            is_locked: false,
         }
     }
 
@@ -296,7 +299,10 @@ impl World {
                 }
                 continue;
             }
-            let outcome = self.store.carry(now, &request);
+            let outcome = match self.is_locked {
+                true => Err(Failure::Refused("no login".into())),
+                false => self.store.carry(now, &request),
+            };
             if self.chance(f.unknown_done) {
                 continue;
             }

@@ -40,7 +40,7 @@ impl Failures {
 }
 
 impl Store {
-    /// Sentences that an operator has to hear; empty when all is well.
+    /// Failures of files, a sentence each: no publish is taken until a restart. Empty when all is well.
     pub fn health(&self) -> Vec<String> {
         let mut sick: Vec<String> =
             self.failures.core.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();
@@ -59,13 +59,18 @@ impl Store {
         if let Some(dir) = self.failed_deletes().next() {
             sick.push(format!("topic {} could not be removed, the journal keeps its record until a restart", dir.topic));
         }
-        if let Some(&p) = self.full_disk.waiting.first() {
-            let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
-            sick.push(format!("the disk is full: {n} partitions take no publish, the first is {dir}"));
-        } else if self.checkpoint_lacks_space() {
-            sick.push("the disk is full: the checkpoint waits for space".into());
-        }
         sick
+    }
+
+    /// Sentence about a full disk, which frees itself or is freed by an operator. `None`: it is not full.
+    pub fn fullness(&self) -> Option<String> {
+        match self.full_disk.waiting.first() {
+            Some(&p) => {
+                let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
+                Some(format!("the disk is full: {n} partitions take no publish, the first is {dir}"))
+            }
+            None => self.checkpoint_lacks_space().then(|| "the disk is full: the checkpoint waits for space".into()),
+        }
     }
 
     /// Closes the partition for writing, for good.

@@ -32,10 +32,19 @@ pub struct NodeFacts {
     pub spare_bytes: u64,
     /// Quantiles of the times from publish to FIN, between 0 and 1.
     pub quantiles: Vec<f64>,
-    /// Why a node of a cluster does not serve what it should.
-    pub condition: Option<String>,
+    /// Place of the node in a cluster.
+    pub condition: Condition,
     /// Lines of our own for the text form: name and value.
     pub extra: Vec<(&'static str, String)>,
+}
+
+/// What a node of a cluster says of its place in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    /// Why the node serves no client: other nodes do. `None`: it serves.
+    pub failure: Option<String>,
+    /// What is not as it should be, and would be no better at another node.
+    pub warnings: Vec<String>,
 }
 
 /// Asks for [`NodeFacts::spare_bytes`].
@@ -177,7 +186,7 @@ const CLOSING: u8 = 4;
 
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
-        let health = health(&shards, facts.condition.as_deref());
+        let health = health(&shards, &facts.condition);
         let cores = shards.iter().map(|s| {
             let health = if s.healthy { "OK".into() } else { s.health.clone() };
             Core {
@@ -255,15 +264,33 @@ impl NodeStats {
     }
 }
 
-fn health(shards: &[ShardStats], condition: Option<&str>) -> String {
-    let sick = shards.iter().filter(|s| !s.healthy).map(|s| s.health.as_str());
-    let sick: Vec<&str> = sick.chain(condition).collect();
-    if sick.is_empty() { "OK".into() } else { format!("NOK - {}", sick.join("; ")) }
+/// `OK`, with a warning `OK - ` and what is wrong, or `NOK - ` and why clients should go to another node.
+fn health(shards: &[ShardStats], condition: &Condition) -> String {
+    let (minor, major): (Vec<&ShardStats>, Vec<&ShardStats>) = shards.iter().filter(|s| !s.healthy).partition(|s| s.serves);
+    let failures = major.iter().map(|s| s.health.clone()).chain(condition.failure.clone());
+    let warnings = minor.iter().map(|s| s.health.clone()).chain(condition.warnings.iter().cloned());
+    let failures: Vec<String> = failures.collect();
+    let all: Vec<String> = failures.iter().cloned().chain(warnings).chain(closed_partitions(shards)).collect();
+    match (failures.is_empty(), all.is_empty()) {
+        (_, true) => "OK".into(),
+        (true, false) => format!("OK - {}", all.join("; ")),
+        (false, false) => format!("NOK - {}", all.join("; ")),
+    }
 }
 
-/// Answer of /ping: `OK`, or `NOK - ` and the reason.
-pub fn ping(shards: &[ShardStats], condition: Option<&str>) -> String {
-    health(shards, condition)
+fn closed_partitions(shards: &[ShardStats]) -> Option<String> {
+    let count: u64 = shards.iter().map(|s| s.closed.count).sum();
+    let example = &shards.iter().find(|s| s.closed.count > 0)?.closed.example;
+    let what = if count == 1 { "1 partition that this node leads takes" } else { "partitions that this node leads take" };
+    let number = if count == 1 { String::new() } else { format!("{count} ") };
+    Some(format!("{number}{what} no publish: {example}"))
+}
+
+/// Answer of /ping, and whether a load balancer may send clients to the node.
+pub fn ping(shards: &[ShardStats], condition: &Condition) -> (String, bool) {
+    let health = health(shards, condition);
+    let serves = !health.starts_with("NOK");
+    (health, serves)
 }
 
 #[derive(Default)]
@@ -424,7 +451,7 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::stats::PartitionStats;
+    use crate::metrics::stats::{ClosedPartitions, PartitionStats};
 
     fn info(port: u16) -> ClientInfo {
         ClientInfo {
@@ -474,7 +501,7 @@ mod tests {
             resident_bytes: None,
             spare_bytes: 7,
             quantiles: vec![],
-            condition: None,
+            condition: Condition::default(),
             extra,
         }
     }
@@ -593,9 +620,41 @@ mod tests {
     #[test]
     fn one_sick_core_makes_the_node_sick() {
         let sick = ShardStats { healthy: false, health: "core 1: read-only".into(), ..shard(1, 1) };
-        assert_eq!(ping(&[shard(0, 0), sick.clone()], None), "NOK - core 1: read-only");
-        assert_eq!(ping(&[shard(0, 0), sick], Some("no leader")), "NOK - core 1: read-only; no leader");
-        assert_eq!(ping(&[shard(0, 0)], Some("no leader")), "NOK - no leader");
-        assert_eq!(ping(&[shard(0, 0)], None), "OK");
+        let fine = Condition::default();
+        let away = Condition { failure: Some("the lease is over".into()), ..Condition::default() };
+        assert_eq!(ping(&[shard(0, 0), sick.clone()], &fine), ("NOK - core 1: read-only".into(), false));
+        assert_eq!(ping(&[shard(0, 0), sick], &away), ("NOK - core 1: read-only; the lease is over".into(), false));
+        assert_eq!(ping(&[shard(0, 0)], &away), ("NOK - the lease is over".into(), false));
+        assert_eq!(ping(&[shard(0, 0)], &fine), ("OK".into(), true));
+    }
+
+    /// A load balancer takes no node out for what would be no better at another one.
+    #[test]
+    fn a_node_that_serves_warns_and_stays_well() {
+        let warned = Condition { warnings: vec!["orders/0 has no leader".into()], ..Condition::default() };
+        assert_eq!(ping(&[shard(0, 0)], &warned), ("OK - orders/0 has no leader".into(), true));
+        let full = ShardStats { healthy: false, serves: true, health: "core 0: the disk is full".into(), ..shard(0, 0) };
+        assert_eq!(
+            ping(std::slice::from_ref(&full), &warned),
+            ("OK - core 0: the disk is full; orders/0 has no leader".into(), true)
+        );
+        let closed = |core, count, example: &str| ShardStats {
+            closed: ClosedPartitions { count, example: example.into() },
+            ..shard(core, core)
+        };
+        let said = |shards: &[ShardStats]| ping(shards, &Condition::default()).0;
+        assert_eq!(
+            said(&[closed(0, 0, ""), closed(1, 1, "t/1: why")]),
+            "OK - 1 partition that this node leads takes no publish: t/1: why"
+        );
+        assert_eq!(
+            said(&[closed(0, 2, "t/0: why"), closed(1, 1, "")]),
+            "OK - 3 partitions that this node leads take no publish: t/0: why"
+        );
+        let away = Condition { failure: Some("the lease is over".into()), ..warned };
+        assert_eq!(
+            ping(&[full], &away),
+            ("NOK - the lease is over; core 0: the disk is full; orders/0 has no leader".into(), false)
+        );
     }
 }

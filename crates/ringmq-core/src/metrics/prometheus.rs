@@ -116,10 +116,16 @@ impl Page {
     }
 
     fn cores(&mut self, shards: &[ShardStats]) {
-        let rows: [Row<ShardStats, f64>; 8] = [
+        let rows: [Row<ShardStats, f64>; 9] = [
             ("ringmq_core_healthy", "gauge", "1 while the core serves and writes, else 0; /ping says what is wrong.", |s| {
                 f64::from(u8::from(s.healthy))
             }),
+            (
+                "ringmq_core_closed_partitions",
+                "gauge",
+                "Partitions that the core leads in a cluster and that take no publish; /ping names one.",
+                |s| s.closed.count as f64,
+            ),
             ("ringmq_core_connections", "gauge", "Client connections of the core.", |s| s.connections as f64),
             ("ringmq_core_busy_seconds_total", "counter", "Time that the core's turns took, without its sleep.", |s| {
                 s.turns.busy_us as f64 / 1e6

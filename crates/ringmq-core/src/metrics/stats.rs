@@ -20,6 +20,10 @@ pub struct ShardStats {
     pub healthy: bool,
     /// Why not, in a sentence.
     pub health: String,
+    /// True if the core serves clients although it is not healthy: a full disk of a node in a cluster, where any node forwards.
+    pub serves: bool,
+    /// Partitions that this core leads and that take no publish. Empty outside a cluster.
+    pub closed: ClosedPartitions,
     /// Links with the other nodes of a cluster.
     pub links: Vec<LinkStats>,
     /// Complete passes of the scrubber since startup, or since the last repair.
@@ -33,6 +37,14 @@ pub struct ShardStats {
     pub remote: Option<RemoteStats>,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
+}
+
+/// Partitions that a core leads and that take no publish.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClosedPartitions {
+    pub count: u64,
+    /// One of them, and why.
+    pub example: String,
 }
 
 /// A core's link with another node.

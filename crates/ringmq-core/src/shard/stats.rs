@@ -4,17 +4,36 @@ use super::Shard;
 use super::replication::loss::channels_lost;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, Ticks, TopicName, TopicRef};
-use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
+use crate::metrics::stats::{ClosedPartitions, PartitionStats, ProducerStats, ShardStats};
+use crate::replica::ReplicaError;
 
 impl Shard {
-    /// Faults of this core, a sentence each: any of them makes /ping fail.
-    fn health(&self) -> Vec<String> {
+    /// Failures of this core, a sentence each: any of them makes /ping fail.
+    fn failures(&self) -> Vec<String> {
         let mut sick = self.engine.store.health();
         // The store tells it too, but a notice may still be on its way.
         if let Some(reason) = self.engine.life.read_only().filter(|_| !self.engine.store.is_read_only()) {
             sick.insert(0, reason.to_owned());
         }
         sick
+    }
+
+    /// Partitions that this core leads and that take no publish. Where the node's lease is over, that is said instead.
+    fn closed_partitions(&self, now: Ticks) -> ClosedPartitions {
+        let mut closed = ClosedPartitions::default();
+        for (_, p) in self.engine.partitions.iter() {
+            let Some(seat) = p.seat().filter(|seat| seat.is_leader()) else { continue };
+            match seat.member.check_write(now) {
+                Ok(()) | Err(ReplicaError::LeaseOver | ReplicaError::HandingOver) => {}
+                Err(error) => {
+                    if closed.count == 0 {
+                        closed.example = format!("{}/{}: {error}", p.topic.name, p.dir.partition);
+                    }
+                    closed.count += 1;
+                }
+            }
+        }
+        closed
     }
 
     pub(super) fn stats(
@@ -25,12 +44,17 @@ impl Shard {
         clients: bool,
     ) -> ShardStats {
         let e = &self.engine;
-        let sick = self.health();
+        let failures = self.failures();
+        // Whoever forwards serves clients also on a full disk, and no other node has room for the partitions that this one leads.
+        let serves = failures.is_empty() && e.is_clustered();
+        let sick: Vec<String> = failures.into_iter().chain(e.store.fullness()).collect();
         let mut stats = ShardStats {
             core: e.core.0,
             connections: self.conns.len() as u64,
             healthy: sick.is_empty(),
             health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.0, sick.join(", ")) },
+            serves,
+            closed: self.closed_partitions(now),
             links: e.cluster.as_ref().map_or_else(Vec::new, |c| c.link_stats()),
             scrubs: e.store.scrubs(),
             deleting_bytes: e.store.deleting_bytes(),

@@ -87,3 +87,21 @@ fn who_was_overtaken_by_a_copy_of_its_data_path_is_never_registered_again() {
     world.run(2 * TTL.as_millis() as u64);
     assert!(world.nodes[1].agent.session().is_none() && refused(&world), "{:?}", world.nodes[1].refused);
 }
+
+/// Without a renewal the node serves until its lease is over; an operator hears of it before.
+#[test]
+fn a_node_whose_login_the_store_refuses_says_so_until_it_is_let_in_again() {
+    let mut world = cluster(1);
+    world.run(2_000);
+    assert_eq!(world.nodes[0].agent.refusal(), None);
+    world.is_locked = true;
+    world.run(TTL.as_millis() as u64 / 2);
+    let told = |world: &World| (world.nodes[0].agent.session().is_some(), world.nodes[0].agent.refusal().map(String::from));
+    let why = "the metadata store refuses: no login".to_owned();
+    assert_eq!(told(&world), (true, Some(why.clone())));
+    world.run(TTL.as_millis() as u64);
+    assert_eq!(told(&world), (false, Some(why)));
+    world.is_locked = false;
+    world.run(TTL.as_millis() as u64);
+    assert_eq!(told(&world), (true, None));
+}

@@ -204,12 +204,12 @@ fn a_snapshot_that_finds_no_space_is_told_of_once() {
         for _ in 0..5 {
             let index = rig.find(is_snapshot).expect("it is tried again");
             rig.fail(index, true);
-            assert!(rig.store.health().concat().contains("the checkpoint waits"));
+            assert!(rig.store.fullness().is_some_and(|text| text.contains("the checkpoint waits")));
             rig.tick(1100);
         }
         assert_eq!(told(), episode, "the operator hears of each full disk once");
         rig.settle();
-        assert_eq!(rig.store.health(), [""; 0]);
+        assert_eq!((rig.store.health(), rig.store.fullness()), (vec![], None));
     }
 }
 

@@ -192,3 +192,26 @@ fn what_was_under_way_is_not_final_before_enough_are_in_sync_again() {
     net.in_sync(2);
     assert_eq!(answers(&net), 1);
 }
+
+/// A load balancer leaves the node in: no other one takes more, and this one forwards what others lead.
+#[test]
+fn partitions_that_take_no_publish_are_told_and_leave_the_node_well() {
+    let mut net = Net::with(1, 2, Settings::default());
+    let health = |net: &Net, node: usize| {
+        let stats = net.nodes[node].shards[0].stats(net.now.ticks, None, None, false);
+        crate::metrics::node::ping(&[stats], &Default::default())
+    };
+    assert_eq!(health(&net, 0), ("OK".into(), true));
+    net.in_sync(1);
+    let why = "OK - 1 partition that this node leads takes no publish: t/0: 1 replicas are in sync, a write needs 2";
+    assert_eq!((health(&net, 0), health(&net, 1)), ((why.into(), true), ("OK".into(), true)));
+    net.in_sync(3);
+    assert_eq!(health(&net, 0), ("OK".into(), true));
+    let p = net.connect(0);
+    net.nodes[0].disk.faults.no_space = 1.0;
+    for _ in 0..200 {
+        net.publish(p, &"x".repeat(100_000));
+    }
+    let (full, serves) = health(&net, 0);
+    assert!(serves && full.starts_with("OK - core 0: the disk is full: "), "{full}");
+}
