@@ -54,6 +54,13 @@ fn replicas_that_return_after_a_repair_by_hand_begin_anew_once_an_operator_accep
     assert_eq!((others.map(|node| committed(&cluster, node)), isr(&cluster, left)), (kept_there, Some(1)));
     assert!(kept_there.iter().all(|end| *end > committed(&cluster, left)), "{kept_there:?}");
 
+    let status = || {
+        let args = ["cluster", "status", &format!("--etcd-endpoints={}", etcd.url())].map(String::from);
+        let output = std::process::Command::new(node::binary()).args(args).output().expect("the binary runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    until(|| status().contains("needs an operator") && status().contains("stays out of the ISR"), status);
+
     let accept = |loss: &str| {
         let path = format!("/replica/acceptloss?topic=orders&partition=0{loss}");
         cluster.nodes[left].post(&path, b"").expect("it answers")

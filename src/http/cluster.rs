@@ -119,7 +119,8 @@ pub async fn drain(node: &Node, query: Result<Query, Failure>, is_wanted: bool) 
     carry(hub, if is_wanted { Admin::Drain { node: name } } else { Admin::Undrain { node: name } }).await
 }
 
-/// The numbers of the metadata; of the controller also the time until the replicas of each node that is away are made elsewhere.
+/// The numbers of the metadata; of the controller also the time until the replicas of each node that is away are made elsewhere, and
+/// the number of partitions that may catch up at a time.
 fn stats_of(agent: &Agent, now: Ticks) -> Value {
     let (view, controller) = (agent.view(), agent.controller());
     let mut stats = summary::stats(view);
@@ -129,6 +130,7 @@ fn stats_of(agent: &Agent, now: Ticks) -> Value {
             Some((id.to_string(), u64::try_from(left).unwrap_or(u64::MAX).into()))
         });
         stats["replaced_in_ms"] = Value::Object(left.collect());
+        stats["rebuilds_max"] = controller.options().rebuilds_max.into();
     }
     stats
 }

@@ -1,18 +1,23 @@
-//! State of a cluster that only its nodes know, for `ringmq cluster status`: whether they answer, how far replicas have caught up, when a
-//! node that is away is replaced. A node that tells nothing leaves its part out; etcd alone is enough for the rest of the page.
+//! State of a cluster that only its nodes know, for `ringmq cluster status`: whether they answer, how far replicas have caught up, which
+//! partitions need an operator, when a node that is away is replaced. A node that tells nothing leaves its part out; etcd alone is enough
+//! for the rest of the page.
 
 use super::ask::{Asker, HttpResponse, is_refused};
 use crate::base::NodeId;
+use crate::metadata::record::PartitionRecord;
 use crate::metadata::view::View;
 use ringmq_tools::text::bytes;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 /// Time between the two looks that tell the rate of a catch-up.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Time for a node's `/stats`. Of one that hangs nothing is told.
+const STATS_LIMIT: Duration = Duration::from_secs(3);
 
 /// Topic, partition and name of the node whose replica catches up.
 pub type ReplicaName = (String, u16, String);
@@ -32,7 +37,11 @@ pub struct Live {
     pub refusing: BTreeSet<NodeId>,
     /// Time until the replicas of a node that is away are made elsewhere, by the controller's clock and setting.
     pub replaced_in: BTreeMap<NodeId, Duration>,
+    /// Partitions that may catch up before the controller makes further replicas: its `--rebuilds-max`. `None`: it told nothing.
+    pub rebuilds_max: Option<usize>,
     pub catch_ups: BTreeMap<ReplicaName, CatchUp>,
+    /// Alarms of leaders, by topic and partition.
+    pub alarms: BTreeMap<(String, u16), String>,
 }
 
 impl CatchUp {
@@ -66,19 +75,25 @@ pub fn period(time: Duration) -> String {
 pub async fn gather(asker: &Asker, view: &View) -> Live {
     let refusing = refusing(view);
     let controller = view.controller().and_then(|e| view.member(e.value.node)?.value.http_address.clone());
-    let replaced_in = match controller.filter(|_| view.members().any(|(id, _)| view.session(id).is_none())) {
-        Some(address) => json(asker, &address, "/cluster/stats").await.map(|stats| replaced_in(&stats)).unwrap_or_default(),
-        None => BTreeMap::new(),
+    let is_short = view.members().any(|(id, _)| view.session(id).is_none() || view.is_draining(id));
+    let told = match controller.filter(|_| is_short) {
+        Some(address) => json(asker, &address, "/cluster/stats").await.unwrap_or_default(),
+        None => Value::Null,
     };
+    let leaders = leaders(view, |_| true);
+    let stats = all_stats(asker, &leaders).await;
+    let alarms = stats.iter().flat_map(alarms_of).collect();
     let leaders = leaders_of_catch_ups(view);
-    let first = lags(asker, &leaders).await;
+    let first: BTreeMap<ReplicaName, u64> = stats.iter().flat_map(lags_of).collect();
     let began = Instant::now();
     let mut catch_ups = BTreeMap::new();
-    if !first.is_empty() {
+    if !leaders.is_empty() && !first.is_empty() {
         sleep(LOOK_AGAIN).await;
-        catch_ups = rates(&first, &lags(asker, &leaders).await, began.elapsed());
+        let second = all_stats(asker, &leaders).await.iter().flat_map(lags_of).collect();
+        catch_ups = rates(&first, &second, began.elapsed());
     }
-    Live { refusing: refusing.await, replaced_in, catch_ups }
+    let rebuilds_max = told["rebuilds_max"].as_u64().and_then(|max| usize::try_from(max).ok());
+    Live { refusing: refusing.await, replaced_in: replaced_in(&told), rebuilds_max, catch_ups, alarms }
 }
 
 /// Nodes that are registered, and refuse NSQ's and HTTP's connections: their process has ended, and its lease has not.
@@ -108,12 +123,14 @@ fn refusing(view: &View) -> impl Future<Output = BTreeSet<NodeId>> + use<> {
 
 /// HTTP addresses of the nodes that lead partitions with a living replica that is not in sync.
 fn leaders_of_catch_ups(view: &View) -> BTreeSet<String> {
-    let coming = view.partitions().filter(|(_, e)| {
-        let p = &e.value;
-        p.replicas.iter().any(|n| view.session(*n).is_some() && !p.isr.contains(n))
-    });
-    let leaders: BTreeSet<NodeId> = coming.filter_map(|(_, e)| e.value.leader.map(|l| l.node)).collect();
-    leaders.into_iter().filter_map(|id| view.member(id)?.value.http_address.clone()).collect()
+    leaders(view, |p| p.replicas.iter().any(|n| view.session(*n).is_some() && !p.isr.contains(n)))
+}
+
+/// HTTP addresses of the nodes that lead such partitions.
+fn leaders(view: &View, is_meant: impl Fn(&PartitionRecord) -> bool) -> BTreeSet<String> {
+    let meant = view.partitions().filter(|(_, e)| is_meant(&e.value));
+    let nodes: BTreeSet<NodeId> = meant.filter_map(|(_, e)| e.value.leader.map(|l| l.node)).collect();
+    nodes.into_iter().filter_map(|id| view.member(id)?.value.http_address.clone()).collect()
 }
 
 async fn json(asker: &Asker, address: &str, path: &str) -> Option<Value> {
@@ -127,33 +144,51 @@ fn replaced_in(stats: &Value) -> BTreeMap<NodeId, Duration> {
     stats["replaced_in_ms"].as_object().into_iter().flatten().filter_map(row).collect()
 }
 
-async fn lags(asker: &Asker, leaders: &BTreeSet<String>) -> BTreeMap<ReplicaName, u64> {
+/// `/stats` of those that answer.
+async fn all_stats(asker: &Asker, addresses: &BTreeSet<String>) -> Vec<Value> {
     let ask = |address: &String| {
         let (asker, address) = (asker.clone(), address.clone());
-        spawn_local(async move { json(&asker, &address, "/stats?format=json&include_clients=false").await })
+        spawn_local(async move {
+            timeout(STATS_LIMIT, json(&asker, &address, "/stats?format=json&include_clients=false")).await.ok().flatten()
+        })
     };
-    let asked: Vec<_> = leaders.iter().map(ask).collect();
-    let mut lags = BTreeMap::new();
+    let asked: Vec<_> = addresses.iter().map(ask).collect();
+    let mut all = vec![];
     for stats in asked {
-        if let Ok(Some(stats)) = stats.await {
-            lags.extend(lags_of(&stats));
-        }
+        all.extend(stats.await.ok().flatten());
     }
-    lags
+    all
+}
+
+/// The replicas of a node, by topic and partition, as its `/stats` has them.
+fn replicas_of(stats: &Value) -> impl Iterator<Item = (&str, u16, &Value)> {
+    stats["topics"].as_array().into_iter().flatten().flat_map(|topic| {
+        let name = topic["topic_name"].as_str().unwrap_or_default();
+        topic["replication"].as_array().into_iter().flatten().map(move |replica| {
+            let number = replica["partition"].as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or_default();
+            (name, number, replica)
+        })
+    })
+}
+
+/// Alarms of the partitions that the node leads.
+fn alarms_of(stats: &Value) -> Vec<((String, u16), String)> {
+    let leads = |replica: &Value| replica["role"].as_str().is_some_and(|role| role.starts_with("leader"));
+    let row = |(topic, number, replica): (&str, u16, &Value)| {
+        let alarm = replica["alarm"].as_str().filter(|_| leads(replica))?;
+        Some(((topic.to_owned(), number), alarm.to_owned()))
+    };
+    replicas_of(stats).filter_map(row).collect()
 }
 
 /// Of `/stats` of a leader: bytes that followers which are not in sync lack.
 fn lags_of(stats: &Value) -> Vec<(ReplicaName, u64)> {
     let mut lags = vec![];
-    for topic in stats["topics"].as_array().into_iter().flatten() {
-        let name = topic["topic_name"].as_str().unwrap_or_default();
-        for replica in topic["replication"].as_array().into_iter().flatten() {
-            let number = replica["partition"].as_u64().and_then(|n| u16::try_from(n).ok()).unwrap_or_default();
-            for follower in replica["followers"].as_array().into_iter().flatten() {
-                if let (Some(node), Some(false)) = (follower["node"].as_str(), follower["in_sync"].as_bool()) {
-                    let lag = follower["lag"].as_i64().unwrap_or_default();
-                    lags.push(((name.to_owned(), number, node.to_owned()), u64::try_from(lag).unwrap_or(0)));
-                }
+    for (topic, number, replica) in replicas_of(stats) {
+        for follower in replica["followers"].as_array().into_iter().flatten() {
+            if let (Some(node), Some(false)) = (follower["node"].as_str(), follower["in_sync"].as_bool()) {
+                let lag = follower["lag"].as_i64().unwrap_or_default();
+                lags.push(((topic.to_owned(), number, node.to_owned()), u64::try_from(lag).unwrap_or(0)));
             }
         }
     }
@@ -196,6 +231,14 @@ mod tests {
         assert_eq!(said(20 << 20, 20 << 20), "20.0 MiB left, not fewer than a second ago");
         assert_eq!(said(10, 0), "0 B left, 5 B/s, about 0 s");
         assert_eq!(said(0, 0), "0 B left");
+    }
+
+    #[test]
+    fn an_alarm_is_that_of_the_leader() {
+        let replica = |role: &str| json!({ "partition": 1, "role": role, "alarm": format!("{role} needs an operator") });
+        let stats =
+            json!({ "topics": [{ "topic_name": "t", "replication": [replica("follower"), replica("leader, opening")] }] });
+        assert_eq!(alarms_of(&stats), [(("t".to_owned(), 1), "leader, opening needs an operator".to_owned())]);
     }
 
     #[test]

@@ -8,10 +8,14 @@ use crate::metadata::summary::{has_no_leader, is_below_min_isr, lacks_in_sync};
 use crate::metadata::view::View;
 use ringmq_tools::text::bytes;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Partitions that `status` names; of more it tells the number.
 const NAMED_MAX: usize = 50;
+
+/// Trouble of a partition whose leader raised an alarm.
+const ALARM: &str = "needs an operator";
 
 struct Node {
     id: NodeId,
@@ -92,6 +96,9 @@ impl Report {
                 let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect();
                 let (isr, replicas) = (names(&p.isr), names(&p.replicas));
                 let topic = t.value.info.name.to_string();
+                if live.alarms.contains_key(&(topic.clone(), number)) {
+                    troubles.push(ALARM);
+                }
                 let outlook = outlook(view, p, t.value.record.replicas as usize, (&topic, number), live);
                 Partition { topic, number, leader, epoch: p.epoch, isr, replicas, troubles, outlook }
             })
@@ -175,11 +182,15 @@ impl Report {
         );
         let _ = writeln!(
             text,
-            "partitions  {}, without a leader: {}, below min_isr: {}, too few in sync: {}",
+            "partitions  {}, without a leader: {}, below min_isr: {}, too few in sync: {}{}",
             self.partitions.len(),
             self.troubled("no leader"),
             self.troubled("below min_isr"),
-            self.troubled("too few in sync")
+            self.troubled("too few in sync"),
+            match self.troubled(ALARM) {
+                0 => String::new(),
+                alarms => format!(", need an operator: {alarms}"),
+            }
         );
         if !self.work.is_empty() {
             let _ = writeln!(text, "under way   {}", self.work.join("; "));
@@ -224,6 +235,7 @@ impl Report {
                 "without_leader": self.troubled("no leader"),
                 "below_min_isr": self.troubled("below min_isr"),
                 "too_few_in_sync": self.troubled("too few in sync"),
+                "need_an_operator": self.troubled(ALARM),
                 "troubled": partitions(true),
             }),
         }
@@ -235,7 +247,8 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
     let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
     let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>().join(", ");
     let is_there = |id: &NodeId| view.session(*id).is_some();
-    let mut parts = vec![];
+    let alarm = live.alarms.get(&(at.0.to_owned(), at.1));
+    let mut parts: Vec<String> = alarm.cloned().into_iter().collect();
     if has_no_leader(view, p) {
         parts.push(match (p.isr.iter().any(is_there), view.controller()) {
             (false, _) => format!("start one of {}: only they have everything", names(&p.isr)),
@@ -257,7 +270,8 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
             false => format!("publishes wait until {}, which is away, leaves the ISR", names(&missed)),
         });
     }
-    for id in coming {
+    // Who stays out by the alarm does not catch up.
+    for id in coming.into_iter().filter(|id| alarm.is_none() || live.refusing.contains(id)) {
         let node = name(id);
         let catch_up = live.catch_ups.get(&(at.0.to_owned(), at.1, node.clone()));
         parts.push(match catch_up {
@@ -286,12 +300,7 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
 /// Changes that the cluster is making by itself.
 fn work(view: &View, live: &Live) -> Vec<String> {
     let mut work = vec![];
-    let is_coming =
-        |p: &PartitionRecord, id: &NodeId| !p.isr.contains(id) && view.session(*id).is_some() && !live.refusing.contains(id);
-    let coming = |(_, e): (_, &crate::metadata::view::Entry<PartitionRecord>)| {
-        e.value.replicas.iter().filter(|id| is_coming(&e.value, id)).count()
-    };
-    let catching_up: usize = view.partitions().map(coming).sum();
+    let catching_up: usize = view.partitions().map(|(_, e)| coming(view, live, &e.value)).sum();
     if catching_up > 0 {
         let left: u64 = live.catch_ups.values().map(|c| c.left).sum();
         let time =
@@ -300,6 +309,7 @@ fn work(view: &View, live: &Live) -> Vec<String> {
         let left = if live.catch_ups.is_empty() { String::new() } else { format!(": {} left{time}", bytes(left)) };
         work.push(format!("{} up{left}", count(catching_up, "replica catches", "replicas catch")));
     }
+    work.extend(waiting_rebuilds(view, live, catching_up_partitions(view, live)));
     let handed_over = view.partitions().filter(|(_, e)| e.value.wanted.is_some()).count();
     if handed_over > 0 {
         work.push(count(handed_over, "partition is handed over", "partitions are handed over"));
@@ -310,6 +320,31 @@ fn work(view: &View, live: &Live) -> Vec<String> {
         work.push(count(electing, "leader is elected", "leaders are elected"));
     }
     work
+}
+
+/// Number of the partition's replicas that catch up.
+fn coming(view: &View, live: &Live, p: &PartitionRecord) -> usize {
+    let is_coming = |id: &&NodeId| !p.isr.contains(id) && view.session(**id).is_some() && !live.refusing.contains(id);
+    p.replicas.iter().filter(is_coming).count()
+}
+
+fn catching_up_partitions(view: &View, live: &Live) -> usize {
+    view.partitions().filter(|(_, e)| coming(view, live, &e.value) > 0).count()
+}
+
+/// Replicas of nodes to be replaced, or drained, that are not made yet since `--rebuilds-max` partitions catch up.
+fn waiting_rebuilds(view: &View, live: &Live, catching_up: usize) -> Option<String> {
+    let max = live.rebuilds_max.filter(|max| catching_up >= *max)?;
+    let leaves = |id: &NodeId| view.is_draining(*id) || live.replaced_in.get(id).is_some_and(|left| left.is_zero());
+    let mut waiting: BTreeMap<NodeId, usize> = BTreeMap::new();
+    for (_, e) in view.partitions().filter(|(_, e)| coming(view, live, &e.value) == 0) {
+        e.value.replicas.iter().filter(|id| leaves(id)).for_each(|id| *waiting.entry(*id).or_default() += 1);
+    }
+    let name = |id: &NodeId| view.member(*id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
+    let whose: Vec<String> = waiting.iter().map(|(id, number)| format!("{number} of {}", name(id))).collect();
+    let total = count(waiting.values().sum(), "replica waits", "replicas wait");
+    (!whose.is_empty())
+        .then(|| format!("{total} until fewer than {max} partitions catch up (--rebuilds-max): {}", whose.join(", ")))
 }
 
 fn count(number: usize, one: &str, many: &str) -> String {
@@ -404,4 +439,80 @@ pub(super) fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> 
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::TopicName;
+    use crate::metadata::fixture::{TOPIC, n, put};
+    use crate::metadata::keys::{Key, Layout};
+    use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, Tag, TopicRecord, encode};
+    use std::time::Duration;
+
+    /// Nodes a and b, which lead and follow three partitions of c, which is away; c catches up nowhere.
+    fn view() -> View {
+        let mut view = View::new(Layout::new("c").unwrap(), 0);
+        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
+        for (b, name) in [(1, "a"), (2, "b"), (3, "c")] {
+            let member = MemberRecord { name: name.into(), peer_address: "h:1".into(), ..Default::default() };
+            put(&mut view, b.into(), Key::Member(n(b)), encode(&member));
+        }
+        [1, 2].into_iter().for_each(|b| put(&mut view, 3 + u64::from(b), Key::Node(n(b)), encode(&node)));
+        put(
+            &mut view,
+            6,
+            Key::Topic(TopicName::new("t").unwrap()),
+            encode(&TopicRecord::new(TOPIC, 3, 2, 1, Default::default())),
+        );
+        for number in 0..3 {
+            // The first one's replica is made on b.
+            let second = if number == 0 { vec![n(3), n(2)] } else { vec![n(3)] };
+            let record = PartitionRecord {
+                epoch: 1,
+                leader: Some(Leader { node: n(1), session: 4 }),
+                replicas: [vec![n(1)], second].concat(),
+                isr: vec![n(1)],
+                min_isr: 1,
+                wanted: None,
+                former: None,
+                leaving: None,
+                removals: 0,
+                given_up: None,
+                tag: Tag::default(),
+            };
+            put(&mut view, 7 + u64::from(number), Key::Partition(TOPIC, number), encode(&record));
+        }
+        view
+    }
+
+    #[test]
+    fn replicas_that_wait_for_others_are_counted_by_whose_they_are() {
+        let view = view();
+        let status = |live: &Live| Report::of(&view, "c", None, live).text(PageKind::Status);
+        let late = BTreeMap::from([(n(3), Duration::ZERO)]);
+        let full = Live { replaced_in: late.clone(), rebuilds_max: Some(1), ..Live::default() };
+        let wanted = "2 replicas wait until fewer than 1 partitions catch up (--rebuilds-max): 2 of c";
+        assert!(status(&full).contains(wanted), "{}", status(&full));
+        let early = BTreeMap::from([(n(3), Duration::from_secs(9))]);
+        for live in [
+            Live { replaced_in: early, rebuilds_max: Some(1), ..Live::default() },
+            Live { replaced_in: late.clone(), rebuilds_max: Some(2), ..Live::default() },
+            Live { replaced_in: late, rebuilds_max: None, ..Live::default() },
+        ] {
+            assert!(!status(&live).contains("--rebuilds-max): "), "{}", status(&live));
+        }
+    }
+
+    #[test]
+    fn an_alarm_of_a_leader_is_a_trouble_with_what_it_says() {
+        let view = view();
+        let why = "replica b knows data to be committed that this leader lacks";
+        let live = Live { alarms: BTreeMap::from([(("t".to_owned(), 0), why.to_owned())]), ..Live::default() };
+        let report = Report::of(&view, "c", None, &live);
+        let text = report.text(PageKind::Status);
+        assert!(text.contains("too few in sync: 3, need an operator: 1\n"), "{text}");
+        assert!(text.contains("too few in sync, needs an operator") && text.contains(&format!("  {why}; c is away")), "{text}");
+        assert!(!text.contains("b catches up") && report.json(PageKind::Status)["need_an_operator"] == 1, "{text}");
+    }
 }
