@@ -149,11 +149,11 @@ impl Follower {
         }
     }
 
-    /// What was given up counts as committed no longer.
+    /// What was given up counts as committed no longer, also where this log begins behind the leader's end.
     fn standing(&self, base: &Base, cx: &Cx<'_>, below: Option<Epoch>) -> Standing {
         let mut standing = base.standing(cx.log, below);
         if self.is_given_up {
-            standing.committed = standing.start;
+            standing.committed = Position::START;
         }
         standing
     }

@@ -8,6 +8,7 @@ use super::cursor_sync::{CursorSync, Leading};
 use super::error::ReplicaError;
 use super::event::{Alarm, CursorEvent, Effect, Loss};
 use super::hand_over::Round;
+use super::loss::lacks_committed;
 use super::peer::{Peer, PeerPhase};
 use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
@@ -319,7 +320,9 @@ impl Leader {
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == node) else { return };
         let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == PeerPhase::Asked) else { return };
         let head = peer.head(epoch);
-        if standing.committed.offset > cx.log.end().at.offset && !is_loss_accepted {
+        let lacks =
+            standing.committed.offset > cx.log.end().at.offset || lacks_committed(cx.log, self.settled_on, epoch, standing);
+        if lacks && !is_loss_accepted {
             // It knows more to be committed than this log has: nothing there is truncated.
             let alarm = Alarm::CommittedMissing { committed: standing.committed };
             let committed = standing.committed;

@@ -3,11 +3,23 @@
 
 use super::base::{Base, Cx};
 use super::error::ReplicaError;
-use super::event::{Alarm, Effect, Loss, LossKind};
+use super::event::{Alarm, Effect, LogView, Loss, LossKind};
 use super::leader::{Leader, Phase};
-use crate::base::{NodeId, Position};
+use crate::base::{Epoch, NodeId, Position};
+use crate::codec::peer::message::Standing;
 use crate::format::tail::Tail;
 use crate::seam::membership::GivenUp;
+
+/// Whether a replica has committed data beside this log, which is longer: it knows more to be committed than this log has of epochs up to
+/// the replica's last one. `settled_on`: the end of this log when the leader's epoch opened, for a log that begins behind all these epochs.
+/// Otherwise such a replica would be restarted at this log's start, as one is that is merely behind it.
+pub(super) fn lacks_committed(log: &dyn LogView, settled_on: Tail, epoch: Epoch, theirs: &Standing) -> bool {
+    let has_it = theirs.committed.offset > theirs.start.offset && theirs.committed.offset <= theirs.durable.offset;
+    let mut mine = Vec::with_capacity(1);
+    log.all_epochs(Some(Epoch(theirs.last_epoch.0.saturating_add(1))), 1, &mut mine);
+    let end = mine.first().map(|mine| mine.end).or((theirs.last_epoch < epoch).then_some(settled_on.at));
+    has_it && end.is_some_and(|end| theirs.committed.offset > end.offset)
+}
 
 impl Leader {
     /// A replica outside the ISR has what this log lacks: an operator decides which of the two counts.

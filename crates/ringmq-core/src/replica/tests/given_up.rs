@@ -4,7 +4,7 @@ use super::rig::{Rig, log_of, n, run_of};
 use crate::base::{Epoch, Position, Ticks};
 use crate::codec::peer::message::{Align, Aligned, Body, Standing};
 use crate::format::snapshot::Doubt;
-use crate::replica::model::log::ModelLog;
+use crate::replica::model::log::{ModelLog, tail_of};
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event, LogView, LossKind, ReplicaOptions};
 use crate::seam::membership::GivenUp;
@@ -80,6 +80,25 @@ fn a_log_that_parted_before_the_loss_is_given_up_as_well() {
     assert_eq!((standing.committed, rig.state()), (Position::START, State::Apart));
 }
 
+/// Found by seed 20635 of the cluster simulator: retention had removed more of the replica's log than the leader had.
+#[test]
+fn a_replica_whose_log_begins_behind_the_leader_s_end_begins_anew() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 1, 1, 1]).disk;
+    disk.committed = log_of(&[1, 1, 1, 1]).end().at;
+    disk.start = tail_of(&disk.batches[2]);
+    disk.batches.drain(..3);
+    rig.node.log = ModelLog::recover(disk);
+    rig.node.restart(ReplicaOptions::default());
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    let mut m = rig.membership(5, 2, &[2, 3]);
+    m.given_up = Some(loss(1, log_of(&[1]).end().at.offset));
+    rig.give(Event::Metadata(m));
+    rig.inquired(5, 1);
+    let Body::Standing(standing) = rig.last(2) else { panic!("no standing") };
+    assert_eq!(standing.committed, Position::START, "its log begins at {:?}", standing.start);
+}
+
 /// Where it lost some of its log nobody knows in which epochs that was committed.
 #[test]
 fn a_replica_that_lost_committed_data_itself_is_kept() {
@@ -107,6 +126,38 @@ fn with_one_that_stays_out() -> (Rig, u32) {
     let full = log_of(&[1, 1, 1, 1]);
     rig.hear(3, 5, session, Body::Standing(Rig::standing(&full, full.end().at, false)));
     (rig, session)
+}
+
+/// Found by seed 6011 of the cluster simulator: retention had removed the beginning of the log that went on, and a replica that returned was
+/// restarted there, as if it were merely behind.
+#[test]
+fn a_replica_that_returns_beside_a_log_that_has_grown_and_lost_its_beginning_stays_out() {
+    let returned = log_of(&[1, 1, 2, 2]);
+    // The log with which epoch 5 opens, all of it, and the number of batches that retention removed.
+    for (opened, epochs, removed) in [(&[1, 1][..], &[1, 1, 5, 5, 5, 5, 5][..], 5), (&[1, 1, 3, 3, 3], &[1, 1, 3, 3, 3, 5, 5], 1)]
+    {
+        let mut rig = Rig::new();
+        rig.node.log = ModelLog::recover(log_of(opened).disk);
+        rig.lead(5);
+        let mut disk = log_of(epochs).disk;
+        disk.start = tail_of(&disk.batches[removed - 1]);
+        disk.batches.drain(..removed);
+        rig.node.log = ModelLog::recover(disk);
+        rig.said(3);
+        rig.give(Event::Connected { node: n(3) });
+        rig.wait(ReplicaOptions::default().retry);
+        let session = rig.session(3);
+        rig.hear(3, 5, session, Body::Standing(Rig::standing(&returned, returned.end().at, false)));
+        let is_aligned = rig.said(3).into_iter().any(|message| matches!(message.body, Body::Align(_)));
+        let stays_out = rig.effects().iter().any(|e| matches!(e, Effect::Alarm(Alarm::StaysOut { .. })));
+        assert_eq!((is_aligned, stays_out), (false, true), "{epochs:?}");
+        // One that is merely behind begins where this log does.
+        rig.wait(ReplicaOptions::default().follower_limit);
+        let session = rig.session(3);
+        let behind = log_of(&opened[..1]);
+        rig.hear(3, 5, session, Body::Standing(Rig::standing(&behind, behind.end().at, false)));
+        assert!(matches!(rig.last(3), Body::Align(_)));
+    }
 }
 
 fn told(rig: &mut Rig) -> Vec<GivenUp> {
