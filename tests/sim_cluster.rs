@@ -117,6 +117,7 @@ const LATER: &[&str] = &[
     "hand_over",
     "relayed",
     "operator_elsewhere",
+    "losses",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a
@@ -309,6 +310,21 @@ fn replicas_move_between_nodes_and_leave_nothing_behind() {
     }
     println!("{total:?}");
     assert!(total.metadata.replica_changes > 60 && total.crashes > 10, "{total:?}");
+}
+
+/// All in-sync replicas of a partition are away, and an operator goes on with one that was left behind.
+#[test]
+fn an_operator_gives_up_what_the_lost_replicas_had() {
+    let mut total = RunOutcome::default();
+    for (seed, by) in (0..12).flat_map(|seed| [(seed, Coordination::Store), (seed, Coordination::Etcd)]) {
+        let mut plan = Plan::draw(seed, 3, Some(by));
+        plan.faults = Faults { losses: 0.7, crash: 0.1, reset: 0.5, ..Faults::default() };
+        (plan.replicas, plan.min_isr, plan.span_ms) = (3, 2, 500);
+        total.add(&catch_unwind(|| run(&plan, None)).unwrap_or_else(|_| panic!("seed {seed} of {by:?}")));
+    }
+    let m = total.metadata;
+    println!("{total:?}");
+    assert!(m.repairs > 15 && m.given_up > 500 && m.losses > 10, "{m:?}");
 }
 
 #[test]

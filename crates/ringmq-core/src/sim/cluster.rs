@@ -16,6 +16,7 @@ mod clients;
 pub mod coverage;
 mod events;
 mod faults;
+mod loss;
 mod meta;
 mod moved;
 mod node;
@@ -52,6 +53,11 @@ pub struct MetadataCounts {
     pub watches_lost: u64,
     pub topics_made: u64,
     pub topics_deleted: u64,
+    /// Partitions with which an operator went on at a replica that was left behind, committed messages that were lost by it, and losses
+    /// that an operator accepted at a leader.
+    pub repairs: u64,
+    pub given_up: u64,
+    pub losses: u64,
 }
 
 impl MetadataCounts {
@@ -66,6 +72,9 @@ impl MetadataCounts {
         self.watches_lost += o.watches_lost;
         self.topics_made += o.topics_made;
         self.topics_deleted += o.topics_deleted;
+        self.repairs += o.repairs;
+        self.given_up += o.given_up;
+        self.losses += o.losses;
     }
 }
 
@@ -151,6 +160,7 @@ pub fn run(plan: &Plan, sink: Option<Sink>) -> RunOutcome {
     let mut world = World::new(plan, sink);
     world.live();
     world.converge();
+    world.lose();
     world.end();
     world.outcome()
 }

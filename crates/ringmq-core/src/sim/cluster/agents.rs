@@ -248,7 +248,7 @@ impl World {
     }
 
     /// Takes in changes of the store, and gives every watch something to tell.
-    fn store_changed(&mut self) {
+    pub fn store_changed(&mut self) {
         let (changed, removed) = self.meta.look_at_etcd();
         for key in changed {
             let newest = self.meta.entries[&key].now.clone();

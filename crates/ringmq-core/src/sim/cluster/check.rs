@@ -9,6 +9,7 @@
 //! | committed_prefixes_are_equal_bytes | batches up to what was acknowledged or delivered are the same on all members, and stay so |
 //! | virtual_offset_never_rewinds | no member's log ends before what was committed |
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
+//! | only_what_was_given_up_is_lost | the same, once an operator went on with a log that lacks some of it ([`super::loss`]) |
 //! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
 //! | a_deleted_topic_leaves_nothing | at the end: no disk has anything of a deleted topic ([`super::passing`]) |
 //! | a_moved_replica_leaves_nothing | at the end: no disk has a file of a partition of which its node is no replica ([`super::moved`]) |
@@ -19,9 +20,10 @@ use super::node::recover_options;
 use super::plan::Coordination;
 use super::store::PASSING;
 use super::world::{MS, World};
-use crate::base::{Epoch, LogId, MessagePlace, PartitionId};
+use crate::base::{Epoch, LogId, MessagePlace, PartitionId, Position};
 use crate::format::batch::BatchHeader;
 use crate::log::recovery::{Recovered, recover};
+use crate::log::state::RecoveredPartition;
 use crate::sim::check::{ReadBatch as Batches, log_of};
 use crate::sim::disk::SimDisk;
 use crate::sim::node::book::{ANYWHERE, Book, StartupFindings, topic_number};
@@ -75,6 +77,12 @@ impl Checker {
             latest.0
         );
         *latest = (epoch, n);
+    }
+
+    /// An operator gives up what was committed behind the end of this log.
+    pub fn gives_up(&mut self, key: TopicPartition, end: i64) {
+        self.committed.retain(|(of, at), _| *of != key || *at < end);
+        self.ends.entry(key).and_modify(|known| *known = (*known).min(end));
     }
 
     fn committed(&mut self, key: TopicPartition, h: &BatchHeader, of: usize) {
@@ -157,7 +165,11 @@ impl World {
         let report = &r.report;
         assert!(is_damaged || !report.has_damage(), "damage_is_repaired_or_reported: nothing was damaged: {report:?}");
         let (mut found, logs) = read(&mut self.check, &self.book, disk, r, is_damaged, n);
-        found.name = if look == CheckReason::Probe { "acked_is_on_every_isr_disk" } else { "acked_survives" };
+        found.name = match look {
+            CheckReason::Probe => "acked_is_on_every_isr_disk",
+            _ if self.book.has_given_up() => "only_what_was_given_up_is_lost",
+            _ => "acked_survives",
+        };
         let keeps: BTreeMap<TopicPartition, bool> =
             self.meta.keys().into_iter().map(|key| (key, self.must_keep(key, n))).collect();
         for (&key, log) in logs.iter().filter(|(key, _)| keeps[*key]) {
@@ -197,8 +209,8 @@ impl World {
         }
     }
 
-    /// A running node's disk, as if the node went down now.
-    pub fn probe(&mut self, n: usize) {
+    /// A node's disk, as if the node went down now, and what a recovery of it finds.
+    fn disk_now(&mut self, n: usize) -> (SimDisk, Recovered) {
         let mut disk = self.nodes[n].disk.clone();
         if self.rng.chance(0.5) {
             disk.crash()
@@ -209,6 +221,20 @@ impl World {
         let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
         let options = recover_options(self.nodes[n].cores, unix_ns, self.rng.next_u64(), self.is_clustered());
         let recovered = recover(&mut disk, &options).unwrap_or_else(|e| panic!("recovery of node{n} gave up: {e}"));
+        (disk, recovered)
+    }
+
+    /// The clients' messages on a node's disk as it is now, and of each log the end, and how much of it the node knows to be committed.
+    pub fn found_on(&mut self, n: usize) -> (StartupFindings, BTreeMap<TopicPartition, (Position, Position)>) {
+        let (disk, r) = self.disk_now(n);
+        let (found, _) = read(&mut self.check, &self.book, &disk, &r, self.nodes[n].is_damaged, n);
+        let key = |p: &RecoveredPartition| Some((self.check.topic(&p.topic.name)?, p.dir.partition.0));
+        (found, r.partitions.iter().filter_map(|p| Some((key(p)?, (p.end, p.committed)))).collect())
+    }
+
+    /// A running node's disk, as if the node went down now.
+    pub fn probe(&mut self, n: usize) {
+        let (disk, recovered) = self.disk_now(n);
         self.outcome.probes += 1;
         self.say(|| format!("probe of node{n}"));
         self.look_at_disk(n, &disk, &recovered, CheckReason::Probe);

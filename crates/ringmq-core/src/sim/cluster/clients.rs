@@ -46,6 +46,9 @@ impl World {
         if !self.takes_clients(node) {
             return;
         }
+        if self.operator.losses.are_on() {
+            return self.plain_client(key, node);
+        }
         if self.plan.faults.operator > 0.0 && self.rng.chance(0.3) {
             self.nsq_client(Role::Operated, key, node);
             return;
@@ -70,13 +73,24 @@ impl World {
         }
     }
 
+    /// A client whose messages an operator may give up.
+    fn plain_client(&mut self, key: TopicPartition, node: usize) {
+        let roles = [Role::Publisher, Role::Publisher, Role::Both, Role::Consumer];
+        let role = roles[self.rng.below(roles.len() as u64) as usize];
+        let is_stray = self.rng.chance(self.plan.faults.strays.publishers);
+        let node = if is_stray { self.rng.below(self.nodes.len() as u64) as usize } else { node };
+        if self.takes_clients(node) {
+            self.nsq_client(role, key, node);
+        }
+    }
+
     pub fn takes_clients(&self, node: usize) -> bool {
         self.nodes[node].running.as_ref().is_some_and(|r| !r.is_stopping)
     }
 
     fn reach(&self, key: TopicPartition, node: usize) -> Reach {
         let is_clustered = self.plan.coordination != Coordination::Alone;
-        let defers = self.plan.faults.put_off > 0.0;
+        let defers = self.plan.faults.put_off > 0.0 && !self.operator.losses.are_on();
         let defers_publishes = defers && self.meta.topics[&key.0].partitions == 1;
         Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered, defers, defers_publishes }
     }

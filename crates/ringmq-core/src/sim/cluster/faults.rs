@@ -51,7 +51,8 @@ impl World {
     }
 
     pub fn fault(&mut self, field: usize) {
-        if self.phase != Phase::Faulty {
+        // One that was planned before the losses may be none beside them.
+        if self.phase != Phase::Faulty || *FIELDS[field].3(&mut self.faults) == 0.0 {
             return;
         }
         self.next_fault(field);

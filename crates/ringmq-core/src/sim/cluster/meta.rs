@@ -6,11 +6,11 @@
 use super::MetadataCounts;
 use super::plan::{Coordination, Plan};
 use super::store::{PASSING, Store};
+use crate::base::NodeId;
 use crate::base::{Epoch, PartitionId, Rng, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::cluster::{Ask, ClusterNode, Fact};
-use crate::seam::membership::static_epoch;
-use crate::{base::NodeId, seam::membership::Membership};
+use crate::seam::membership::{EPOCH_BASE, Membership, static_epoch};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -73,6 +73,8 @@ impl Meta {
         let node = |(n, id): (usize, &NodeId)| ClusterNode::new(*id, format!("node{n}"), format!("node{n}:4170"));
         let mut entries = BTreeMap::new();
         let is_etcd = plan.coordination == Coordination::Etcd;
+        // A static file has its own numbers.
+        let epoch = if plan.coordination == Coordination::Store { Epoch(EPOCH_BASE + 1) } else { Epoch(1) };
         let topics: BTreeMap<usize, TopicRef> = if is_etcd { BTreeMap::new() } else { (0..).zip(topics).collect() };
         for (&t, topic) in &topics {
             for p in 0..topic.partitions {
@@ -83,7 +85,7 @@ impl Meta {
                 let joining = vec![];
                 let now = Membership {
                     version: 1,
-                    epoch: Epoch(1),
+                    epoch,
                     leader,
                     replicas,
                     isr,
@@ -301,6 +303,16 @@ impl Meta {
         let lacks = |key: &TopicPartition| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
         let lacking: Vec<TopicPartition> = self.keys().into_iter().filter(lacks).collect();
         lacking.into_iter().filter(|key| self.elect(*key, None, now, rng)).collect()
+    }
+
+    /// An operator makes this replica the only one in sync, and an ISR of one enough for a write. Nobody leads.
+    pub fn repair_by_hand(&mut self, key: TopicPartition, node: usize) {
+        let isr = vec![self.nodes[node].id];
+        let entry = self.entries.get_mut(&key).expect("a known partition");
+        (entry.last_leader, entry.led_until) = (None, 0);
+        let m = entry.now.clone();
+        let epoch = Epoch(m.epoch.0 + 1);
+        self.swap(key, Membership { leader: None, isr, min_isr: 1, epoch, wanted: None, ..m });
     }
 
     /// The leader is asked to hand over to another member of the ISR. Whether there is one.

@@ -246,8 +246,8 @@ impl World {
             capacity: 0,
             late: f.late,
             crash_after: None,
-            lost_write: if is_victim { f.lost_write } else { 0.0 },
-            misdirected_write: if is_victim { f.misdirected_write } else { 0.0 },
+            lost_write: if is_victim { f.damages.lost_write } else { 0.0 },
+            misdirected_write: if is_victim { f.damages.misdirected_write } else { 0.0 },
         }
     }
 

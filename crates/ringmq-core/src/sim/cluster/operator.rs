@@ -1,6 +1,7 @@
 //! An operator: pauses channels, lets them go on, empties and deletes them, under all the other faults, where they are led or at any node.
 //! What was answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
+use super::loss::Losses;
 use super::meta::TopicPartition;
 use super::passing::PassingBook;
 use super::topics::Wishes;
@@ -36,6 +37,8 @@ pub struct Operator {
     /// Requests to the cluster's agents.
     pub wishes: Wishes,
     pub passing: PassingBook,
+    /// What it gave up.
+    pub losses: Losses,
 }
 
 impl Operator {
@@ -128,6 +131,7 @@ impl World {
             MeshMessage::ChannelChanged { ticket, result } => (ticket, Answered::of(result, |_| None)),
             MeshMessage::OffsetSet { ticket, result } => (ticket, Answered::of(result, |at| Some(at.log_id))),
             MeshMessage::Published { ticket, result } => return self.passing_is_told(ticket, result.is_ok()),
+            MeshMessage::LossAccepted { ticket, result } => return self.loss_is_answered(ticket, result),
             _ => return,
         };
         // Of a request that has ended.

@@ -46,6 +46,15 @@ pub struct StoreFaults {
     pub topics: f64,
 }
 
+/// Faults that take what was durable on one node. Probabilities per write, but for the rot.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Damages {
+    /// Rate of rotten bits, per second.
+    pub rot: f64,
+    pub lost_write: f64,
+    pub misdirected_write: f64,
+}
+
 /// Faults. Unless stated otherwise: rate in the whole cluster, per second of simulated time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
@@ -87,11 +96,7 @@ pub struct Faults {
     pub no_space: f64,
     /// Probability per journal write that it fails after it was issued, and may have been written or not.
     pub journal_error: f64,
-    /// Rot of stored bits, on one node only.
-    pub rot: f64,
-    /// Lost or misdirected writes, on the same node.
-    pub lost_write: f64,
-    pub misdirected_write: f64,
+    pub damages: Damages,
     /// Probability that a node's disk often fails writes for a while after a startup, when replicas change their roles.
     pub shaky_start: f64,
     /// Power loss of all nodes at once, under writes; they come back one by one, one of them late. The node that may be damaged comes
@@ -115,6 +120,9 @@ pub struct Faults {
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,
+    /// After the other faults all in-sync replicas of a partition are away for long, and an operator goes on with one that was left
+    /// behind: what it lacks is given up. Probability that this befalls another partition behind it.
+    pub losses: f64,
     pub strays: Strays,
 }
 
@@ -148,9 +156,9 @@ pub const FIELDS: &[Field] = &[
     ("short_write", 0.12, 0.001, |f| &mut f.short_write),
     ("no_space", 0.15, 0.02, |f| &mut f.no_space),
     ("journal_error", 0.15, 0.002, |f| &mut f.journal_error),
-    ("rot", 0.12, 1.5, |f| &mut f.rot),
-    ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
-    ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
+    ("rot", 0.12, 1.5, |f| &mut f.damages.rot),
+    ("lost_write", 0.08, 0.002, |f| &mut f.damages.lost_write),
+    ("misdirected_write", 0.08, 0.001, |f| &mut f.damages.misdirected_write),
     ("shaky_start", 0.12, 0.4, |f| &mut f.shaky_start),
     ("all_down", 0.2, 2.0, |f| &mut f.all_down),
     ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
@@ -164,6 +172,7 @@ pub const FIELDS: &[Field] = &[
     ("stray", 0.7, 1.0, |f| &mut f.strays.publishers),
     ("relayed", 0.7, 1.0, |f| &mut f.strays.consumers),
     ("hand_over", 0.3, 2.0, |f| &mut f.hand_over),
+    ("losses", 0.3, 1.0, |f| &mut f.losses),
     ("operator_elsewhere", 0.6, 1.0, |f| &mut f.strays.operators),
     ("request_lost", 0.4, 0.3, |f| &mut f.store.request_lost),
     ("request_late", 0.3, 0.1, |f| &mut f.store.request_late),
@@ -189,7 +198,15 @@ impl Faults {
 
     /// Faults that take what was durable on one node: the others must keep it.
     pub fn damage(&self) -> bool {
-        self.rot + self.lost_write + self.misdirected_write > 0.0
+        self.damages != Damages::default()
+    }
+
+    /// Faults that go on while in-sync replicas are away: those in which a node that is there stays there.
+    pub fn beside_losses(self) -> Faults {
+        let Faults { recovery_crash, reset, slow_link, late, in_place, lent_cut, strays, losses, .. } = self;
+        let store = StoreFaults { sleep: 0.0, topics: 0.0, ..self.store };
+        let crash = self.crash.min(0.3);
+        Faults { crash, recovery_crash, reset, slow_link, late, in_place, lent_cut, strays, losses, store, ..Faults::default() }
     }
 
     /// A core may become read-only, or a channel hold, without a crash.
@@ -241,7 +258,7 @@ impl Plan {
         let (mut roles, mut put_off, mut stray) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a), Rng::new(seed ^ 0x57a9));
         let mut hand_over = Rng::new(seed ^ 0x4a2d);
         let (mut etcd, mut relayed) = (Rng::new(seed ^ 0xe7cd), Rng::new(seed ^ 0x4e1a));
-        let mut elsewhere = Rng::new(seed ^ 0xe15e);
+        let (mut elsewhere, mut losses) = (Rng::new(seed ^ 0xe15e), Rng::new(seed ^ 0x1055));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -254,6 +271,7 @@ impl Plan {
                 "hand_over" => &mut hand_over,
                 "relayed" => &mut relayed,
                 "operator_elsewhere" => &mut elsewhere,
+                "losses" => &mut losses,
                 name if APART.contains(&name) => &mut apart,
                 name if OF_ETCD.contains(&name) => &mut etcd,
                 _ => &mut rng,
@@ -293,7 +311,7 @@ impl Plan {
     /// has what a damaged disk lost.
     pub fn keep_survivable(&mut self) {
         if self.replicas < 3 || self.min_isr < 2 || self.coordination == Coordination::File {
-            (self.faults.rot, self.faults.lost_write, self.faults.misdirected_write) = (0.0, 0.0, 0.0);
+            self.faults.damages = Damages::default();
         }
         if self.faults.clock_jump > 0.0 {
             // a due time means what the leader's clock says
@@ -303,6 +321,10 @@ impl Plan {
             let f = &mut self.faults;
             (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
             (f.cut_off, f.hand_over) = (0.0, 0.0);
+        }
+        if self.replicas < 2 || self.faults.damage() {
+            // Nobody would be left behind, or it would be the one that nobody trusts.
+            self.faults.losses = 0.0;
         }
         let f = &mut self.faults;
         match self.coordination {
@@ -314,7 +336,7 @@ impl Plan {
             }
             Coordination::File | Coordination::Alone => {
                 (f.store_away, f.store, f.membership) = (0.0, StoreFaults::default(), 0.0);
-                (f.cut_off, f.role_change, f.hand_over) = (0.0, 0.0, 0.0);
+                (f.cut_off, f.role_change, f.hand_over, f.losses) = (0.0, 0.0, 0.0, 0.0);
             }
         }
         if self.coordination == Coordination::Alone {

@@ -25,9 +25,13 @@ const PATIENCE: u64 = 90 * SECOND;
 const WAY_MS: u64 = 150;
 
 impl World {
-    pub fn converge(&mut self) {
+    pub fn all_hang_up(&mut self) {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
+    }
+
+    pub fn converge(&mut self) {
+        self.all_hang_up();
         self.heal();
         self.leaders_come_in_time();
         let until = self.now + PATIENCE;
@@ -244,8 +248,7 @@ impl World {
 
     /// Stops all nodes and compares what they leave.
     pub fn end(&mut self) {
-        let all: Vec<u64> = self.clients.keys().copied().collect();
-        all.into_iter().for_each(|wire| self.hang_up(wire));
+        self.all_hang_up();
         // what was committed last reaches every replica, also one that was out of sync for a moment, and what is marked is written
         let rest = if self.plan.coordination == Coordination::File { 3 * SECOND } else { SECOND };
         self.run_until(self.now + rest);

@@ -30,6 +30,8 @@ pub struct Tap {
     compared: BTreeSet<(NodeId, u64, TopicPartition)>,
     /// Replicas that reported their standing to a leader, in its epoch, and whether they are suspect.
     stood: BTreeMap<(TopicPartition, Epoch), BTreeMap<NodeId, bool>>,
+    /// Partitions of which an operator chose the log.
+    pub decided: BTreeSet<TopicPartition>,
     pub batches: u64,
     /// Cursors that a follower kept in memory, as they lie beyond its end.
     pub clamped: u64,
@@ -126,7 +128,7 @@ impl Tap {
     /// when it only truncated a torn tail.
     fn may_decide(&mut self, (from, life): (NodeId, u64), key: TopicPartition, epoch: Epoch, meta: &Meta, doubt: Doubt) {
         let newest = &meta.entries[&key].now;
-        if self.compared.contains(&(from, life, key)) || newest.epoch > epoch {
+        if self.compared.contains(&(from, life, key)) || newest.epoch > epoch || self.decided.contains(&key) {
             return;
         }
         let nobody = BTreeMap::new();

@@ -147,7 +147,7 @@ impl World {
         of_clients.chain(passing).chain(growing).chain(drains).collect()
     }
 
-    fn ask_some_agent(&mut self, admin: Admin) {
+    pub fn ask_some_agent(&mut self, admin: Admin) {
         let listens = |n: &usize| self.takes_clients(*n) && self.nodes[*n].paused_until <= self.now;
         let listening: Vec<usize> = (0..self.nodes.len()).filter(listens).collect();
         if listening.is_empty() {

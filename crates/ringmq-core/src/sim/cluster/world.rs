@@ -550,6 +550,7 @@ impl World {
             self.operator_goes_on();
         }
         self.watch_over();
+        self.losses_are_accepted();
     }
 
     fn install(&mut self, n: usize, version: u64) {

@@ -10,6 +10,7 @@ mod firsts;
 mod found;
 mod groups;
 mod ids;
+mod lost;
 mod rest;
 mod stop;
 
@@ -130,6 +131,8 @@ pub struct Book {
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
     message_ids: Ids,
+    /// Messages that an operator gave up.
+    given_up: BTreeSet<usize>,
     pub(super) sequence: Sequence,
     pub(super) order: Order,
     pub(super) moved: Moved,
@@ -405,6 +408,7 @@ impl Book {
 
     pub fn delivered(&mut self, channel: &ChannelKey, id: MessagePlace, body: &[u8]) {
         let n = self.none_invented(channel.0, body);
+        self.what_was_given_up_never_comes(n);
         self.ids_and_offsets_never_repeat(channel.0, id, n);
         let settled = self.settled.get(&(channel.clone(), id));
         assert!(settled.is_none(), "fin_before_ok_is_durable: message {n} {id:?} comes to {channel:?} again: {settled:?}");

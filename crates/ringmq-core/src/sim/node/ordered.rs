@@ -4,7 +4,7 @@
 //! message that came says that no earlier one may come again to whoever subscribes after that.
 
 use super::book::{Book, ChannelKey};
-use crate::base::{LogId, MessagePlace};
+use crate::base::{LogId, MessagePlace, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of the ordered channel.
@@ -49,6 +49,17 @@ impl Order {
     /// A copy stands at this id.
     pub fn is_alias(&mut self, topic: usize, id: MessagePlace) {
         self.aliases.insert((topic, id));
+    }
+
+    /// The partition goes on with a log and channels of before: messages come again, and ids name others.
+    pub fn starts_over(&mut self, topic: usize, partition: PartitionId) {
+        let is_other = |(of, p): &(ChannelKey, u16)| of.0 != topic || *p != partition.0;
+        self.last.retain(|key, _| is_other(key));
+        self.open.retain(|key, _| is_other(key));
+        let is_elsewhere = |(of, id): &(ChannelKey, MessagePlace)| of.0 != topic || id.partition != partition;
+        self.came.retain(|key, _| is_elsewhere(key));
+        self.deferred.retain(|key, _| is_elsewhere(key));
+        *self.terms.entry((topic, partition.0)).or_default() += 1;
     }
 
     /// A message has this id: no ordered channel may have passed it as a copy.
@@ -159,7 +170,7 @@ impl Book {
 /// Copies for other channels stand between the messages of an ordered one.
 #[test]
 fn a_copy_of_a_deferred_publish_is_no_gap() {
-    use crate::base::{PartitionId, Rng};
+    use crate::base::Rng;
     use crate::sim::node::world::FORWARD_AFTER_MS;
     let (mut book, at) = (Book::default(), MessagePlace::new(PartitionId(0), LogId(7)));
     let n = book.write_to(0, Some(0), &mut Rng::new(1));
@@ -172,7 +183,6 @@ fn a_copy_of_a_deferred_publish_is_no_gap() {
 /// Seed 4127493111043: the client asked for a delay when its node had heard already that the connection was gone.
 #[test]
 fn who_asks_on_a_lost_connection_is_not_heard() {
-    use crate::base::PartitionId;
     let (mut book, channel) = (Book::default(), (0, "a".to_owned()));
     let place = |id| MessagePlace::new(PartitionId(0), LogId(id));
     let is_held = |book: &Book, id| book.order.deferred.contains_key(&(channel.clone(), place(id)));

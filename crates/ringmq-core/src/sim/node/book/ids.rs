@@ -16,6 +16,15 @@ pub struct Ids {
     of: BTreeMap<usize, MessageId>,
 }
 
+impl Ids {
+    /// The message is lost, and its id may name another one.
+    pub(super) fn forget(&mut self, n: usize) {
+        if let Some(id) = self.of.remove(&n) {
+            self.named.remove(&id);
+        }
+    }
+}
+
 impl Book {
     /// The ids of the topics that a core of some node knows by now, of so many that clients use.
     pub fn learn_topics(&mut self, shard: &Shard, topics: usize) {
