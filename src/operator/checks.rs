@@ -149,7 +149,6 @@ async fn look_at(asker: &Asker, member: &MemberRecord, is_there: bool) -> doctor
         }
     }
     for setting in doctor::AGREED {
-        // An older node does not tell it.
         if let Ok(answer) = asker.get(http, &format!("/config/{setting}")).await
             && let Ok(value) = answer.good()
         {

@@ -53,7 +53,7 @@ pub struct AgentOptions {
     pub patience: Duration,
     pub record: NodeRecord,
     pub member: MemberRecord,
-    /// Processes of the data path that may be the one registered last. Empty: an older version used the data path last.
+    /// Processes of the data path that may be the one registered last.
     pub processes: Vec<u64>,
     /// The cluster that the data path belongs to. `None`: to none yet.
     pub cluster: Option<[u8; 16]>,

@@ -212,7 +212,7 @@ impl Agent {
     fn is_overtaken(&self) -> bool {
         let AgentOptions { me, processes, member, .. } = &self.options;
         let last = self.view.member(*me).map_or(0, |there| there.value.process);
-        last != 0 && last != member.process && !processes.is_empty() && !processes.contains(&last)
+        last != 0 && last != member.process && !processes.contains(&last)
     }
 
     /// Incarnation of this process, which it keeps once it was registered. The record of an earlier process is not newer than the view,

@@ -155,11 +155,11 @@ pub struct MemberRecord {
     #[serde(default)]
     pub version: String,
     /// Random number of the process that was registered last, which is written with its session. Only its data path has all that was
-    /// confirmed as this node. 0: an older version wrote the record.
+    /// confirmed as this node. 0: no process was registered, or an operator removed the number.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub process: u64,
-    /// Revision of the store that the process had seen when it was first registered: later processes have larger ones. 0: an older
-    /// version wrote the record.
+    /// Revision of the store that the process had seen when it was first registered: later processes have larger ones. 0: like
+    /// `process`.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub incarnation: u64,
 }

@@ -6,7 +6,7 @@ use super::nodes::{Dial, Link, LinkId, ProcessAge};
 use super::{HANDSHAKE_MAX, LinkOptions};
 use crate::base::{ConnId, CoreId, NodeId, Now, Peer, Ticks};
 use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
-use crate::codec::peer::{Agreed, Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
+use crate::codec::peer::{Agreed, FEATURES, Frame, Hello, Lanes, Layout, RejectCode, VERSION};
 use bytes::Bytes;
 
 /// State that moves with a connection to another core, beside its bytes, which have the Hello.
@@ -23,7 +23,6 @@ struct Them {
     lanes: Lanes,
     life: ProcessAge,
     cores: u16,
-    features: u64,
     heartbeat_ms: u32,
 }
 
@@ -73,7 +72,7 @@ pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
 fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {
     Hello {
         version: VERSION,
-        features: feature::ALL,
+        features: FEATURES,
         node_id: o.node,
         cluster_id: o.cluster,
         generation: o.generation,
@@ -185,7 +184,7 @@ impl Links {
 
     /// A Hello, and the core that its connection is for.
     fn judge(&self, theirs: &Hello<'_>, conn: ConnId) -> Result<(Them, CoreId), Refusal> {
-        let Agreed { lanes, features, .. } = self.common(theirs, Lanes::ALL)?;
+        let Agreed { lanes, .. } = self.common(theirs, Lanes::ALL)?;
         if self.is_stopping {
             return Err(refusal(RejectCode::Stopping, "this node is stopping"));
         }
@@ -207,7 +206,7 @@ impl Links {
             return Err(refusal(RejectCode::Malformed, "the connection has moved already"));
         }
         let place = LinkId { node: id, number };
-        let them = Them { place, lanes, life, cores: other, features, heartbeat_ms: theirs.heartbeat_ms };
+        let them = Them { place, lanes, life, cores: other, heartbeat_ms: theirs.heartbeat_ms };
         Ok((them, to))
     }
 
@@ -240,14 +239,14 @@ impl Links {
 
     /// A Welcome, from the node that was dialled.
     fn accept(&self, welcome: &Hello<'_>, place: LinkId, asked: Lanes) -> Result<Them, Refusal> {
-        let Agreed { lanes, features, .. } = self.common(welcome, asked)?;
+        let Agreed { lanes, .. } = self.common(welcome, asked)?;
         if welcome.node_id != place.node {
             let why =
                 format!("node {} answers there, and {} was expected: look at its peer_address", welcome.node_id, place.node);
             return Err(refusal(RejectCode::Other, why));
         }
         let life = self.check_life(place.node, welcome)?;
-        Ok(Them { place, lanes, life, cores: welcome.layout.cores, features, heartbeat_ms: welcome.heartbeat_ms })
+        Ok(Them { place, lanes, life, cores: welcome.layout.cores, heartbeat_ms: welcome.heartbeat_ms })
     }
 
     /// Links of an older life of the node are dead.
@@ -265,7 +264,6 @@ impl Links {
     fn open(&mut self, now: Now, conn: ConnId, them: Them) {
         self.outlive(now, them);
         let Some(node) = self.nodes.get_mut(&them.place.node) else { return };
-        node.features = them.features;
         node.incarnation = node.incarnation.max(them.life.incarnation);
         if node.cores.replace(them.cores) != Some(them.cores) {
             self.arrange(now, them.place.node);

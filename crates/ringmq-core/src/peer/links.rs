@@ -8,7 +8,7 @@ use super::{HANDSHAKE_MAX, LinkEvent, LinkOptions, MovedGreeting, PAUSE_MAX, REL
 use crate::base::NodeId;
 use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
 use crate::codec::peer::message::{Lane, Message, Route};
-use crate::codec::peer::{Addressed, Reject, RejectCode, feature};
+use crate::codec::peer::{Addressed, Reject, RejectCode};
 use crate::seam::cluster::ClusterNode;
 use crate::seam::event::{DialError, Effect, Effects};
 use crate::seam::message::{MovedSession, Protocol};
@@ -103,10 +103,9 @@ impl Links {
                 }
                 None => {
                     let is_dialled = self.options.node < node.id;
-                    let (links, cores, features, said) = (BTreeMap::new(), None, 0, None);
+                    let (links, cores, said) = (BTreeMap::new(), None, None);
                     let incarnation = node.incarnation;
-                    let node_ =
-                        Node { name, address, is_dialled, cores, incarnation, features, links, is_connected: false, said };
+                    let node_ = Node { name, address, is_dialled, cores, incarnation, links, is_connected: false, said };
                     self.nodes.insert(node.id, node_);
                     self.arrange(now, node.id);
                 }
@@ -145,21 +144,6 @@ impl Links {
     /// True if messages reach the node.
     pub fn is_connected(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)
-    }
-
-    /// True if the node, which is connected, takes publishes of this node's clients.
-    pub fn takes_forwards(&self, node: NodeId) -> bool {
-        self.nodes.get(&node).is_some_and(|node| node.features & feature::FORWARD != 0)
-    }
-
-    /// True if the node, which is connected, and this one pass on subscriptions of each other's clients.
-    pub fn takes_relays(&self, node: NodeId) -> bool {
-        self.nodes.get(&node).is_some_and(|node| node.features & feature::RELAY != 0)
-    }
-
-    /// True if the node, which is connected, takes changes that this node's operators make to channels.
-    pub fn takes_changes(&self, node: NodeId) -> bool {
-        self.nodes.get(&node).is_some_and(|node| node.features & feature::CHANGE != 0)
     }
 
     /// True if the link of these messages takes more messages for clients of the node. Of a node that is not connected: what is sent

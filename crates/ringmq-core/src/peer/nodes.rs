@@ -131,8 +131,6 @@ pub(super) struct Node {
     pub cores: Option<u16>,
     /// Highest incarnation of the node that the metadata or a handshake told. Earlier ones are refused.
     pub incarnation: u64,
-    /// Features of both nodes, by the last handshake.
-    pub features: u64,
     pub links: BTreeMap<u16, Link>,
     pub is_connected: bool,
     /// The last thing that the log said of failures.

@@ -52,9 +52,7 @@ pub enum PublishError {
     #[error("this node does not lead the partition")]
     NotLeader,
     /// Refusal of a subscription.
-    #[error(
-        "this node does not lead the partition, and cannot relay: the leader has another number of cores (--shards) or an earlier version"
-    )]
+    #[error("this node does not lead the partition, and cannot relay: the leader has another number of cores (--shards)")]
     NotRelayed,
     #[error("the partition accepts no write: {0}")]
     NotWritable(Unwritable),

@@ -151,7 +151,7 @@ fn files(base: i64) -> [String; 2] {
     [FileId::Segment(dir("t"), base), FileId::Commit(dir("t"), base)].map(|file| file.to_string())
 }
 
-/// The files as a build without the table wrote them.
+/// The files with zeros in place of each table.
 fn without_tables(disk: &SimDisk, metas: &[SegmentMeta]) -> SimDisk {
     let mut disk = disk.clone();
     for path in metas.iter().flat_map(|m| files(m.base.offset)) {
@@ -358,9 +358,9 @@ fn whole_bytes<'a>(disk: &'a SimDisk, file: &FileId) -> &'a [u8] {
     disk.contents(file).expect("it is there")
 }
 
-/// Files of builds without the table are brought up to date by the first pass of the scrubber, except the last segment's.
+/// A table of zeros is written again by the first pass of the scrubber, except the last segment's.
 #[test]
-fn the_scrubber_writes_the_tables_that_older_builds_did_not() {
+fn the_scrubber_writes_tables_of_zeros_again() {
     let (disk, metas) = node(12);
     let mut disk = without_tables(&disk, &metas);
     let (recovered, _) = start(&mut disk);

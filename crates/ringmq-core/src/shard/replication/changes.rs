@@ -127,12 +127,11 @@ impl Cluster {
         }
         let refused = match leader.filter(|leader| self.links.is_connected(*leader)) {
             _ if is_stopping => PublishError::Stopping,
-            Some(leader) if self.links.takes_changes(leader) => {
+            Some(leader) => {
                 let asked = PendingChange { to: leader, at: now.ticks, core: from, ticket, kind };
                 self.send_change(route, channel.clone(), what, asked);
                 return Taker::Leader;
             }
-            Some(_) => PublishError::NotLeader,
             None => PublishError::NotWritable(Unwritable::NoLeader),
         };
         Taker::Nobody(answer_of(ticket, kind, Err(SetOffsetError::Failed(refused))))

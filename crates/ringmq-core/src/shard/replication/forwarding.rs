@@ -98,10 +98,8 @@ impl Cluster {
         if let Next::Send(attempt) = self.lines.next(now.ticks, route, leader) {
             if leader == self.me {
                 self.work.push_back(Work::Append(route));
-            } else if self.links.takes_forwards(leader) {
-                self.send_forwards(now, leader, route, attempt);
             } else {
-                self.refuse_held(core, &[route], PublishError::NotLeader);
+                self.send_forwards(now, leader, route, attempt);
             }
         }
         core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));

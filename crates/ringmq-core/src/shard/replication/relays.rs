@@ -117,13 +117,13 @@ impl Cluster {
         Ok(true)
     }
 
-    /// The other node that leads the partition and is connected. With other numbers of cores than this node has, or with an earlier
-    /// version, it takes no relay: all that is said takes one link, and both ends hear when that is lost.
+    /// The other node that leads the partition and is connected. With another number of cores than this node
+    /// has, it takes no relay: all that is said takes one link, and both ends hear when that is lost.
     pub(in crate::shard) fn relays_to(&self, route: Route) -> Result<Option<NodeId>, PublishError> {
         let leader = self.leaders.get(&route).and_then(|known| known.1).filter(|leader| *leader != self.me);
         let links = &self.links;
         let Some(leader) = leader.filter(|leader| links.is_connected(*leader)) else { return Ok(None) };
-        match links.takes_relays(leader) && links.cores_of(leader) == Some(self.cores) {
+        match links.cores_of(leader) == Some(self.cores) {
             true => Ok(Some(leader)),
             false => Err(PublishError::NotRelayed),
         }

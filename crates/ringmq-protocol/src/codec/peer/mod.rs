@@ -35,17 +35,8 @@ use generated::ringmq::peer as fb;
 /// The version of the protocol that this build speaks.
 pub const VERSION: Version = Version { major: 1, minor: 0 };
 
-/// Bits of `features`: what both sides have is in force.
-pub mod feature {
-    /// Publishes of clients come to the leader over any node (`Forward`).
-    pub const FORWARD: u64 = 1;
-    /// Subscriptions of clients at other nodes (`Relay`).
-    pub const RELAY: u64 = 2;
-    /// Operators' changes of channels come to the leader over any node (`Change`).
-    pub const CHANGE: u64 = 4;
-    /// Feature bits of all features.
-    pub const ALL: u64 = FORWARD | RELAY | CHANGE;
-}
+/// Feature bits of this build, of which those that both sides have are in force. Version 1.0 has none.
+pub const FEATURES: u64 = 0;
 
 /// Messages of one frame that several share; more are in the next.
 pub const ENTRIES_MAX: usize = 512;
