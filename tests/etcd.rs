@@ -246,7 +246,8 @@ fn an_answer_and_the_watch_meet_in_one_view() {
         let cluster = encode(&ClusterRecord { id: [1; 16] });
         let first = revision(etcd.carry(put("id", cluster)).await);
         let view = Rc::new(RefCell::new(View::new(layout(), 0)));
-        view.borrow_mut().replace(list(&etcd).await, None).expect("the first listing is believed");
+        let listing = list(&etcd).await;
+        view.borrow_mut().replace(listing, None).expect("the first listing is believed");
         let (watch, watched) = (etcd.clone(), view.clone());
         let order = Rc::new(RefCell::new(vec![]));
         let of_watch = order.clone();
@@ -349,7 +350,7 @@ fn a_watch_that_is_held_up_goes_on_or_says_what_it_missed() {
             link.heal();
             let is_over = || heard.0.borrow().1.iter().any(|end| matches!(end, WatchEnd::Compacted { .. }));
             let has_all = || heard.places().last() == Some(&last);
-            while !has_all() && !(is_compacted && is_over()) {
+            while !(has_all() || is_compacted && is_over()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let places = heard.places();

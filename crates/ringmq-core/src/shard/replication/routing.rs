@@ -210,7 +210,7 @@ impl Engine {
     /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
     pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
         let result = match () {
-            () if !self.cluster.as_ref().is_some_and(|c| c.topic(route.topic_id).is_some()) => Err(PublishError::TopicNotExist),
+            () if self.cluster.as_ref().is_none_or(|c| c.topic(route.topic_id).is_none()) => Err(PublishError::TopicNotExist),
             () if is_too_big(bodies.ends.len(), bodies.bytes.len()) => Err(PublishError::TooBig),
             () => Ok((PackedBodies::pack(bodies.iter()), bodies.delay_ms)),
         };

@@ -82,7 +82,7 @@ mod tests {
         let body = book.body(messages[2]).to_vec();
         book.delivered(&channel, place(3), &body);
         let mut found = StartupFindings::default();
-        (0..2).for_each(|i| drop(found.stored.insert(messages[i], place(1 + i as u64))));
+        found.stored.extend((0..2).map(|i| (messages[i], place(1 + i as u64))));
         found.images.insert((0, 0), vec![]);
         assert_eq!(book.gives_up((0, 0), &found), BTreeSet::from([messages[2]]));
         assert_eq!(book.owes(), None, "the channel is gone");
