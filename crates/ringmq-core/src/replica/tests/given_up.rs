@@ -128,7 +128,7 @@ fn with_one_that_stays_out() -> (Rig, u32) {
     (rig, session)
 }
 
-/// Found by seed 6011 of the cluster simulator: retention had removed the beginning of the log that went on, and a replica that returned was
+/// Found by seed 6011 of the cluster simulator: retention had removed the beginning of the log that went on. A replica that returned was
 /// restarted there, as if it were merely behind.
 #[test]
 fn a_replica_that_returns_beside_a_log_that_has_grown_and_lost_its_beginning_stays_out() {

@@ -1,5 +1,5 @@
-//! Messages that an operator gave up: what was acknowledged or delivered, and is not in the log with which the partition goes on. It is owed
-//! to nobody any more and never comes (`what_was_given_up_never_comes`); all else is.
+//! Messages that an operator gave up: what was acknowledged or delivered, and is not in the log with which the partition goes on. Nobody is
+//! owed these messages any more, and they never come (`what_was_given_up_never_comes`). All others are owed.
 
 use super::{Book, StartupFindings};
 use crate::base::PartitionId;
