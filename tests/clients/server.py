@@ -95,7 +95,7 @@ class Server:
             if self.process.poll() is not None:
                 break
             try:
-                if self.get("/ping") == "OK":
+                if self.get("/ping").startswith("OK"):
                     return
             except OSError:
                 time.sleep(0.02)
