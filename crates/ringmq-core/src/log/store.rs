@@ -7,7 +7,7 @@
 //! later: flush (segments, commit logs), checkpoint (snapshots, slot), read, search, retention, scrub
 //! ```
 //! The shard calls [`Store::turn_end`] at the end of every turn: nothing else seals a batch or writes the journal, so
-//! that the facts a turn logged before it stand before its batches (rule 14). Notices come from `completed` and `tick`.
+//! that the facts a turn logged before it stand before its batches (rule 20). Notices come from `completed` and `tick`.
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
