@@ -11,7 +11,7 @@ pub fn settings_md() -> String {
          A setting is a flag (`--name=value`, `--name value`, `-name value`) or a key of the TOML file that `--config` names\n\
          (`-` or `_` in the name); flags win. Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry their unit as in Go\n\
          (`250ms`, `1m30s`), or in days and weeks (`1d`, `2w`); a plain integer in the file is milliseconds. A node\n\
-         takes a new value when it starts, and `log-level` of the file on SIGHUP, too.\n",
+         takes a new value when it starts. SIGHUP reads `log-level`, the TLS files and the cluster file again.\n",
     );
     let mut group = "";
     for row in TABLE {
@@ -26,8 +26,8 @@ pub fn settings_md() -> String {
         "\n## Per topic\n\n\
          Only in the file. A topic without a value of its own has the node's value.\n\n\
          ```toml\n[topics.orders]\nretention = \"1w\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
-         ## nsqd's settings without effect here\n\n\
-         They are accepted, so that an nsqd's flags or file need fewer changes, and named in the log.\n\n\
+         ## Settings without effect\n\n\
+         Flags and keys of nsqd, some of older or patched versions. The node accepts them and names them in the log.\n\n\
          | setting | why |\n|---|---|\n",
     );
     for (name, why) in IGNORED {

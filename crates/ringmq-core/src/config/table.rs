@@ -62,8 +62,8 @@ settings! {
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Address for HTTP clients; empty: none";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
-            "Address for clients of the native protocol. Unless given, the node starts without it if port 4153 is taken or would bypass \
-             the TLS or AUTH of NSQ clients, or under the name `nsqd`";
+            "Address for clients of the native protocol. Without this setting the port stays closed under the name `nsqd`, if 4153 is \
+             taken, or if it would bypass the TLS or AUTH of NSQ clients";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
             "PEM file of the certificate chain of the native port, which then speaks only TLS. SIGHUP reloads all TLS files";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
@@ -79,8 +79,8 @@ settings! {
         broadcast_http_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-http-port", ["0, that of http-address"],
             "HTTP port of this node that nsqlookupds are told";
         lookupd_tcp_addresses: Vec<String> = Vec::new(), Unit::Addresses, 0, 0, "lookupd-tcp-address", ["none"],
-            "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. In the \
-             file a list; nsqd's key nsqlookupd_tcp_addresses is an alias";
+            "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. A list in \
+             the file, also under nsqd's key nsqlookupd_tcp_addresses";
         lookupd_http_address: String = String::new(), Unit::Text, 0, 0, "lookupd-http-address", ["empty: none"],
             "Address at which the node answers nsqlookupd's HTTP API for its own topics, or for its cluster (docs/lookupd.md)";
         http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
@@ -147,7 +147,7 @@ settings! {
         tls_root_ca_file: String = String::new(), Unit::Text, 0, 0, "tls-root-ca-file", ["empty: those of the system"],
             "PEM file of CAs for clients' certificates (`require-verify`) and for servers that the node asks over HTTPS";
         tls_required: String = "false".into(), Unit::Switch(&["tcp-https"]), 0, 0, "tls-required",
-            "Refusal of plaintext on the NSQ port: true (plain HTTP is closed, too), `tcp-https` (plain HTTP stays open) or false";
+            "Refusal of plaintext: true (NSQ and HTTP), `tcp-https` (NSQ only) or false";
         tls_min_version: String = "tls1.2".into(), Unit::Word(TLS_VERSIONS), 0, 0, "tls-min-version",
             "Oldest version of TLS for NSQ clients: tls1.2 or tls1.3; nsqd's words tls1.0 and tls1.1 mean tls1.2";
         snappy: bool = true, Unit::Switch(&[]), 0, 0, "snappy",
@@ -203,7 +203,7 @@ settings! {
         tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",
             "Cache of recent messages for consumers at the end of the log";
         channel_memory: u64 = 256 * MIB, Unit::Bytes, 64 * KIB, TIB, "channel-memory",
-            "Memory of unfinished messages, some 60 bytes each. A channel with 8/9 of what the others leave reads no further";
+            "Memory of unfinished messages, some 60 bytes each. A channel stops reading when it uses 8/9 of what other channels do not use";
     }
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
@@ -220,8 +220,8 @@ settings! {
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
             "Longest time until a FIN is durable. Messages finished in this time before a crash may be redelivered";
         forward_deferred_after_ms: u64 = MINUTE, Unit::Millis, SECOND, 30 * DAY, "forward-deferred-after",
-            "Remaining delay above which a deferred message is copied to the end of the log, if more than max-bytes-per-file of finished \
-             messages follow it";
+            "A deferred message is copied to the end of the log if its remaining delay exceeds this and more than max-bytes-per-file of \
+             finished messages follow it";
         retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
             "Time for which confirmed messages are kept. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
