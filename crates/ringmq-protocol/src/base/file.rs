@@ -8,8 +8,7 @@ use super::{BLOCK, PartitionId, TopicId, TopicName};
 use bytes::{Buf, Bytes, BytesMut};
 use std::{fmt, sync::Arc};
 
-/// Memory for so many bytes of a write, empty, whose first byte stands at a block's border: the disk can write what is
-/// put there as it is. It must not be made to grow.
+/// Empty memory for a write of `bytes` bytes. It begins at a block's border, so the disk can write it without a copy. It must not grow.
 pub fn block_memory(bytes: usize) -> BytesMut {
     let mut memory = BytesMut::with_capacity(bytes + BLOCK);
     let skipped = memory.as_ptr().align_offset(BLOCK);
@@ -64,7 +63,8 @@ pub enum FileId {
     Node(u8),
     /// `journal/<n>`: one core's ring.
     Journal(u16),
-    /// `topics/<topic>/topic.meta.0` and `topic.meta.1`: two copies of what the topic is. The partition in the folder is not looked at.
+    /// `topics/<topic>/topic.meta.0` and `topic.meta.1`: two copies of the topic's metadata. The partition of the `PartitionDir` is
+    /// ignored.
     Topic(Arc<PartitionDir>, u8),
     /// `<partition>/<base offset, 20 digits>.segment`
     Segment(Arc<PartitionDir>, i64),

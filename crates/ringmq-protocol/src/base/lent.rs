@@ -1,4 +1,4 @@
-//! Memory that is lent to whoever receives: what comes goes to where it stays.
+//! Memory that is lent to a receiver, so that a payload is received at its final place, without a copy.
 
 pub struct Lent {
     /// Buffer with space for `wanted` bytes behind its contents.
@@ -13,7 +13,7 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Lent {
-    /// Takes from `bytes` what is wanted.
+    /// Takes the wanted bytes from the front of `bytes`.
     pub fn put(&mut self, bytes: &mut &[u8]) {
         let (now, rest) = bytes.split_at(self.wanted.min(bytes.len()));
         *bytes = rest;
@@ -21,7 +21,7 @@ impl Lent {
         self.wanted -= now.len();
     }
 
-    /// Moves what is wanted of the first `most` bytes of `inbox`, and says how much that was.
+    /// Moves the wanted bytes out of the first `most` bytes of `inbox`. Returns their number.
     pub fn take(&mut self, inbox: &mut Vec<u8>, most: usize) -> usize {
         let taken = self.wanted.min(most);
         self.memory.extend(inbox.drain(..taken));

@@ -1,4 +1,4 @@
-//! Message ids: what NSQ clients see of a message, 64 bits.
+//! Message ids of NSQ clients, 64 bits.
 //!
 //! ```text
 //! id = (partition << 54 | log id) + shift(topic id), modulo 2^64
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// Ids of one partition follow each other, and those of topics whose ids differ in one bit are far apart.
+    /// Message ids of one partition follow each other. Message ids of two topics are far apart even if the topic ids differ in one bit.
     #[test]
     fn topics_are_far_apart() {
         let mut rng = Rng::new(2);

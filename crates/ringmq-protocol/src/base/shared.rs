@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Clones share the value. Who has taken it keeps what it took.
+/// A shared value that can be replaced as a whole. Clones share it. A holder of the former value keeps that.
 #[derive(Debug)]
 pub struct Shared<T>(Arc<Mutex<Arc<T>>>);
 

@@ -19,7 +19,7 @@ impl Add<Duration> for Ticks {
     }
 }
 
-/// The two clocks at the moment of an event. Deadlines use `ticks`; what a message says about itself uses `unix_ns`.
+/// The two clocks at the moment of an event. Deadlines use `ticks`; timestamps of messages use `unix_ns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Now {
     pub ticks: Ticks,

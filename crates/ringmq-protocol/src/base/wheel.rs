@@ -211,7 +211,7 @@ impl<K: Copy> Wheel<K> {
         let occupied = self.levels[level as usize].as_ref().expect("an occupied level is allocated").occupied;
         let slot = occupied.trailing_zeros();
         let shift = level * DIGIT_BITS;
-        // The digits above are those of `elapsed`, the ones below are zero.
+        // The higher digits are those of `elapsed`, the lower digits are zero.
         let above = self.elapsed.checked_shr(shift + DIGIT_BITS).map_or(0, |high| high << DIGIT_BITS);
         Some((level as u8, slot as u8, (above | slot as u64) << shift))
     }

@@ -100,7 +100,8 @@ impl BatchHeader {
         Some((len, h.body_crc.get()))
     }
 
-    /// Whether a header of any version at the start of `bytes` says that it belongs there: what it says it with stays where it is.
+    /// True if `bytes` begin with a header, of any version, of this topic, partition and offset. These three fields have the same place
+    /// in every version.
     pub fn is_of(bytes: &[u8], topic_id: TopicId, partition: PartitionId, offset: i64) -> bool {
         BatchHeader::ref_from_prefix(bytes)
             .is_ok_and(|(h, _)| h.topic_id == topic_id.0 && h.partition.get() == partition.0 && h.offset.get() == offset)
@@ -277,7 +278,7 @@ impl Stamp {
         Batch { header, bytes: bytes.into() }
     }
 
-    /// `len`: of header and body. `(flags, num)`: those of the header.
+    /// Header of a sealed batch. `len`: bytes of header and body. `(flags, num)`: the header's fields.
     fn header(self, len: usize, (flags, num): (u16, u32), body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> BatchHeader {
         let mut header = BatchHeader {
             magic: BATCH_MAGIC,
@@ -360,14 +361,14 @@ impl Batch {
         FoundBatch::parse(bytes, topic_id, partition)?.verify()
     }
 
-    /// The same when the crc of what [`BatchHeader::stored_body`] says was computed already, and found to be as it says.
+    /// [`Batch::parse`] without the body's crc: the caller has verified it ([`BatchHeader::stored_body`]).
     pub fn parse_checked(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
         FoundBatch::parse(bytes, topic_id, partition)?.verify_if(|_, _| true)
     }
 
-    /// A batch that stands for messages that can no longer be read: `from .. to` in ids, counts and bytes. It names no
-    /// producer, as what was lost may have been of several: their sequences are known again from what they append next.
-    /// `None` when the gap has no room for a header (then it is not a gap that whole batches left).
+    /// Lost batch, in place of messages that can no longer be read: `from .. to` in ids, counts and bytes. It names no producer, since
+    /// the lost messages may be those of several. The next append of a producer tells its sequence again. `None` when the gap has no
+    /// room for a header (then it is not a gap that whole batches left).
     pub fn lost(
         topic_id: TopicId,
         partition: PartitionId,
@@ -438,7 +439,7 @@ pub struct CopyOf<'a> {
 }
 
 impl<'a> CopyOf<'a> {
-    /// Decodes the option at the start of `tail`. Returns what is behind it, too.
+    /// Decodes the option at the start of `tail`. Returns it and the bytes behind it.
     fn parse(tail: &'a [u8]) -> Option<(CopyOf<'a>, &'a [u8])> {
         let (head, tail) = tail.split_first_chunk::<COPY_LEN>()?;
         let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("the range is 8 long"));

@@ -1,5 +1,5 @@
-//! Decision tables as data: what was found x what was expected -> one action. The code asks them, a test proves that
-//! every combination of findings matches exactly one row, and that the table in the words of a doc comment is the same.
+//! Decision tables as data: findings x expectation -> one action. The code looks actions up. A test proves that every combination of
+//! findings matches exactly one row, and that the table in the doc comment is the same.
 
 use std::fmt::Debug;
 

@@ -1,12 +1,12 @@
-//! The epochs of one partition's log: where the batches of each end. Two logs that share an epoch share all before it, so
-//! this is all that replicas need to find how far their logs are the same.
+//! The epochs of one partition's log: where the batches of each end. Two logs that share an epoch share all before it. So replicas find
+//! the common prefix of their logs by comparing these ends.
 //!
 //! ```text
 //! batches   e3 e3 e3 | e5 | e9 e9 ...            closed: (3, end, crc) (5, end, crc)      the last epoch ends at the log's end
 //! ```
-//! Kept when a batch is appended (an entry when its epoch is another one than that of the batch before it), truncated by a
-//! truncation, trimmed by retention. A snapshot holds it. Where no snapshot holds, recovery finds the ends by a binary search of
-//! the commit logs, as epochs never fall.
+//! An append adds an entry when the batch's epoch differs from the epoch of the batch before it. A truncation and retention remove
+//! entries. A snapshot holds them. Without a valid snapshot, recovery finds the ends by a binary search of the commit logs, since epochs
+//! never fall.
 
 use crate::base::{Epoch, Position};
 use crate::format::files::{Bad, RawEpochEnd};
@@ -43,8 +43,8 @@ impl Epochs {
         self.closed.push_back(end.into());
     }
 
-    /// The log is truncated to `to`. The epoch of the batch that ends there, when one that is closed holds it; else it is that of the
-    /// log's last batch before the truncation.
+    /// Removes the entries behind `to`, the end of the truncated log. Returns the epoch of the batch that ends there if that is a closed
+    /// epoch; otherwise it is the epoch of the log's last batch before the truncation.
     pub fn truncate(&mut self, to: i64) -> Option<Epoch> {
         let epoch = self.epoch_at(to);
         self.closed.truncate(self.closed.partition_point(|e| e.end.offset < to));
@@ -94,7 +94,7 @@ impl EpochEnd {
         out.extend_from_slice(raw.as_bytes());
     }
 
-    /// Decodes the entry at the start of `bytes`. Returns what follows it, too.
+    /// Decodes the entry at the start of `bytes`. Returns it and the bytes behind it.
     pub fn decode(bytes: &[u8]) -> Result<(EpochEnd, &[u8]), Bad> {
         let (raw, rest) = RawEpochEnd::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         let end = Position::from(raw.end);

@@ -117,7 +117,7 @@ impl FileHeader {
         SegmentMeta { base: self.base.into(), prev_crc: self.prev_crc.get() }
     }
 
-    /// Why `bytes` is not the header of this file.
+    /// Verifies `bytes` as the header of this file. The error is the first reason why they are not.
     pub fn parse(bytes: &[u8], magic: [u8; 4], topic_id: TopicId, partition: PartitionId, base: i64) -> Result<Self, Bad> {
         let (h, _) = Self::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         check(&h.magic, magic, h.as_bytes(), h.version.get())?;
@@ -128,7 +128,7 @@ impl FileHeader {
     }
 }
 
-/// Reason why bytes are not what was expected at their place.
+/// Reason why bytes are not the structure that belongs at their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
     #[error("cut short")]
@@ -168,9 +168,9 @@ pub fn check(found: &[u8; 4], magic: [u8; 4], bytes: &[u8], version: u16) -> Res
     Ok(())
 }
 
-/// Commit record, one for each durable batch, in log order: the index for recovery, search, dedup and catch-up. 64 bytes. The topic id
-/// and partition are those of the file's header; the crc is seeded with them ([`CommitRecord::crc_of`]), so that a record of another
-/// file never passes.
+/// Commit record, one for each durable batch, in log order: the index for recovery, search, dedup and catch-up. 64 bytes. The crc is
+/// seeded with the topic id and partition of the file's header ([`CommitRecord::crc_of`]), so that a record of another file never
+/// passes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct CommitRecord {
@@ -243,7 +243,7 @@ pub struct SnapshotHeader {
     pub epoch: U64,
     /// First position still stored: retention moved it.
     pub start: RawPosition,
-    /// End of what stands, synced, in segments and commit logs.
+    /// End of the synced bytes in segments and commit logs.
     pub end: RawPosition,
     /// The committed end when the snapshot was taken: beyond `end` only on a replica that lost something.
     pub committed: RawPosition,
@@ -271,9 +271,9 @@ pub struct SnapshotHeader {
 
 /// Snapshot flag: the replica is suspect, since a recovery truncated, lost or set aside something.
 pub const SNAPSHOT_SUSPECT: u32 = 1;
-/// Snapshot flag: behind the epochs stands the end of what the replica vouches for. Damage begins there.
+/// Snapshot flag: the end up to which the replica vouches for its data follows the epochs. Damage begins there.
 pub const SNAPSHOT_DAMAGED: u32 = 2;
-/// Snapshot flag beside [`SNAPSHOT_SUSPECT`]: the recovery only truncated what nothing says was ever complete.
+/// Snapshot flag beside [`SNAPSHOT_SUSPECT`]: recovery truncated only writes that nothing names as complete.
 pub const SNAPSHOT_TORN: u32 = 4;
 
 /// End of an epoch's batches, in a snapshot. 40 bytes.
@@ -374,7 +374,7 @@ pub struct NodeHeader {
     pub magic: [u8; 4],
     pub crc: U32,
     pub version: U16,
-    /// Number of journals, those of the cores `0 ..`, that were begun under this generation. Zero: not all of them yet.
+    /// Number of journals that were begun under this generation, one per core from 0. Zero: not all of them yet.
     pub journals: U16,
     pub reserved_32: U32,
     /// Random, given at the first startup.

@@ -89,7 +89,7 @@ pub struct WriteHeader {
     pub records: U32,
     /// Bytes of all records.
     pub records_len: U32,
-    /// Bytes of the copy of its facts, and of that of the write before; 0: it has none.
+    /// Bytes of the copy of this write's facts, and of the copy of the former write; 0: no copy.
     pub facts: U32,
     pub previous_facts: U32,
     pub reserved: [u8; 24],
@@ -197,8 +197,8 @@ pub struct RecordHeader {
     pub partition: U16,
     pub reserved_32: U32,
     pub topic_id: [u8; 16],
-    /// Rises by one with each record of the partition (of the topic, for [`WHOLE_TOPIC`]), over generations:
-    /// redo skips what a partition has already.
+    /// Sequence of the record in its partition (in its topic, for [`WHOLE_TOPIC`]): one more with each record, over generations. Redo
+    /// skips a record that the partition has already.
     pub sequence: U64,
     pub epoch: U64,
 }
@@ -247,8 +247,8 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The record tells what no message and no other record tells: a copy of it stands in the same write. (A FIN that is lost comes
-    /// again, and how far a partition is committed is a lower bound.)
+    /// True for a fact, of which a copy stands in the same write: no message and no other record has its content. (A message whose FIN
+    /// is lost is redelivered, and a committed end is a lower bound.)
     pub fn stands_twice(self) -> bool {
         use RecordKind::*;
         !matches!(self, Batch | DirectBatch | Finished | Committed)

@@ -1,4 +1,4 @@
-//! `node.meta` (who this node is, and its generation) and `topic.meta` (what a topic is): encode, verify, decode.
+//! `node.meta` (node id and generation) and `topic.meta` (name, id and partitions of a topic): encode, verify, decode.
 //!
 //! node.meta is two files of a block, written in turn; the valid one with the higher sequence counts.
 //! topic.meta is two files with the same block, which is written again, under the same id, when the topic gets more partitions.
@@ -18,8 +18,8 @@ pub struct NodeMeta {
     /// Sequence of this file: even ones stand in node.meta.0, odd ones in node.meta.1.
     pub sequence: u64,
     pub generation: u64,
-    /// Number of journals, those of the cores `0 ..`, that were begun under this generation and must be there. Zero: they are being
-    /// begun, and hold nothing yet.
+    /// Number of journals that were begun under this generation and must exist, one per core from 0. Zero: they are being begun, and are
+    /// empty.
     pub journals: u16,
     /// The highest version of a cluster file that was in force here; zero: the node was never in a cluster.
     pub cluster_version: u64,

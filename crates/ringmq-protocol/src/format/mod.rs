@@ -1,13 +1,13 @@
-//! The bytes of the node's files, and the words for them: headers, batches, positions, cursors, snapshots, records of the journal.
+//! The bytes of the node's files, and the types for them: headers, batches, positions, cursors, snapshots, records of the journal.
 //!
-//! Shapes, their checks, and the decision tables' mechanism. What is done with them is decided elsewhere: `journal` and `log` write and
-//! recover them, `codec` sends some of them to peers and clients.
+//! Layouts, their checks, and the mechanism of decision tables. `journal` and `log` write and recover the files; `codec` sends some of
+//! the structures to peers and clients.
 //!
 //! | file | its concept |
 //! |---|---|
 //! | files | headers of segments, commit logs, snapshots, meta files; magic, version and crc of each |
 //! | batch | messages that are stored and replicated together |
-//! | tail | ends of a log, and what names a batch |
+//! | tail | ends of a log, and the identity of a batch |
 //! | cursor | a channel's cursor and its confirmed intervals |
 //! | producer | an idempotent producer |
 //! | intervals | ranges of log ids, packed |

@@ -17,7 +17,7 @@ pub struct Sequence {
     pub first: u64,
 }
 
-/// Why a producer's batch was not taken. Nothing of it was stored, and trying the same again does not help.
+/// Reason why a producer's batch was refused. Nothing was stored, and a repeat is refused again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
     #[error("sequence {found} leaves a gap: the partition expects {expected} of this producer; send what is missing first")]
@@ -39,11 +39,11 @@ pub enum SequenceError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceVerdict {
     New,
-    /// Counted before.
+    /// The batch is in the table already.
     Repeat {
         /// Start of the original, when it is one of the last few.
         at: Option<Position>,
-        /// The original stands at or before the batch that begins here: it is durable when that is.
+        /// Offset of a batch at or behind the original: when that batch is durable, the original is.
         upto: i64,
     },
 }
@@ -57,7 +57,7 @@ pub struct BatchPlace {
 
 const NOWHERE: BatchPlace = BatchPlace { at: Position::START, num: 0 };
 
-/// State of an idempotent producer.
+/// State of an idempotent producer in one partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {
     pub id: ProducerId,
@@ -70,7 +70,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Bytes of one at most, encoded.
+    /// Largest encoded length of a producer.
     pub const ENCODED_MAX: usize = size_of::<RawProducer>() + PLACES_MAX * size_of::<RawProducerBatch>();
 
     /// A producer whose last batches stand at `places`, oldest first. `None` when they cannot be.

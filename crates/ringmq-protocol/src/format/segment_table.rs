@@ -1,8 +1,8 @@
 //! The table in the first block of a segment and of its commit log: the segments before it, so that a startup reads one header
 //! and not all of them.
 //!
-//! It is a copy. What it names stands in the header of each segment too, and a segment that no table names is asked itself
-//! ([`crate::log::recovery::headers`]). It may name segments that retention has removed since: only those that are there count.
+//! The table is a copy: the header of each segment has the same facts, and startup reads the header of a segment that no table names
+//! ([`crate::log::recovery::headers`]). A table may name segments that retention has removed since: startup ignores these entries.
 
 use crate::base::{BLOCK, PartitionId, Position, TopicId};
 use crate::format::files::SegmentMeta;
@@ -188,7 +188,7 @@ mod tests {
         assert!(SegmentTable::parse(&whole, TopicId([4; 16]), partition, BASE).is_err());
         assert!(SegmentTable::parse(&whole, id, PartitionId(6), BASE).is_err());
         assert!(SegmentTable::parse(&whole, id, partition, BASE + 1).is_err());
-        // What a torn write leaves: the sectors before it are new, those behind are not.
+        // A torn write: the first sectors are new, the others old.
         for sectors in 1..BLOCK / 512 {
             let mut torn = whole.clone();
             torn[sectors * 512..].fill(0);

@@ -1,9 +1,8 @@
-//! A partition's snapshot: what of it does not follow from its segments (cursors, start), and how far the journal is
-//! contained, so that redo knows where to begin. Three files, `state.0` to `state.2`, written in turn.
+//! A partition's snapshot: the state that does not follow from its segments (cursors, start), and the sequence of the last journal
+//! record that is contained, so that redo knows where to begin. Three files, `state.0` to `state.2`, written in turn.
 //!
-//! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the highest sequence. What the journal
-//! lets go of stands in two slots before: each of them may be lost. As the next one goes to the third, this holds while it is
-//! written, too.
+//! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the highest sequence. Before the journal frees a
+//! record, two slots contain it: one of them may be lost. The next snapshot goes to the third slot, so this also holds during the write.
 
 use crate::format::cursor::CursorImage;
 use crate::format::epochs::{EPOCHS_MAX, Epochs};
@@ -38,9 +37,9 @@ pub struct Snapshot {
     pub epoch: Epoch,
     /// First position still stored.
     pub start: Position,
-    /// End of what stands, synced, in segments and commit logs.
+    /// End of the synced bytes in segments and commit logs.
     pub end: Position,
-    /// A lower bound of what is committed: beyond `end` only on a replica that lost something.
+    /// Lower bound of the committed end. Beyond `end` only on a replica that lost something.
     pub committed: Position,
     pub collect_start: Position,
     /// Header crc of the last batch before `end`.
@@ -57,9 +56,9 @@ pub struct Snapshot {
     pub promised: Epoch,
     /// All epochs before `end` but the last one, ascending.
     pub epochs: Vec<EpochEnd>,
-    /// The end of what the replica vouches for: damage begins there, before `end`.
+    /// End up to which the replica vouches for its data: damage begins there, before `end`. `None`: no damage.
     pub vouched: Option<Tail>,
-    /// The generation of the startup that may have lost channels, until somebody accepts that; zero: none.
+    /// Generation of the startup that may have lost channels, until an operator accepts the loss; zero: none.
     pub channels_lost: u64,
 }
 

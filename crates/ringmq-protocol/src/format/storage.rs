@@ -1,6 +1,6 @@
 //! The disk as recovery sees it: blocking, one call after the other, before any executor runs.
 //!
-//! The disk room implements it on O_DIRECT files, the simulated disk in memory. Names and paths are theirs.
+//! Implemented by the module `disk` on O_DIRECT files and by the simulated disk in memory. Names and paths are the implementation's.
 
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, TopicName, block_down, block_up};
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub trait Storage {
     /// Makes the file and its folders exist with `len` allocated bytes, zeros where nothing was written; durable when done.
     /// A file that is longer is left alone.
     fn allocate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
-    /// Makes the file exist with `len` bytes of *written* zeros, durable when done, so that writing over them changes no
-    /// metadata. What stood in it is gone.
+    /// Creates the file with `len` bytes of *written* zeros, durable when done, so that writing over them changes no metadata. Former
+    /// content is lost.
     fn fill(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
     /// Truncates the file, durable when done.
     fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
@@ -76,7 +76,7 @@ fn read_piece(storage: &mut dyn Storage, file: &FileId, at: u64, len: usize) -> 
     match storage.read(file, at, len) {
         Ok(bytes) => return Ok(bytes),
         Err(DiskError::Io { .. }) => {}
-        // Another file tells what should be there.
+        // Another file says which bytes belong there.
         Err(DiskError::NotFound { .. }) => return Ok(vec![]),
         Err(other) => return Err(other),
     }

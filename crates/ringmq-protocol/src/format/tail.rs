@@ -1,9 +1,9 @@
-//! Ends of a log, and what names a batch: what replicas compare.
+//! Ends of a log, and the identity of a batch. Replicas compare these.
 
 use super::batch::BatchHeader;
 use crate::base::{Epoch, LogId, Position};
 
-/// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
+/// End of a log: the position, and epoch and header crc of the batch that ends there. At the very start both are zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Tail {
     pub at: Position,
