@@ -21,7 +21,7 @@ pub(super) struct FoundHeads {
     pub copies: Vec<FactsHeader>,
 }
 
-/// The heads between the checkpoint and the limit; those of the whole ring where the slots do not say enough.
+/// The write headers between the checkpoint and the limit, or those of the whole ring if the slots do not name the two.
 pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<FoundHeads, ReplayError> {
     let Some(needed) = needed_parts(ring, ring.file_len) else {
         return read_heads(storage, ring, RING_START..ring.file_len);

@@ -9,7 +9,7 @@
 use crate::base::{IO_BYTES_MAX, block_down};
 use crate::format::journal::RING_START;
 
-/// Length of the longest write: an eighth of the ring, so that what a lap's end wastes never starves it.
+/// Length of the longest write: an eighth of the ring, so that the unused bytes at a lap's end never fill it.
 pub fn write_max(file_len: u64) -> u64 {
     block_down((file_len - RING_START) / 8).min(IO_BYTES_MAX as u64)
 }
@@ -19,7 +19,7 @@ fn stride(file_len: u64) -> u64 {
     block_down((file_len - RING_START) / 16).max(4 * write_max(file_len))
 }
 
-/// Bytes that must be left: a write, and what the end of a lap wastes before it.
+/// Bytes that must be free: a write, and the unused bytes at a lap's end before it.
 fn left_min(file_len: u64) -> u64 {
     2 * write_max(file_len)
 }

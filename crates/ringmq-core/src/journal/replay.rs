@@ -1,13 +1,12 @@
-//! Reads a journal back: which writes of its ring still count, in order, and what became of those that do not hold.
+//! Reads a journal back: the valid writes of its ring in order, and a finding about each invalid one.
 //!
-//! Owns the decisions about a journal's bytes; what its records mean for a partition is [`crate::log::recovery`]'s.
-//! Never writes. Where the checkpoint slots hold, the ring is read once from the checkpoint to the slots' limit, since evidence of
-//! damage (a later write) may stand anywhere before it, and nowhere behind it ([`super::limit`]). Else the whole ring is.
-//! Records are then read write by write.
+//! Owns the decisions about a journal's bytes; [`crate::log::recovery`] applies the records to partitions. Never writes. Where the
+//! checkpoint slots hold, the ring is read once from the checkpoint to the slots' limit, since evidence of damage (a later write) may
+//! stand anywhere before it, and nowhere behind it ([`super::limit`]). Else the whole ring is. Records are then read write by write.
 //!
-//! A write is known to have been complete (*promised*) when the checkpoint or any later write says so: each says up to where
-//! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
-//! flight: what follows a torn one is truncated with it.
+//! A write is *promised*, known to have been complete, when the checkpoint or any later write says so: each names the sequence up to
+//! which the ring was durable when it was issued. The mere presence of a later write proves nothing, since several may be in flight: the
+//! writes behind a torn one are truncated with it.
 
 use super::heads::{FoundHeads, WriteHead, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
@@ -47,7 +46,7 @@ finding! {
 /// Action for a journal file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingAction {
-    /// The journal was replayed by an earlier startup: ignore what it holds.
+    /// An earlier startup replayed the journal: ignore its content.
     Closed,
     /// Redo from the slot.
     Follow,
@@ -63,7 +62,7 @@ pub enum RingAction {
 /// | Hold | Current | Follow | the usual case |
 /// | OneBad | Older | Search | the damaged slot may have been the newer one |
 /// | OneBad | Current | Follow | unless later writes know of a newer slot: then as Search |
-/// | BothBad | any | Search | what redo needs was never written over |
+/// | BothBad | any | Search | the writes that redo needs were never written over |
 /// | Unknown | any | Halt | written by a newer version |
 /// | Hold, OneBad | NoSlot | Search | cannot be: a slot that holds has a generation |
 pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
@@ -124,7 +123,7 @@ pub enum WriteAction {
     /// The write was in flight at the crash: drop it whole, and those after it. The ring ends here.
     Truncate,
     End,
-    /// Apply what holds; the partitions of its own directory go on behind the ends it gives.
+    /// Apply the valid records. The partitions of the write's own directory continue behind the ends that it names.
     DamageOwn,
     /// The partitions of the directory that the next write repeats go on behind the ends it gives.
     DamageRepeated,
@@ -217,7 +216,7 @@ pub struct Ring {
     pub action: RingAction,
     /// Id in the best slot, or in the writes that were found. `None`: the file holds nothing that names it.
     pub journal_id: Option<[u8; 16]>,
-    /// Generation of what is redone; of the best slot when nothing is. Zero when unknown.
+    /// Generation of the writes to redo; without any, that of the best slot. Zero when unknown.
     pub generation: u64,
     /// The highest of a slot that holds; 0 when none does.
     pub slot_sequence: u64,
@@ -267,10 +266,10 @@ pub struct Write {
     pub lost_copy: bool,
     /// The write does not hold, and the copy has all that it held.
     pub is_by_copy: bool,
-    /// Directory of a damaged write: where the partitions it touched ended after it. Of a truncated one: what is known to be touched by
-    /// it and by those after it.
+    /// Directory of a damaged write: the ends of its partitions after it. For a truncated write: the partitions that it and the writes
+    /// behind it are known to touch.
     pub directory: Vec<DirectoryEntry>,
-    /// Why it does not hold.
+    /// Reason why the write is invalid. `None`: it is valid.
     pub bad: Option<Bad>,
 }
 
@@ -333,8 +332,8 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     if is_slot_newest {
         ring.begin_at_checkpoint();
     } else {
-        // The checkpoint that counts is lost. What it needs was never written over, so all that is there is enough;
-        // redo skips what it does not need.
+        // The newest checkpoint is lost. The writes behind it were never written over, so the ring has all that redo needs. Redo skips
+        // the older ones.
         ring.checkpoint = None;
         ring.first = lowest;
     }
@@ -344,8 +343,8 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     ring.note_copies(&copies);
     let first = ring.first;
     ring.places.retain(|&s, _| s >= first);
-    // A torn head cannot be believed far, but what it says of the writes before it stands in one sector with all that
-    // makes it a head of this ring.
+    // A torn header is not trusted, except for its statement about former writes: that stands in one sector with the fields that
+    // identify a header of this ring.
     let end = ring.places.last_key_value().map_or(ring.first, |(&last, _)| last + 1).max(ring.promised + 1);
     for head in heads.iter().filter(|h| h.bad.is_some()).map(|h| &h.header) {
         let (sequence, durable) = (head.sequence.get(), head.durable.get());
@@ -380,7 +379,7 @@ impl Ring {
         is_short && needed_parts(self, self.named_len).is_none_or(|parts| parts.iter().any(|part| part.end > self.file_len))
     }
 
-    /// The sequence to read after one that is damaged and that nobody names: the last of a run of such.
+    /// The sequence to read after a damaged write that no later write names: the last of a run of such writes.
     pub fn after_unnamed(&self, sequence: u64) -> u64 {
         let next = self.places.range(sequence + 1..).next().map(|(&s, _)| s - 1);
         next.unwrap_or(self.promised + 1).max(sequence + 1)
@@ -396,8 +395,8 @@ impl Ring {
         self.action == RingAction::Closed
     }
 
-    /// The write with this sequence, read and verified, and what is to be done about it. Begin with [`Ring::first`];
-    /// the ring is over after `Truncate` and `End`.
+    /// The write with this sequence, read and verified, with its action. Begin with [`Ring::first`]; the ring ends after `Truncate` and
+    /// `End`.
     pub fn read(&self, storage: &mut dyn Storage, ahead: &mut ReadAhead, sequence: u64) -> Result<Write, ReplayError> {
         let promise = match sequence <= self.promised {
             true => Promise::Promised,
@@ -541,7 +540,7 @@ impl Ring {
         }
     }
 
-    /// The records that hold, and what the first of the others is.
+    /// The valid records, and the reason why the first invalid one is invalid.
     fn verify(&self, head: &ParsedHead, bytes: &Bytes, at: u64) -> Result<(Vec<Record>, Option<Bad>), ReplayError> {
         let mut records = Vec::with_capacity((head.header.records.get() as usize).min(bytes.len() / RECORD_HEADER_LEN));
         let mut first_bad = None;
@@ -588,7 +587,7 @@ impl ReadAhead {
 }
 
 impl Record {
-    /// Whether the payload says what its kind needs. The record's crc holds already; a batch's body has its own.
+    /// Checks that the payload is of the record's kind. The record's crc is verified already; a batch's body has its own.
     fn verify(&self) -> Result<(), Bad> {
         use RecordKind::*;
         let (topic_id, partition) = (crate::base::TopicId(self.header.topic_id), self.header.partition.get());
@@ -610,14 +609,14 @@ impl Record {
     }
 }
 
-/// The checkpoint slot at the start of a block, with what is wrong with it.
+/// Parses the checkpoint slot at the start of a block. The error is the first reason why it is invalid.
 pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<Checkpoint, Bad> {
     let (c, _) = Checkpoint::read_from_prefix(block).map_err(|_| Bad::Short)?;
     files::check(&c.magic, CHECKPOINT_MAGIC, c.as_bytes(), c.version.get())?;
     if c.core.get() != core || c.slot_sequence.get() % 2 != slot {
         return Err(Bad::Foreign);
     }
-    // The file may have been truncated since: what the slot says is true of the length that the slot names.
+    // The file may have been truncated since: the slot's position refers to the length that the slot names.
     let (position, file_len) = (c.position.get(), file_len.max(c.file_len.get()));
     let in_ring = (RING_START..=file_len).contains(&position) && position % BLOCK as u64 == 0;
     if c.sequence.get() == 0 || !in_ring || c.durable.get().saturating_add(1) < c.sequence.get() {

@@ -1,20 +1,17 @@
-//! The writing end of one core's journal: queues records, packs them into writes, and knows which part
-//! of the ring may be written over.
+//! The writing end of one core's journal: queues records, packs them into writes, and knows which part of the ring may be overwritten.
 //!
 //! ```text
 //! RING_START                                                              file_len
 //!    |......free......|== tail: first write redo needs ==|== head ==|......free......|
 //!                      ^ the durable checkpoint           ^ next write
 //! ```
-//! Owns positions, laps, sequences, the directory repeated by the next write, and the checkpoint slots. Never writes over
-//! a byte at or after the durable checkpoint, never splits a write over the ring's end, and never issues anything again
-//! after a failure.
+//! Owns positions, laps, sequences, the directory repeated by the next write, and the checkpoint slots. Never overwrites a byte at or
+//! after the durable checkpoint, never splits a write over the ring's end, and never issues anything after a failure.
 //!
-//! **Another write goes while some are in flight once half as much waits as they carry**, or an eighth of a write's most bytes
-//! (64 KiB of 512). What comes sooner shares the next write, which costs the least; what waits longer would wait for a device that
-//! could carry more. Up to [`DEPTH`] writes go side by side. They may complete in any order and become durable in their own, so at a
-//! crash a write that is whole may stand behind one that is torn; recovery truncates both. Each says up to where the ring was durable
-//! when it was issued.
+//! **While writes are in flight, the next one is issued when the waiting bytes reach half of theirs**, or an eighth of the longest write
+//! (64 KiB of 512). Fewer bytes wait and share the next write, which costs the least; waiting for more would leave the device idle. Up
+//! to [`DEPTH`] writes are in flight. They may complete in any order and become durable in sequence, so at a crash a whole write may
+//! stand behind a torn one; recovery truncates both. Each write names the sequence up to which the ring was durable when it was issued.
 
 use super::limit::{self, Limit};
 use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, LONG_WRITE_MIN, Position, TopicId, block_memory, block_up};
@@ -118,7 +115,7 @@ struct InFlight<N> {
     own: Bytes,
 }
 
-/// See the module's description. `N` is what the owner wants to hear back per record.
+/// The ring of a core (see the module's description). `N`: the value that the owner gets back when a record is durable.
 pub struct Ring<N> {
     core: CoreId,
     journal: JournalIdentity,
@@ -142,7 +139,7 @@ pub struct Ring<N> {
     checkpointing: Option<WritePlace>,
     /// Limit of writes by the slots.
     limit: Limit,
-    /// The node stops: what is written now may be the last.
+    /// True while the node stops: the next write may be the last.
     is_closing: bool,
     /// Directory of the last write, and memory for the next one.
     previous: Vec<DirectoryEntry>,
@@ -221,8 +218,8 @@ impl<N: Copy> Ring<N> {
         }
     }
 
-    /// Whether publishes of this many bytes still fit, with a quarter of the ring kept for cursors, retention and
-    /// what a lap's end wastes (rule 10).
+    /// True if publishes of this many bytes still fit. A quarter of the ring is kept for cursors, retention and the unused bytes at a
+    /// lap's end (rule 10).
     pub fn admits(&self, bytes: u64) -> bool {
         self.has_free(bytes + self.capacity() / 4)
     }
@@ -326,7 +323,7 @@ impl<N: Copy> Ring<N> {
         let parts_len: usize = payloads.filter(|len| *len >= part_min).sum();
         let mut bytes = self.take_memory(len as usize - parts_len);
         bytes.resize(head_len, 0);
-        // the payloads that are parts, and what stands before each in `bytes`
+        // the payloads that are parts, each with the length of `bytes` before it
         let mut long: Vec<(usize, Bytes)> = vec![];
         let mut directory = std::mem::take(&mut self.spare_directory);
         directory.clear();
@@ -449,7 +446,7 @@ impl<N: Copy> Ring<N> {
         place
     }
 
-    /// The ring never overwrites what the checkpoint still needs.
+    /// Panics if a write would overwrite bytes at or after the durable checkpoint.
     fn assert_free(&self, place: WritePlace, len: u64) {
         assert!(place.position >= RING_START && place.position + len <= self.journal.file_len, "a write stays in the ring");
         if place.lap == self.tail.lap {
@@ -499,7 +496,7 @@ impl<N: Copy> Ring<N> {
         header
     }
 
-    /// The write with this sequence is complete. What became durable by that comes out of [`Ring::next_durable`].
+    /// The write with this sequence is complete. [`Ring::next_durable`] gives the records that became durable by that.
     pub fn wrote(&mut self, sequence: u64) {
         let index = sequence.checked_sub(self.durable + 1).expect("a write completes once");
         self.in_flight[index as usize].is_complete = true;
@@ -586,7 +583,7 @@ impl<N: Copy> Ring<N> {
         }
     }
 
-    /// The slot is durable: what is before it may be written over.
+    /// The slot is durable: the bytes before its position may be overwritten.
     pub fn checkpointed(&mut self) {
         let place = self.checkpointing.take().expect("a checkpoint was being written");
         self.limit.written();
