@@ -1,7 +1,7 @@
 //! Facts about the cluster that a core receives, and its requests: the contract with the coordinator, which is a static file or a
 //! metadata store.
 //!
-//! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
+//! Every core gets every fact, and uses those about its partitions. Facts may be old or repeated: versions tell.
 
 use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, PartitionId, Ticks, TopicId, TopicName, TopicRef};
@@ -79,14 +79,15 @@ pub enum Fact {
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
     /// Metadata of a topic beside the assignment of its partitions; comes after the topic.
     TopicProperties { topic: TopicRef, properties: TopicProperties },
-    /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
+    /// The topic is not the cluster's any more. The node keeps its files and does not serve them.
     TopicGone(TopicRef),
-    /// The topic was deleted, and has a tombstone: what is stored of it here is removed. Comes before a topic of the same name that
-    /// was created later, and also for topics that this node never heard of.
+    /// The topic was deleted, and has a tombstone: the node removes its files. This fact precedes a later topic of the same name, and
+    /// also comes for topics that this node never knew.
     TopicDeleted(TopicRef),
-    /// The store renewed this node's lease at this revision of the metadata. Until its end no other node is made the leader of what
-    /// this one leads by that revision. The end is by this node's clock, counted from the sending of the request; a static file gives
-    /// `Ticks::MAX`. It counts once everything up to the revision is [read](Fact::Read), which the coordinator sees to.
+    /// The store renewed this node's lease at this revision of the metadata. Until its end no other node becomes the leader of a
+    /// partition that this node leads at that revision. `until` is by this node's clock, counted from the sending of the request; a
+    /// static file gives `Ticks::MAX`. The lease counts after everything up to the revision is [read](Fact::Read); the coordinator
+    /// ensures that.
     Lease { until: Ticks, revision: u64 },
     /// Revision up to which all changes of the metadata have been told.
     Read { revision: u64 },
@@ -96,7 +97,7 @@ pub enum Fact {
     MayLeave { route: Route, version: u64 },
     /// Refusal of an [`Ask::Propose`].
     ProposalRefused { route: Route, version: u64 },
-    /// Why a topic that [`Ask::CreateTopic`] asked for is not created.
+    /// Reason why the topic of an [`Ask::CreateTopic`] is not created.
     TopicRefused { name: TopicName, error: PublishError },
 }
 
@@ -106,7 +107,7 @@ pub enum Ask {
     Propose { route: Route, version: u64, isr: Vec<NodeId> },
     /// Durable word that an operator accepted this loss, for the leader. A static file takes none.
     GiveUp { route: Route, loss: GivenUp },
-    /// An epoch above this that nobody had, for the leader: answered by [`Fact::Partition`].
+    /// Request of a leader for a new epoch above this one. [`Fact::Partition`] answers it.
     AskEpoch { route: Route, above: Epoch },
     /// The partition's metadata anew: answered by [`Fact::Partition`].
     Refresh { route: Route },
@@ -114,8 +115,8 @@ pub enum Ask {
     Resign { route: Route, to: Option<NodeId> },
     /// Word of this node that it serves nothing more of the partition, which it led before ([`Membership::former`]).
     Release { route: Route },
-    /// Whether the partition's metadata, in which this node is no replica, still is of this version. Answered by [`Fact::MayLeave`], or
-    /// by what is newer. A static file has no answer.
+    /// Question whether the partition's metadata, without this node as a replica, still has this version. [`Fact::MayLeave`] or a newer
+    /// fact answers it. A static file has no answer.
     Leave { route: Route, version: u64 },
     /// Word of whether the replica here lost something that was complete once, and was not compared with another one since. Without a
     /// word it did not.

@@ -7,7 +7,7 @@ use crate::seam::message::{MeshMessage, MovedSession};
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Why there is no connection: what the system said, for the log.
+/// Reason why there is no connection: the system's error, for the log.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DialError(pub String);
@@ -16,7 +16,7 @@ pub struct DialError(pub String);
 pub enum Event<'a> {
     /// A deadline has passed (or may have).
     Tick,
-    /// Every event of this turn was given: seal the batches, pack the journal, hand out what goes to the sockets.
+    /// Every event of this turn was given: seal the batches, pack the journal, hand out the bytes for the sockets.
     TurnEnd,
     /// A client connected to this core's listener.
     Opened {
@@ -56,7 +56,7 @@ pub enum Event<'a> {
         conn: ConnId,
         lent: Lent,
     },
-    /// The kernel took this many bytes of what was sent on the connection.
+    /// The kernel took this many of the bytes that were sent on the connection.
     Sent {
         conn: ConnId,
         bytes: usize,
@@ -79,7 +79,7 @@ pub enum Event<'a> {
         op: OpId,
         outcome: Result<DiskDone, DiskError>,
     },
-    /// Finish: answer what is in flight, close the connections, make all durable, then [`Effect::Stopped`].
+    /// Finish: answer the commands in flight, close the connections, make all durable, then [`Effect::Stopped`].
     Stop,
 }
 
@@ -90,7 +90,7 @@ pub enum Effect {
         conn: ConnId,
         bytes: Vec<u8>,
     },
-    /// The same as pieces of memory, for what is long: nothing of it is copied on the way to the socket.
+    /// `Send` for long payloads: pieces of memory that go to the socket without a copy.
     SendPieces {
         conn: ConnId,
         pieces: Vec<Bytes>,
@@ -102,19 +102,19 @@ pub enum Effect {
         conn: ConnId,
         lent: Lent,
     },
-    /// Stop, or go on, receiving from a connection. What was received before still comes as `Bytes`.
+    /// Stop, or resume, receiving from a connection. Bytes that were received before still come as `Bytes`.
     PauseReading {
         conn: ConnId,
     },
     ResumeReading {
         conn: ConnId,
     },
-    /// Close once what was sent before is out (or cannot be sent for a second); `Event::Closed` follows.
+    /// Close the connection after all earlier bytes are sent, or cannot be sent for a second. `Event::Closed` follows.
     Close {
         conn: ConnId,
     },
-    /// Move the connection to another core: stop receiving, take what still completes, wait for its sends, then hand
-    /// the socket, `unread` followed by what was received since, and the session over. No `Closed` follows here.
+    /// Move the connection to another core: stop receiving, take the receives that still complete, wait for its sends. Then hand over
+    /// the socket, the session, and `unread` followed by the bytes received since. No `Closed` follows here.
     Move {
         conn: ConnId,
         to: CoreId,

@@ -1,6 +1,6 @@
 //! Go's regular expressions, as auth servers write them for nsqd, in the syntax of the crate regex.
 //!
-//! Both are RE2's in the main. What the crate reads in another way is written so that it means what Go means: `\Q...\E`, `\<` and `\>`,
+//! Both syntaxes are mostly RE2's. This module rewrites the parts that differ, so that they keep Go's meaning: `\Q...\E`, `\<` and `\>`,
 //! octal characters, a brace that begins no repetition, and in a class `[`, `&&`, `--` and `~~`.
 
 use regex::Regex;

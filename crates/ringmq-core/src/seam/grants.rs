@@ -41,7 +41,7 @@ struct AuthorizationJson {
 }
 
 impl Grants {
-    /// Reads the server's answer; an error says what is wrong with it, for the log.
+    /// Parses the server's answer. The error is for the log.
     pub fn parse(json: &[u8]) -> Result<Grants, String> {
         let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("its answer is not what is expected: {e}"))?;
         let entries = answer.authorizations.unwrap_or_default();
@@ -83,7 +83,8 @@ impl Authorization {
         })
     }
 
-    /// Expressions are searched for. Who publishes has the channel of no name, which one of them must match, too.
+    /// True if an expression of both kinds is found in topic and channel. A publish has an empty channel name, which an expression must
+    /// match, too.
     fn allows(&self, topic: &str, channel: &str) -> bool {
         let may = if channel.is_empty() { self.may_publish } else { self.may_subscribe };
         may && self.topic.is_match(topic) && self.channels.iter().any(|expression| expression.is_match(channel))

@@ -6,8 +6,8 @@ use crate::base::NodeId;
 /// Largest believable number of replicas of one partition.
 pub const REPLICAS_MAX: usize = 16;
 
-/// Loss that an operator accepted. The log with which the epoch opened is the partition's from then on: all else of lower epochs is given
-/// up, whoever has it.
+/// Loss that an operator accepted. From then on the log with which the epoch opened is the partition's. All other data of lower epochs
+/// is given up, on every replica.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GivenUp {
     /// Epoch that opened with the log.
@@ -38,7 +38,7 @@ pub struct Membership {
     pub wanted: Option<NodeId>,
     /// Leader of before whose lease may hold: until it does not, nothing is delivered by another one.
     pub former: Option<NodeId>,
-    /// Number of replicas that were ever removed. One that was, and is a replica again, has nothing of what it had.
+    /// Number of replicas that were ever removed. A removed node that becomes a replica again begins empty.
     pub removals: u64,
     pub given_up: Option<GivenUp>,
 }
@@ -58,7 +58,7 @@ impl Membership {
         !counts && self.leader.is_some() && self.has_quorum()
     }
 
-    /// True if enough replicas are in sync for a write, or for a change of a channel that somebody waits for.
+    /// True if enough replicas are in sync for a write, or for a change of a channel with a waiting client.
     pub fn has_quorum(&self) -> bool {
         self.isr.len() >= self.min_isr
     }
@@ -81,8 +81,8 @@ impl Membership {
     }
 }
 
-/// Epochs that a metadata store gives begin here: above those of every static file, and of every node that ran alone. So a log that
-/// ran without a store goes on under one.
+/// Lowest epoch of a metadata store: above every epoch of a static file and of a stand-alone node. So a log that began without a store
+/// can continue under one.
 pub const EPOCH_BASE: u64 = Epoch::STORE_BASE;
 
 const STARTS_BITS: u32 = 20;

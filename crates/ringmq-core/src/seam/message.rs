@@ -33,7 +33,7 @@ pub struct Share {
     pub writable: bool,
 }
 
-/// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
+/// Bodies of one publish, in order, owned, for another core. `ends[i]`: the end of body i in `bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedBodies {
     pub bytes: Vec<u8>,
@@ -339,7 +339,7 @@ pub enum MeshMessage {
         partition: PartitionId,
         loss: Option<String>,
     },
-    /// Answer to `AcceptLoss`, with what was given up.
+    /// Answer to `AcceptLoss`, with the loss that was given up.
     LossAccepted {
         ticket: Ticket,
         result: Result<String, AcceptLossError>,
@@ -422,8 +422,8 @@ pub struct SetOffset {
     pub partition: PartitionId,
     pub channel: ChannelName,
     pub to: Start,
-    /// `Some`: only what lies from here up to `to` is finished, and everything else stays as it is. `None`: all before `to` is finished,
-    /// and nothing after it.
+    /// `Some`: finish the messages from here up to `to`, and leave the others as they are. `None`: finish all before `to`, and nothing
+    /// after it.
     pub from: Option<LogId>,
     /// Moves the cursor also when several clients are subscribed.
     pub force: bool,

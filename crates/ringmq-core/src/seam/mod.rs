@@ -1,6 +1,7 @@
-//! The seam between deciding and carrying: what happens to a shard, what it wants done, and what cores tell each other.
+//! The seam between deciding and carrying: events of a shard, its effects, and the messages between cores.
 //!
-//! Data only. [`event`] is the contract of one core, [`message`] that between cores, [`cluster`] that with the coordinator.
+//! Data only. [`event`] is the contract of one core, [`message`] the contract between cores, [`cluster`] the contract with the
+//! coordinator.
 
 pub mod cluster;
 pub mod event;

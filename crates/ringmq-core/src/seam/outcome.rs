@@ -19,8 +19,7 @@ impl ClientCode {
     }
 }
 
-/// Why a publish, or a change of a channel, was not acknowledged. `Unknown` says that it may still turn out to be done; all others, that
-/// nothing was.
+/// Reason why a publish, or a change of a channel, was not acknowledged. `Unknown`: it may be done or not. All others: nothing was done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("the disk is full: free space on the data path; consumers go on")]
@@ -71,7 +70,7 @@ pub enum OverLimit {
     Delay { delay_ms: u64, max_ms: u64 },
 }
 
-/// Why a partition's leader takes no write for now. Nothing was stored.
+/// Reason why a partition's leader takes no write for now. Nothing was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Unwritable {
     #[error("the leader compares its log with the other replicas, try again in a moment")]
@@ -185,7 +184,7 @@ pub fn result_of(outcome: Outcome) -> Result<(), PublishError> {
     })
 }
 
-/// Why a channel was not changed.
+/// Reason why a channel was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SetOffsetError {
     #[error("the topic has no such partition")]
@@ -204,7 +203,7 @@ pub enum SetOffsetError {
     Failed(PublishError),
 }
 
-/// Why a loss was not accepted. Nothing has changed.
+/// Reason why a loss was not accepted. Nothing has changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AcceptLossError {
     #[error("this node has no replica of the partition")]
@@ -226,7 +225,7 @@ pub enum InFlightCommand {
     Touch,
 }
 
-/// Why a FIN, REQ or TOUCH was not carried out.
+/// Reason why a FIN, REQ or TOUCH was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InFlightError {
     /// The message is not in flight for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it
