@@ -1,11 +1,11 @@
-//! The frame of the native and of the peer protocol: a fixed header, a small flatbuffer, and a payload that is never
-//! copied into one. How long a frame may be, and what request and flags mean, is the protocol's.
+//! The frame of the native and of the peer protocol: a fixed header, a small flatbuffer, and a payload that is never copied into one.
+//! Each protocol defines the longest frame and the meaning of request and flags.
 //!
 //! ```text
 //!  0 crc u32           of bytes 4 .. 24 + meta_len
 //!  4 len u32           bytes after the header: metadata, then payload
 //!  8 kind u8           9 flags u8
-//! 10 meta_len u16      a multiple of 8; what the flatbuffer does not fill is zero
+//! 10 meta_len u16      a multiple of 8; zeros follow the flatbuffer
 //! 12 payload crc u32   of the payload; zero without one
 //! 16 request u64       a request id, or a sequence
 //! 24 metadata, payload
@@ -31,7 +31,7 @@ pub struct Header {
     pub request: u64,
 }
 
-/// Why the stream cannot be read on. There is no next frame to go on with: the connection is closed.
+/// Reason why the stream cannot be read on. No next frame can be found, so the connection is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("a frame of {len} bytes is longer than the {max} that this side takes")]
@@ -112,7 +112,7 @@ impl Payload {
 
 /// Appends header and metadata; the caller appends the payload.
 ///
-/// Panics on metadata or a frame beyond the format's bounds (`max`: of the whole frame): whoever encodes keeps to them.
+/// Panics on metadata or a frame beyond the format's bounds (`max`: bytes of the whole frame). The caller keeps to the bounds.
 pub fn encode(out: &mut Vec<u8>, kind: u8, flags: u8, request: u64, metadata: &[u8], payload: Payload, max: usize) {
     let meta_len = metadata.len().next_multiple_of(8);
     let fits = meta_len <= META_MAX && HEADER_LEN + meta_len + payload.len <= max;

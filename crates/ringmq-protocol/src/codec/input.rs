@@ -1,7 +1,6 @@
-//! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
-//! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
-//! what came, or came before: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what
-//! comes is not copied.
+//! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to its final place, with room
+//! in front for a header of the node. Never holds more than one frame. Memory grows with the bytes received, now or for earlier frames:
+//! a claimed length alone costs none. The memory of a long payload can be lent to the receiver, so that the payload is not copied.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
 use crate::base::Lent;

@@ -1,11 +1,11 @@
-//! A frame's metadata: from a flatbuffer to values that were checked. Nobody beyond the codecs sees a table.
+//! A frame's metadata: from a flatbuffer to checked values. Only the codecs see a table.
 
 use crate::base::{LogId, Position};
 
 /// Length at which an error's text is truncated.
 pub(super) const TEXT_MAX: usize = 4096;
 
-/// Why a frame is not what its kind says. The stream itself is sound: the next frame can be read.
+/// Reason why a frame does not fit its kind. The stream itself is sound: the next frame can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     #[error("kind {0} is not known to this version of the protocol")]
@@ -44,7 +44,7 @@ pub(super) fn truncated(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }
 
-/// The metadata as a later version may write it: its table has a field, a text, that nobody knows today.
+/// The metadata as a later version may write it: its table has an unknown field, a text.
 #[cfg(test)]
 pub(super) fn with_later_field(metadata: &[u8]) -> Vec<u8> {
     const SLOTS: usize = 100;

@@ -8,7 +8,7 @@ const PIECE_MIN: usize = 8 * 1024;
 #[derive(Debug)]
 pub enum Output {
     Whole(Vec<u8>),
-    /// Long ones as they are, what is short between them in one.
+    /// Pieces in order: each long payload as it is, the short bytes between two of them in one piece.
     Pieces(Vec<Bytes>),
 }
 

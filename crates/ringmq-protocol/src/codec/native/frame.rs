@@ -9,9 +9,9 @@ pub const FRAME_MAX: usize = 65 * 1024 * 1024;
 /// Largest frame before the handshake has agreed on another limit.
 pub const HELLO_FRAME_MAX: usize = 16 * 1024;
 
-/// Appends header and metadata; the payload of `payload_len` bytes is the caller's to append, or to send behind it.
+/// Appends header and metadata; the caller appends the payload of `payload_len` bytes, or sends it behind.
 ///
-/// Panics on metadata or a frame beyond the format's bounds: whoever encodes keeps to them.
+/// Panics on metadata or a frame beyond the format's bounds. The caller keeps to the bounds.
 pub fn encode(out: &mut Vec<u8>, kind: u8, request: u64, metadata: &[u8], payload_len: usize, payload_crc: u32) {
     let payload = Payload { len: payload_len, crc: payload_crc };
     crate::codec::frame::encode(out, kind, 0, request, metadata, payload, FRAME_MAX);

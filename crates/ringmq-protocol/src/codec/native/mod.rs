@@ -1,7 +1,7 @@
-//! The native client protocol: frames ([`frame`]), what clients ask ([`Request`]) and what nodes answer ([`Reply`]).
+//! The native client protocol: frames ([`frame`]), requests of clients ([`Request`]) and answers of nodes ([`Reply`]).
 //!
-//! `schema/native.fbs` describes the metadata, docs/native.md the whole. Nobody else sees flatbuffers: here a table becomes
-//! a struct that borrows from the frame, after its required fields and numbers were checked. The same code serves both ends.
+//! `schema/native.fbs` describes the metadata, docs/native.md the whole protocol. Only this module sees flatbuffers: here a table
+//! becomes a struct that borrows from the frame, after its required fields and numbers were checked. The same code serves both ends.
 
 pub mod frame;
 #[rustfmt::skip]
@@ -25,10 +25,10 @@ use generated::ringmq::native as fb;
 pub const VERSION: u16 = 1;
 pub const OLDEST_VERSION: u16 = 1;
 
-/// Bits of `features` that this build has. Both sides say what they have; what both have is in force. None is defined yet.
+/// Bits of `features` that this build has. Bits that both sides name are in force. None is defined yet.
 pub const FEATURES: u64 = 0;
 
-/// Ranges in one Finish, Requeue or Touch: what fits the longest metadata, with room for the rest.
+/// Ranges in one Finish, Requeue or Touch at most: as many as fit into the longest metadata beside its other fields.
 pub const RANGES_MAX: usize = 4000;
 
 /// Names in one GetTopics.

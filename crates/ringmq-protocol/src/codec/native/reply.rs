@@ -1,4 +1,4 @@
-//! Answers of a node, and what it sends unasked: messages, and the end of a subscription.
+//! Answers of a node, and its unasked frames: messages, and the end of a subscription.
 
 use super::{Code, Encoder, IdRange, Malformed, Payload, Retry, fb, frame};
 use crate::base::{LogId, PartitionId, Position, TopicId};

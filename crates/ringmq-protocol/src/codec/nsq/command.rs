@@ -1,5 +1,5 @@
-//! Finds the next command in a client's bytes, and refuses what nsqd refuses, in nsqd's order and words: state, number
-//! of parameters, names, sizes, then the body. So a bad name or size is refused before its body has come.
+//! Finds the next command in a client's bytes. Checks as nsqd does, in nsqd's order and with its texts: state, number of parameters,
+//! names, sizes, then the body. So a bad name or size is refused before its body has come.
 //!
 //! Never copies a body and never believes a length beyond the limits.
 
@@ -153,7 +153,7 @@ fn invalid(text: impl Into<Vec<u8>>) -> ClientError {
     ClientError::fatal("E_INVALID", text)
 }
 
-/// The text followed by what the client sent, byte for byte.
+/// E_INVALID with `text`, followed by the client's bytes as they came.
 fn invalid_echo(text: &str, echo: &[u8]) -> ClientError {
     invalid([text.as_bytes(), b" ", echo].concat())
 }
@@ -256,7 +256,7 @@ fn only<'a>(params: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
 
 /// The number of a partition; one that no topic can have is the highest that a number can say.
 fn partition(param: Option<&[u8]>) -> Result<Option<PartitionId>, ClientError> {
-    // What the clients of the replicated NSQ send for "any"; and nsqd ignores a space at the line's end.
+    // Clients of the replicated NSQ send -1 for "any"; and nsqd ignores a space at the line's end.
     let Some(number) = param.filter(|p| !p.is_empty() && *p != b"-1") else { return Ok(None) };
     let parsed = digits(number)
         .ok_or_else(|| ClientError::fatal("E_BAD_PARTITION", format!("topic partition is not valid: {}", quoted(number))))?;
@@ -359,7 +359,7 @@ fn publish<'a>(
     Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
 }
 
-/// Parses a DPUB. It refuses what nsqd refuses, and ignores the words behind the delay as nsqd does.
+/// Parses a DPUB with nsqd's checks. Ignores words behind the delay, as nsqd does.
 fn deferred_publish<'a>(
     topic: Option<&'a [u8]>,
     delay: Option<&'a [u8]>,
@@ -393,8 +393,8 @@ fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [
     body.sized(size as usize)
 }
 
-/// The messages are found by their count, as nsqd does; the body size that was announced only has to pass the limit.
-/// Unlike nsqd, what the messages take has to pass it too, else one MPUB could fill the memory.
+/// Parses an MPUB. The count of messages ends it, as in nsqd; the announced body size only has to pass the limit. Unlike in nsqd, the
+/// sum of the messages must pass the limit too, or one MPUB could fill the memory.
 fn multi_publish<'a>(
     topic: Option<&'a [u8]>,
     number: Option<&'a [u8]>,

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientError {
     pub code: &'static str,
-    /// Bytes, since nsqd echoes what the client sent.
+    /// Text of the answer: bytes, since nsqd echoes bytes of the client.
     pub text: Vec<u8>,
     pub fatal: bool,
 }
@@ -28,7 +28,7 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// A name as Go's `%q` shows it, which is what stands in nsqd's texts.
+/// A name as Go's `%q` shows it, as in nsqd's texts.
 pub fn quoted(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() + 2);
     out.push('"');
@@ -45,7 +45,7 @@ pub fn quoted(bytes: &[u8]) -> String {
                 '\x0b' => out.push_str("\\v"),
                 ' '..='~' => out.push(c),
                 '\0'..='\x7f' => escape(&mut out, format_args!("\\x{:02x}", c as u32)),
-                // Rust prints what it does not need to escape; the rest has Go's form.
+                // A character that Rust does not escape stays; the others have Go's form.
                 _ if c.escape_debug().len() == 1 => out.push(c),
                 '\u{80}'..='\u{ffff}' => escape(&mut out, format_args!("\\u{:04x}", c as u32)),
                 _ => escape(&mut out, format_args!("\\U{:08x}", c as u32)),

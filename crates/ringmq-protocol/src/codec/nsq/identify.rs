@@ -1,4 +1,4 @@
-//! IDENTIFY: what a client says of itself and asks for, and the answer. Values out of range are refused, not clamped.
+//! IDENTIFY: a client's description of itself, its wishes, and the answer. Values out of range are refused, not clamped.
 
 use super::{ClientError, Limits};
 use crate::codec::nsq::layers::{Compression, Upgrade};
@@ -141,7 +141,7 @@ fn as_go_reads(json: String) -> String {
 impl Request {
     pub fn parse(json: &[u8]) -> Result<Request, ClientError> {
         let bad = || ClientError::fatal("E_BAD_BODY", "IDENTIFY failed to decode JSON body");
-        // what is no UTF-8 stands as U+FFFD, as Go has it
+        // bytes that are no UTF-8 become U+FFFD, as in Go
         let json = as_go_reads(String::from_utf8_lossy(json).into_owned());
         if json.trim_ascii() == "null" {
             return Ok(Request::default());
@@ -156,7 +156,7 @@ impl Request {
         Ok(request)
     }
 
-    /// Checks the values in nsqd's order and gives what the connection goes by from now on.
+    /// Checks the values in nsqd's order. Returns the values that are in force on the connection from now on.
     pub fn negotiate(&self, current: &Negotiated, limits: &Limits) -> Result<Negotiated, ClientError> {
         let mut new = *current;
         let bad = |what: &str, value: i64| ClientError::fatal("E_BAD_BODY", format!("IDENTIFY {what} ({value}) is invalid"));
@@ -257,7 +257,7 @@ impl Request {
         serde_json::to_vec(&response).expect("a struct of numbers and a string has a JSON form")
     }
 
-    /// The one value that is clamped: for who does not get deflate, or asks for 0 or less, it is 6; above the maximum it is that.
+    /// Level of deflate, the one value that is clamped: 6 without deflate or for 0 or less, the maximum for a higher one.
     fn deflate_level(&self, limits: &Limits) -> u8 {
         let is_given = limits.deflate && self.deflate && self.deflate_level > 0;
         let level = if is_given { u8::try_from(self.deflate_level).unwrap_or(u8::MAX) } else { DEFLATE_LEVEL };

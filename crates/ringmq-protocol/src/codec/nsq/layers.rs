@@ -4,7 +4,7 @@ use crate::base::Shared;
 use rustls::ServerConfig;
 use std::sync::Arc;
 
-/// TLS terms for NSQ and HTTPS clients: the node's certificate, and the demands on theirs. SIGHUP may replace them.
+/// TLS terms for NSQ and HTTPS clients: the node's certificate, and the demands on the client's certificate. SIGHUP may replace them.
 #[derive(Clone, Debug)]
 pub struct Terms(Shared<ServerConfig>);
 

@@ -40,6 +40,6 @@ pub struct Limits {
     pub replies_max: usize,
     /// Bytes that are missing of a body from which on they are received to where they stay.
     pub in_place_min: usize,
-    /// The native port has no TLS; with it, what comes is decrypted first.
+    /// True if the native port has no TLS. With TLS the received bytes are decrypted first.
     pub native_is_plain: bool,
 }

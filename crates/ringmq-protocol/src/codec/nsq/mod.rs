@@ -1,11 +1,11 @@
-//! The NSQ V2 protocol: bytes to commands, replies to bytes. Owns the wire form and nsqd's error codes and texts;
-//! knows no connection, no clock and no state but what it is told with each call.
+//! The NSQ V2 protocol: bytes to commands, replies to bytes. Owns the wire form and nsqd's error codes and texts. Knows no connection
+//! and no clock; each call brings the state that it needs.
 //!
 //! ```text
 //! client:  "  V2"  then commands:  NAME params \n  [size u32 be, body]
-//! server:  frames: size u32 be (of what follows), type u32 be (0 response, 1 error, 2 message), data
+//! server:  frames: size u32 be (bytes behind it), type u32 be (0 response, 1 error, 2 message), data
 //! ```
-//! Facts are from nsqd 1.3.0's protocol (its texts are what clients match on).
+//! Facts are from nsqd 1.3.0's protocol (clients compare its texts).
 
 pub mod bodies;
 pub mod command;

@@ -29,7 +29,7 @@ pub fn auth(out: &mut Vec<u8>, secret: &[u8]) {
     sized(out, secret);
 }
 
-/// The command and what follows it, and the partition if there is one.
+/// Appends the command's line: its words, and the partition if there is one.
 fn line_to(out: &mut Vec<u8>, parts: &[&[u8]], partition: Option<PartitionId>) {
     line(out, parts);
     if let Some(PartitionId(p)) = partition {

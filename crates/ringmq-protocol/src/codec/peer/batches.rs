@@ -1,6 +1,5 @@
-//! The checksum of a payload of batches, taken from theirs: each body has its own in its header, and what checksums of parts come to
-//! together costs next to nothing. So a long payload is gone over once by who sends it, when it was read or sealed, and once by
-//! who gets it.
+//! The checksum of a payload of batches, combined from the batches' checksums: each header has its body's crc, and combining crcs costs
+//! next to nothing. So the sender goes over a long payload once, when it is read or sealed, and the receiver once.
 
 use crate::codec::frame::{FrameError, Header, Payload, payload_crc};
 use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
@@ -47,7 +46,7 @@ pub(super) fn check(header: &Header, payload: &[u8]) -> Result<bool, FrameError>
     if is_intact { Ok(are_sound) } else { Err(FrameError::Payload) }
 }
 
-/// The first batch, as its header says, the crc that it says of its body, and what follows. `None`: no whole one.
+/// The first batch by its header's length, the body's crc that the header names, and the bytes behind the batch. `None`: no whole batch.
 fn next(bytes: &[u8]) -> Option<(&[u8], u32, &[u8])> {
     let (body_len, crc) = BatchHeader::stored_body(bytes)?;
     let (batch, behind) = bytes.split_at_checked(BATCH_HEADER_LEN + body_len)?;

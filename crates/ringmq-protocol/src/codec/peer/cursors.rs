@@ -22,7 +22,7 @@ pub(super) fn encode(cursors: &[CursorImage], deleted: &[ChannelName]) -> Vec<u8
     out
 }
 
-/// Decodes the cursors in `bytes`. The vectors grow by what is there, not by what is claimed.
+/// Decodes the cursors in `bytes`. The vectors grow with the bytes that are there, not with the claimed number.
 pub(super) fn decode_cursors(mut bytes: &[u8], num: u32) -> Result<Vec<CursorImage>, Malformed> {
     let mut cursors = Vec::new();
     for _ in 0..num {
@@ -35,7 +35,7 @@ pub(super) fn decode_cursors(mut bytes: &[u8], num: u32) -> Result<Vec<CursorIma
     Ok(cursors)
 }
 
-/// A disk's cursors are ours; a peer's are checked before anybody calculates with them.
+/// Checks a peer's cursor before it is used in calculations. (This node wrote the cursors on its own disk.)
 fn is_sound(cursor: &CursorImage) -> bool {
     let mut before = cursor.confirmed.log_id;
     let mut follows = |i: &crate::format::cursor::Interval| {

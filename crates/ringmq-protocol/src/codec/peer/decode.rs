@@ -19,12 +19,12 @@ pub(super) fn position(kind: &'static str, field: &'static str, at: &fb::Positio
 }
 
 impl<'a> Frame<'a> {
-    /// The frame whose header and metadata came from [`Header::parse`]; of its payload the checksum was held
-    /// ([`Header::check_payload`]). Batches are slices of `payload` and keep all of it in memory, but for short runs among those of
-    /// other partitions, which are kept and forgotten at other times: they are copied.
+    /// Decodes the frame whose header and metadata came from [`Header::parse`]. The caller has verified the payload
+    /// ([`Header::check_payload`]). Batches are slices of `payload` and keep all of it in memory. Short runs between those of other
+    /// partitions are copied instead, since they are freed at other times.
     ///
-    /// [`Malformed::UnknownKind`] is a later version's: whoever reads skips the frame. Anything else is a fault of the other side, and
-    /// as a lane loses nothing, the end of the connection.
+    /// [`Malformed::UnknownKind`] comes from a later version: the reader skips the frame. Any other error is a fault of the other side,
+    /// and since a lane loses nothing, it ends the connection.
     pub fn decode(header: &Header, metadata: &'a [u8], payload: &Bytes) -> Result<Frame<'a>, Malformed> {
         let name = name(header.kind).ok_or(Malformed::UnknownKind(header.kind))?;
         let lane = frame::lane(header).ok_or(Malformed::Field { kind: name, field: "lane" })?;

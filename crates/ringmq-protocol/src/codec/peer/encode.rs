@@ -326,7 +326,7 @@ impl Encoder {
         1
     }
 
-    /// Appends the frame of what was built.
+    /// Appends the frame of the metadata that was built.
     fn put(&mut self, out: &mut Vec<Bytes>, kind: u8, lane: Lane, payload: &[Bytes]) {
         let of_payload = match kind {
             kind::APPENDS | kind::PULLED => batches::payload(payload),

@@ -1,9 +1,9 @@
-//! Why a replica refuses what a peer sent, each with the rule by which it may be tried again.
+//! Reasons of a replica to refuse a peer's message, each with its rule of repetition.
 
 use crate::base::{Epoch, Position};
 use crate::format::files::Bad;
 
-/// Rule for retrying a refused message. Nobody retries without end: the leader's follower limit bounds it.
+/// Rule for retrying a refused message. The leader's follower limit bounds the retries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retry {
     /// The same again, after the usual pause.
@@ -16,7 +16,7 @@ pub enum Retry {
     Never,
 }
 
-/// Why a replica refused what a peer sent. The number is that of the wire: never reused.
+/// Reason why a replica refused a peer's message. The number is the one on the wire: never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerError {
     #[error("the partition is not known here (yet)")]

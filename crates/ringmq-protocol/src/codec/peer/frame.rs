@@ -1,6 +1,6 @@
 //! Properties of a peer's frame beyond [`crate::codec::frame`]: its bounds, its lane, its sequence.
 //!
-//! The flags of the header are the lane: 0 control, 1 data, 2 catch-up. The request is the sequence: each side counts what it
+//! The flags of the header are the lane: 0 control, 1 data, 2 catch-up. The request is the sequence: each side counts the frames that it
 //! sends on each lane of a connection, from 1. A lane delivers in order and without loss, or its connection ends.
 
 pub use crate::codec::frame::{FrameError, HEADER_LEN, Header, META_MAX};

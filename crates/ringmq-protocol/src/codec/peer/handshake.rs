@@ -22,7 +22,7 @@ pub struct Layout {
     pub cores: u16,
     /// Core of this end of the connection.
     pub core: u16,
-    /// The rule by which a partition has its core. Whoever does not know it sends to any core.
+    /// The rule from partition to core. A sender that does not know the rule sends to any core.
     pub placement: u16,
 }
 
@@ -48,8 +48,8 @@ pub struct Hello<'a> {
     pub heartbeat_ms: u32,
     /// Number of the link. A Hello's connection lives on this core of the receiver, modulo its cores. A Welcome repeats it.
     pub link: u16,
-    /// Rises with each process that the metadata store registers as this node, a copy of its data path too: what an earlier one says is
-    /// refused. 0: no store.
+    /// Number of the process: one more with each process that the metadata store registers as this node, also on a copy of its data
+    /// path. Peers refuse messages of a lower number. 0: no store.
     pub incarnation: u64,
 }
 
@@ -61,7 +61,7 @@ pub struct Agreed {
     pub lanes: Lanes,
 }
 
-/// Why a node does not go on with a connection; it closes it after that.
+/// Reason why a node refuses a connection, which it then closes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reject<'a> {
     pub code: RejectCode,
@@ -87,8 +87,8 @@ impl<'a> Hello<'a> {
         })
     }
 
-    /// Agreed parameters between this node and the one that sent `theirs`, or the code of the refusal. Whether the node belongs to the
-    /// cluster is the metadata's decision.
+    /// Agreed parameters between this node and the one that sent `theirs`, or the code of the refusal. The caller checks against the
+    /// metadata that the node belongs to the cluster.
     pub fn agree(&self, theirs: &Hello<'_>) -> Result<Agreed, RejectCode> {
         if theirs.version.major != self.version.major {
             return Err(RejectCode::BadVersion);

@@ -6,7 +6,7 @@
 //!           <─────────────────────  Standing (ends, suspect?, newest epochs)         control
 //! EpochsAsk ────────────────────>   when no epoch of the page is shared              control
 //!           <─────────────────────  Standing, the next page                          control
-//! Pull ─────────────────────────>   the leader takes the best tail, or what damage took   catch-up
+//! Pull ─────────────────────────>   the leader takes the best tail, or damaged batches   catch-up
 //!           <─────────────────────  Pulled                                           catch-up
 //!           <─────────────────────  Pull: damage took something here                 catch-up
 //! Pulled ───────────────────────>   empty where it cannot be read                    catch-up
@@ -16,19 +16,19 @@
 //!           <═════════════════════  Ack: durable up to                               data
 //! Cursors  ─────────────────────>   channels, their cursors, pauses, deletions       control
 //!           <─────────────────────  CursorsAck: applied and durable                  control
-//!           <─────────────────────  Refused, instead of any answer                   as what it answers
+//!           <─────────────────────  Refused, instead of any answer                   any
 //!
 //! leader                            any other node                                  lane
 //!           <═════════════════════  Forward: publishes of its clients                data
-//! Outcome  ═════════════════════>   what became of each                              data
-//! Relay    <════════════════════>   what subscriptions of its clients say and hear   data
-//!           <─────────────────────  Change: what its operators do to channels        control
-//! Changed  ─────────────────────>   what became of it                                control
+//! Outcome  ═════════════════════>   the outcome of each                              data
+//! Relay    <════════════════════>   frames of its clients' subscriptions             data
+//!           <─────────────────────  Change: its operators' changes of channels       control
+//! Changed  ─────────────────────>   the outcome of it                                control
 //! ```
-//! **Fencing.** Every message of the replicas names the leader's epoch and the session. The epoch is that in which the leader leads now;
-//! a batch has its own, that in which it was first appended, in its header, and only the former fences. A session is one
-//! attempt of this leader to keep this follower in step: it begins with an `Inquire` of a higher number, and whatever
-//! comes of an older one is dropped. Answers repeat both numbers of what they answer.
+//! **Fencing.** Every message of the replicas names the leader's epoch and the session. The epoch is the leader's present one, and it
+//! alone fences; the epoch in a batch's header is the one in which the batch was first appended. A session is one attempt of this leader
+//! to keep this follower in step: it begins with an `Inquire` of a higher number, and messages of an older one are dropped. An answer
+//! repeats both numbers of its question.
 //!
 //! **Order.** A lane delivers in order and without loss, or its connection is lost, which begins a new session. Nothing
 //! relies on the order between lanes: the leader sends on one of data and catch-up at a time.
@@ -129,7 +129,8 @@ pub struct Inquire {
     pub topic: TopicName,
     /// 1 to [`PartitionId::COUNT_MAX`].
     pub partitions: u16,
-    /// The leader's metadata: a follower whose own is older asks the store for what is new. It never takes it from here.
+    /// Version of the leader's metadata. A follower with an older one asks the store for the new metadata; it never takes metadata from
+    /// a peer.
     pub membership_version: u64,
 }
 
@@ -158,8 +159,8 @@ pub struct Standing {
     pub more: bool,
 }
 
-/// Asks for batches that begin at `from`: a member for its tail, by the leader that opens its epoch; a replica in step for what
-/// damage took from the one that asks.
+/// Request for batches from `from` on. A leader that opens its epoch asks a member for its tail; a replica with damage asks a replica in
+/// step for the lost batches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pull {
     pub from: Position,
@@ -176,8 +177,8 @@ pub struct Pulled {
 /// Makes the follower's log a prefix of the leader's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Align {
-    /// Truncate what stands beyond `at`, which is the end of a batch in both logs. With the crc, that of the leader's header
-    /// that ends there, the follower checks it; without, the first batch appended proves it.
+    /// Truncate the log at `at`, the end of a batch in both logs. The follower checks its batch against `chain_crc`, the header crc of
+    /// the leader's batch that ends there. Without it the first appended batch proves the match.
     Truncate { at: Position, chain_crc: Option<u32> },
     /// Drop everything and begin at `start`, behind a batch whose header has this crc: the leader's log no longer reaches
     /// back to anything shared.
@@ -237,7 +238,7 @@ impl Batches {
 /// Batches for the follower's end. Without any it asks for an [`Ack`] and tells the committed end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Append {
-    /// The leader's. May lie beyond what the follower has.
+    /// The leader's committed end. May lie beyond the follower's log.
     pub committed: Position,
     pub batches: Batches,
 }
@@ -248,20 +249,20 @@ pub struct Ack {
     pub durable: Position,
 }
 
-/// State of channels. Counted from 1 in each session; the follower applies them in order and drops what is not newer.
+/// State of channels. `seq` counts from 1 in each session; the follower applies the messages in order and drops older ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursors {
     pub seq: u64,
     /// The leader's committed end: the follower's end for cursors is the lesser of this and its durable end (rule 3).
     pub committed: Position,
-    /// Move the follower's end there now, and apply; else what lies beyond it is kept until that happens.
+    /// True: move the follower's end to `committed` now, and apply the cursors. False: cursors beyond the end wait until it moves.
     pub flush: bool,
     /// True if these are all channels: the receiver deletes others.
     pub is_all: bool,
     /// The oldest message that a new channel may get, as the leader has it. Not with an operation that a client waits for.
     pub collect_start: Option<Position>,
-    /// Retention may remove what lies before: every member of the required set has a collect start that is not below, durably, so
-    /// nobody who may lead next gives it to a channel. Not with an operation, either.
+    /// Position up to which retention may remove: every member of the required set has a durable collect start at or beyond it, so no
+    /// later leader gives earlier messages to a channel. `None` with an operation.
     pub agreed_start: Option<Position>,
     /// Cursors with names, pauses and order, at most [`CURSORS_MAX`]. The follower creates channels that are new to it.
     pub cursors: Vec<CursorImage>,
@@ -385,7 +386,7 @@ pub enum Relayed {
     Hungry,
     /// Frames of the NSQ protocol, as they are for the client.
     Deliver(Bytes),
-    /// The leader has forgotten the client, and what was in flight for it.
+    /// The leader dropped the client and its messages in flight.
     Lost,
     ChannelDeleted,
     NotFinished(LogId, NotCarriedOut),
@@ -403,7 +404,7 @@ impl Relayed {
     }
 }
 
-/// Why a FIN, REQ or TOUCH was not carried out.
+/// Reason why a FIN, REQ or TOUCH was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotCarriedOut {
     NotInFlight,

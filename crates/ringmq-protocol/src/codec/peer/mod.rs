@@ -1,8 +1,8 @@
-//! The peer protocol: what nodes of a cluster say to each other, as frames of [`crate::codec::frame`].
+//! The peer protocol: messages between the nodes of a cluster, as frames of [`crate::codec::frame`].
 //!
-//! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::codec::peer::message`] what the messages mean. Both
-//! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
-//! given, and what is decoded are slices of the payload that was read (short runs aside, [`Frame::decode`]).
+//! `schema/peer.fbs` describes the metadata, docs/peer.md the whole protocol, [`crate::codec::peer::message`] the meaning of the
+//! messages. Both directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder passes on the
+//! given pieces, and decoded batches are slices of the payload that was read (except short runs, [`Frame::decode`]).
 
 mod batches;
 mod change;
@@ -103,7 +103,7 @@ pub enum Frame<'a> {
 /// True if such a message travels on this lane.
 fn fits(body: &Body, lane: Lane) -> bool {
     match body {
-        // as what it answers
+        // the lane of its question, which is any
         Body::Refused(_) => true,
         Body::Append(_) => lane != Lane::Control,
         body => body.lane() == lane,

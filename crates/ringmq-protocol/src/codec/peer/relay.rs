@@ -10,7 +10,7 @@ use bytes::Bytes;
 /// FINs of one relay.
 pub const FINISHED_MAX: usize = 4096;
 
-/// Bytes of a table without what varies.
+/// Bytes of a table at most, without its vectors.
 const TABLE_MAX: usize = 160;
 /// The same of a subscriber, whose texts are truncated.
 const SUBSCRIBER_MAX: usize = 256;
