@@ -114,7 +114,7 @@ impl<T: Copy> Arena<T> {
         }
         self.vacant.push(at);
         if self.roomy.len() == EMPTY_KEPT as usize && self.len == 0 {
-            // The peak is over: only what is kept stays.
+            // The peak is over: free the memory.
             *self = Arena::default();
         }
     }

@@ -1,5 +1,5 @@
-//! The open messages of a channel by what they wait for, and how many there are of each: in flight, waiting for a delivery, deferred.
-//! An entry that was just pushed, or taken out of its list, is in no list: the next call puts it into one, or removes it.
+//! The open messages of a channel by state, and their numbers: in flight, waiting for a delivery, deferred. A new entry, or an entry
+//! taken out of its list, is in no list: the next call puts it into one, or removes it.
 
 use super::delayed::{SPAN_BYTES, STRETCH_MAX};
 use super::open::{Deferred, List, Open, OpenSet, OpenState};
@@ -29,7 +29,7 @@ impl LastPutOff {
 pub(super) struct Backlog {
     open: OpenSet,
     deferred: Deferred,
-    /// Deferred entry that nobody has had, and that the next one may widen.
+    /// Deferred entry that was never delivered, and that the next message may widen.
     last_put_off: Option<LastPutOff>,
     /// [`REQUEUED`] and [`DUE`].
     waiting: [List; 2],
@@ -148,8 +148,8 @@ impl Backlog {
         (key, after)
     }
 
-    /// A waiting entry reaches beyond `end`, where its first batch ends: what is behind becomes an entry of its own, behind it in the
-    /// list. Returns the entry of what is before.
+    /// Splits a waiting entry at `end`, where its first batch ends: the messages behind become an entry of their own, behind it in the
+    /// list. Returns the entry of the messages before.
     pub(super) fn split_span(&mut self, list: usize, key: u32, end: Position) -> u32 {
         let open = self.open.get_mut(key);
         let is_beyond = open.id < end.log_id && end.log_id <= open.last() && open.offset < end.offset;
@@ -210,7 +210,7 @@ impl Backlog {
         self.deferred.insert(&mut self.open, now, due, key)
     }
 
-    /// The same of an entry that nobody has had: the next one may widen it.
+    /// Defers an entry that was never delivered: the next message may widen it.
     pub(super) fn defer_unread(&mut self, key: u32, due: Ticks, now: Ticks) {
         let due_ms = self.defer(key, due, now);
         self.last_put_off = LastPutOff::new(key, due_ms);

@@ -1,9 +1,8 @@
-//! The clients of one channel on one partition: their credit, who is next, and who waits for credit. It knows nothing
-//! of messages beyond the list of those a client has.
+//! The clients of one channel on one partition: their credit, the next one in turn, and those that wait for credit. Of messages it knows
+//! only the list that a client has in flight.
 //!
-//! Whose turn it is goes round. Without ranged clients a turn is one message, among ranged ones it is one run. Where
-//! both kinds may receive, a turn is [`SLICE`] messages for either, so that a run of thousands does not leave the others
-//! a thousandth.
+//! The turn goes round. Without ranged clients a turn is one message, among ranged ones it is one run. Where both kinds may receive, a
+//! turn is [`SLICE`] messages for either, so that a run of thousands does not leave the others a thousandth.
 
 use super::open::List;
 use crate::base::{IdMap, LogId, SubId, TimerId};

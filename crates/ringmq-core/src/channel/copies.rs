@@ -5,11 +5,11 @@
 //! Once the copy is committed the original is confirmed. The channel meets the copy when it reads on, puts it off like any message
 //! that is not due, and hands it out under the first id. Other channels pass it.
 //!
-//! While no copy can be made (a full disk, no leadership) the message waits in memory, and the copy is tried again. A message that
-//! falls due before its copy is committed goes out from memory; the copy may come too. So it is after a crash between the two: at
-//! least once, as ever.
+//! While no copy can be made (a full disk, no leadership) the message waits in memory, and the copy is tried again. A message that falls
+//! due before its copy is committed goes out from memory; the copy may come too. The same holds after a crash between the two: at least
+//! once, as always.
 //!
-//! What stands far in front of all that is not finished is copied, too: `forward`.
+//! A deferred message that holds back much finished log is copied, too: `forward`.
 
 use super::Source;
 use super::deliver::find;
@@ -49,7 +49,7 @@ pub(super) struct Copies {
 #[derive(Clone, Copy, Debug)]
 struct Copying {
     key: u32,
-    /// Due time of a message that clients had; a message that nobody had carries its due time itself.
+    /// Due time of a message that was delivered before. A message that was never delivered carries its due time itself.
     due: Ticks,
     /// Name of the copy that is under way.
     number: u64,

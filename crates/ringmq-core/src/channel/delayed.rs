@@ -1,13 +1,13 @@
-//! Messages with a due time that nobody has had yet. A channel reads on behind them and delivers each once it is due.
+//! Messages with a due time that were not delivered yet. A channel reads on behind them and delivers each once it is due.
 //!
 //! Consecutive messages of a batch that are not due are *one* entry of the open set, whatever their due times: a stretch. So are
-//! consecutive small batches, up to [`SPAN_BYTES`] of the log: a span. The entry waits until the first of its messages is due; then
-//! the channel reads it, what is due of it goes out, and what is not is put off again, in front of it and behind. So deferred
-//! messages cost memory per span, not per message. A message costs an entry of its own only once its neighbours are finished, and
-//! then the channel needs one for the gap between them anyway.
+//! consecutive small batches, up to [`SPAN_BYTES`] of the log: a span. The entry waits until the first of its messages is due. Then the
+//! channel reads it, delivers the due messages, and defers those before and behind them again. So deferred messages cost memory per
+//! span, not per message. A message costs an entry of its own only once its neighbours are finished, and then the channel needs one for
+//! the gap between them anyway.
 //!
-//! Due times are times of the wall clock, which a restart and another node know too. They are held against it at the very
-//! delivery, so a clock that was set back makes no message early.
+//! Due times are wall-clock times, so they hold over a restart and on another node. They are compared with the clock at the delivery
+//! itself, so a clock that is set back makes no message early.
 
 use super::deliver::Turn;
 use super::machine::Channel;
@@ -79,8 +79,8 @@ impl Channel {
         if self.ordered { 1 } else { STRETCH_MAX }
     }
 
-    /// Passes what the log has at the read position, where `place` stands too, and what is not due there, or for another channel.
-    /// False: what stands there is due.
+    /// Passes the messages at the read position, where `place` stands too, that are not due or are for another channel. False: the
+    /// message there is due.
     pub(super) fn put_off(&mut self, batch: &Batch, place: &mut BatchProgress, turn: &mut Turn) -> bool {
         let limit = self.reading.until_known(place.id).min(self.stretch_limit() as u64) as usize;
         let (num, end, due) = match Stretch::of(batch, place.at, place.id, limit, (self.name().as_str(), turn.unix_ns)) {
@@ -104,8 +104,8 @@ impl Channel {
         true
     }
 
-    /// Takes what is not due off the front of a waiting entry that nobody has had, and that begins at `at` in its batch; then says
-    /// where its list goes on. `None`: its first message is due.
+    /// Takes the messages that are not due off the front of a waiting entry that was never delivered and begins at `at` in its batch.
+    /// Returns the entry with which the list continues. `None`: the first message is due.
     pub(super) fn put_off_again(
         &mut self,
         list: usize,

@@ -1,5 +1,5 @@
-//! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
-//! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
+//! Hands a channel's messages to its clients: waiting ones first (requeued, then due), then the log from the read position. One turn is
+//! bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
 use super::backlog::{DUE, REQUEUED};
 use super::copies::known_as;
@@ -16,7 +16,7 @@ use crate::log::fetch::Fetch;
 /// Bounds of one [`Channel::deliver`].
 const TURN_MESSAGES_MAX: usize = 2500;
 const TURN_BYTES_MAX: usize = 256 * 1024;
-/// Messages of one run. What is left of a cut run is found by a walk over as many heads at most.
+/// Messages of one run at most. The rest of a split run is found by a walk over at most as many heads.
 pub(super) const RUN_MAX: usize = TURN_MESSAGES_MAX;
 const _: () = assert!(RUN_MAX <= u16::MAX as usize);
 /// Batches that waiting messages may ask the disk for at once; the log is read meanwhile.
@@ -37,7 +37,7 @@ pub(super) struct Turn {
     is_fresh: bool,
     /// True once something was handed out of the part that is handed out now: the waiting messages, or the log.
     has_begun: bool,
-    /// Messages of the log wait now, which go before what the log has behind them.
+    /// True if messages of the log became waiting entries: they go out before the log behind them.
     pub(super) has_taken_up: bool,
     /// Bytes of the messages that were handed out.
     pub(super) handed_bytes: usize,
@@ -95,7 +95,7 @@ impl Turn {
     }
 }
 
-/// Why a part of the turn came to its end.
+/// Reason why a part of the turn ended.
 #[derive(PartialEq, Eq)]
 enum TurnStop {
     /// No client has credit and room, or the channel is ordered and has a message out.
@@ -115,8 +115,8 @@ enum HandOut {
 }
 
 impl Channel {
-    /// Hands out what it may, for one short turn. True: there is more to do now, call again. Otherwise it has work again
-    /// after a publish, a lend, an unblock, a requeue, a tick, an unpause, or when the partition is readable.
+    /// Delivers for one short turn, within credit and limits. True: there is more to do now, call again. Otherwise the channel has work
+    /// again after a publish, a lend, an unblock, a requeue, a tick, an unpause, or when the partition is readable.
     pub fn deliver(&mut self, now: Ticks, source: &mut impl Source, sink: &mut impl Sink) -> bool {
         self.deliver_turn(Turn::new(now, TURN_MESSAGES_MAX, TURN_BYTES_MAX), source, sink)
     }

@@ -50,7 +50,7 @@ impl Finished {
     }
 }
 
-/// Sorts, and joins what touches or overlaps.
+/// Sorts the intervals, and joins those that touch or overlap.
 pub fn merge(intervals: &mut Vec<Interval>) {
     intervals.sort_unstable_by_key(|i| i.start);
     Interval::join(intervals);

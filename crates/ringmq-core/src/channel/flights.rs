@@ -1,5 +1,5 @@
-//! Messages in flight: who has which entry since when, and when its time is over. A client that is not ranged names a message by
-//! its id, which is looked up here; the runs of a ranged client stand in its `runs`.
+//! Messages in flight: the client and the deadline of each entry. A client that is not ranged names a message by its id, which is looked
+//! up here; the runs of a ranged client stand in its `runs`.
 
 use crate::base::{IdMap, LogId, Ticks, TimerId, Wheel};
 

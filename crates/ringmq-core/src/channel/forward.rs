@@ -1,12 +1,11 @@
-//! Deferred messages that hold back what is finished, copied forward.
+//! Copies of deferred messages at the end of the log, so that they do not keep finished messages on the disk.
 //!
 //! A deferred message keeps its segment on the disk, and every segment behind it: the log is freed from its front. So a message that is
-//! due in a month would keep a month of traffic. Where what the channel has read behind such a message is longer than a segment, the
-//! message is copied to the end of the log, like a far-off retry (`copies`), and confirmed once the copy is committed.
+//! due in a month would keep a month of traffic. When the channel has read more than a segment behind such a message, it copies the
+//! message to the end of the log, like a far-off retry (`copies`), and confirms the original once the copy is committed.
 //!
-//! The copies are paid for by what the channel hands out: a byte of copies for [`COST`] bytes. So where little but deferred messages
-//! is in the log, and a copy would free next to nothing, little is copied; and the log that a channel keeps is some [`COST`] times its
-//! deferred messages, and a segment.
+//! Deliveries pay for copies: a byte of copies for [`COST`] delivered bytes. So in a log of mostly deferred messages, where a copy frees
+//! next to nothing, little is copied. The log that a channel keeps is some [`COST`] times its deferred messages, and a segment.
 
 use super::Source;
 use super::deliver::find;
@@ -21,7 +20,7 @@ use std::time::Duration;
 pub struct ForwardPolicy {
     /// Bytes of the log that a message holds back at least.
     pub held_bytes: u64,
-    /// Shortest time until the message is due: what a message due earlier holds back is freed soon anyway, without a copy.
+    /// Shortest remaining delay of a message to copy: a message that is due earlier is finished soon anyway.
     pub after: Duration,
 }
 

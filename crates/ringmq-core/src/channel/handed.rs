@@ -16,7 +16,7 @@ use std::time::Duration;
 const ENTRY_MAX: u64 = super::deliver::RUN_MAX as u64;
 
 impl Channel {
-    /// The channel stops: from now on [`Channel::image`] tells what was delivered and not finished. False: nothing was.
+    /// Stops the channel: from now on [`Channel::image`] has the messages that were delivered and not finished. False: there are none.
     pub fn keep_attempts(&mut self, now: Now) -> bool {
         let due_unix_ns = |due: Ticks| now.unix_ns.saturating_add_unsigned(due.0.saturating_sub(now.ticks.0));
         let due: IdMap<u32, i64> = self.backlog.deferred().map(|(key, due)| (key, due_unix_ns(due))).collect();
@@ -32,7 +32,8 @@ impl Channel {
         self.reading.keep_handed(kept)
     }
 
-    /// Takes up what had been delivered before the stop, if that stands at the read position, where `place` stands too. False: it does not.
+    /// Takes up messages that had been delivered before the stop and stand at the read position, where `place` stands too. False: there
+    /// are none.
     pub(super) fn take_up(&mut self, batch: &Batch, place: &mut BatchProgress, turn: &mut Turn) -> bool {
         let Some(handed) = self.reading.handed_at(place.id) else { return false };
         let limit = (handed.end().0 - place.id.0).min(self.reading.until_restored(place.id));

@@ -1,4 +1,4 @@
-//! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
+//! The channel's state, and how clients and time change it; deliveries are in `deliver`.
 
 use super::backlog::{Backlog, REQUEUED};
 use super::clients::Clients;
@@ -23,7 +23,7 @@ pub struct ChannelOptions {
     pub max_msg_timeout: Duration,
     /// Longer delays of a REQ count as this.
     pub max_req_timeout: Duration,
-    /// Window of the times from publish to FIN, where somebody wants them.
+    /// Window of the times from publish to FIN. `None`: not measured.
     pub end_to_end: Option<Duration>,
 }
 
@@ -204,13 +204,13 @@ impl Channel {
         }
     }
 
-    /// Credit is waiting for a read: to take it away now would make that read useless. It is used, or free, after the
-    /// next delivery that finds what was read.
+    /// True if credit waits for a read: to take it away now would make that read useless. The next delivery that finds the read batch
+    /// uses or frees the credit.
     pub fn awaits_read(&self) -> bool {
         self.awaits_read
     }
 
-    /// A read of the partition has ended: what could not be read may be there now.
+    /// A read of the partition has ended: the missing batch may be there now.
     pub fn readable(&mut self) {
         (self.is_log_held, self.waiting_held) = (false, 0);
     }
@@ -319,7 +319,7 @@ impl Channel {
         self.flights_of(id).find(|timer| self.holder(*timer) == sub)
     }
 
-    /// The flights of a message that clients name by this id: its own, and that of a copy of it.
+    /// The flights of a message that clients name by this id: the message's own, and a copy's.
     fn flights_of(&self, id: LogId) -> impl Iterator<Item = TimerId> + '_ {
         let copy = self.copies.own_id(id).and_then(|own| self.flights.find(own));
         self.flights.find(id).into_iter().chain(copy)
@@ -350,7 +350,7 @@ impl Channel {
         num as u64
     }
 
-    // ---- what is confirmed
+    // ---- confirmed messages
 
     pub(super) fn confirm(&mut self, interval: Interval) {
         if !self.name.is_ephemeral() {
@@ -369,7 +369,7 @@ impl Channel {
         !self.finished.is_empty()
     }
 
-    /// Position that holds whatever becomes of a change that is not settled: nobody needs what lies before it.
+    /// Position that holds whatever becomes of an unsettled change: the channel needs no message before it.
     pub fn confirmed(&self) -> Position {
         let here = cursor::confirmed(self.backlog.open(), self.reading.next());
         match &self.syncing {
@@ -421,7 +421,7 @@ impl Channel {
         self.end_to_end.iter_mut().for_each(|window| window.move_on(now));
     }
 
-    /// `message_count` counts what the partition took since the channel was made in this process.
+    /// Statistics. `message_count` counts the messages that the partition took since the channel was made in this process.
     pub fn stats(&self, end: Position, with_clients: bool) -> ChannelStats {
         ChannelStats {
             client_count: self.clients().count() as u64,
@@ -442,7 +442,7 @@ impl Channel {
 
     // ---- memory
 
-    /// The log is read no further while open messages take `bytes` and more. What waits still goes out.
+    /// Sets the memory of open messages: from `bytes` on the channel reads no further. Waiting messages still go out.
     pub fn set_room(&mut self, bytes: usize) {
         self.room = bytes;
     }
@@ -456,7 +456,8 @@ impl Channel {
             && self.depth(end) > tail.kept()
     }
 
-    /// Drops the oldest unread ones of them. What clients gave back stays. The number of dropped messages.
+    /// Drops the oldest unread messages beyond the number that the tail keeps. Requeued messages stay. Returns the number of dropped
+    /// messages.
     pub fn drop_old(&mut self, tail: &Tail, end: Position) -> u64 {
         if !self.has_old(tail, end) {
             return 0;
@@ -467,7 +468,7 @@ impl Channel {
         num
     }
 
-    /// The log may be read on. A few open messages are always allowed: what is in memory already has room for them.
+    /// True if the log may be read on. A few open messages are always allowed: the memory for them is there already.
     pub(super) fn may_read(&self) -> bool {
         self.backlog.open().has_room() || self.open_bytes() < self.room || self.backlog.is_empty()
     }

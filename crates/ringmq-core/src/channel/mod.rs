@@ -1,8 +1,8 @@
 //! Tracks one channel on one partition. Pure.
 //!
-//! A [`Channel`] lives on the partition's core. It reads the partition's log through [`Source`], hands messages to its
-//! clients through [`Sink`], and knows which of them are finished. It owns no body, reads no clock, writes no file: the
-//! shard journals what [`Channel::take_finished`] says and gives the time.
+//! A [`Channel`] lives on the partition's core. It reads the partition's log through [`Source`], hands messages to its clients through
+//! [`Sink`], and knows which of them are finished. It owns no body, reads no clock, writes no file: the shard journals the intervals of
+//! [`Channel::take_finished`] and gives the time.
 //!
 //! ```text
 //!   log --read--> in flight --FIN--> confirmed (position, intervals beyond it)
@@ -10,19 +10,19 @@
 //!     timeout, REQ 0,  |  +-- delivered again, before anything new is read
 //!     client gone --> waiting <-- due -- deferred <-- REQ with a delay, or a due time that is still to come
 //! ```
-//! A *ranged* client (the native protocol's) takes a run of a batch in one step and confirms ranges of ids. A run is one
-//! entry, whatever it holds, from its delivery to its last FIN: nothing is done per message, unless the run has to be cut
-//! (then the heads of a batch are walked) or falls to a client that is not ranged, message by message.
+//! A *ranged* client (the native protocol's) takes a run of a batch in one step and confirms ranges of ids. A run is one entry from its
+//! delivery to its last FIN: nothing is done per message, unless the run has to be split (then the heads of a batch are walked) or goes
+//! to a client that is not ranged, message by message.
 //!
 //! On an *ordered* channel one message is open at a time (`ordered`); there, and when a cursor is set, nothing goes out
 //! before the change of the cursor is durable.
 //!
-//! Every message before the read position is confirmed or open; nothing after it is open. So the confirmed set is not kept: it
-//! follows from the open entries, which are linked by id, and the read position (`cursor`). What the log lost (damage,
-//! retention, a gap in the ids) counts as confirmed once the read position meets it.
+//! Every message before the read position is confirmed or open; nothing after it is open. So the confirmed set is not kept: it follows
+//! from the open entries, which are linked by id, and the read position (`cursor`). Messages that the log lost (damage, retention, a gap
+//! in the ids) count as confirmed once the read position meets them.
 //!
-//! Nothing bounds how many messages are open but memory: [`Channel::set_room`]. Of those that wait for a delivery an ephemeral channel
-//! drops what is too much, the oldest of the log first ([`Channel::drop_old`]).
+//! Memory alone bounds the number of open messages: [`Channel::set_room`]. An ephemeral channel drops waiting messages beyond its bound,
+//! the oldest of the log first ([`Channel::drop_old`]).
 
 mod arena;
 mod backlog;
@@ -92,7 +92,7 @@ pub trait Sink {
     fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool;
 }
 
-/// Consecutive messages of one batch as they are stored: what a ranged client (`SubOptions::ranged`) takes in one step.
+/// Consecutive messages of one batch as they are stored. A ranged client (`SubOptions::ranged`) takes a run in one step.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
     pub batch: &'a Batch,
@@ -112,7 +112,7 @@ impl Run<'_> {
         LogId(self.first.0 + self.num as u64 - 1)
     }
 
-    /// Whether the run is a whole batch, so that header and checksum are true of what is sent.
+    /// True if the run is a whole batch, so that the batch's header and checksum hold for it.
     pub fn is_whole_batch(&self) -> bool {
         self.at == (BATCH_HEADER_LEN..self.batch.bytes.len())
     }

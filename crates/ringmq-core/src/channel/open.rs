@@ -2,8 +2,8 @@
 //! for a run of them that a ranged client has or had; linked into at most one list. No body is held: it is fetched again
 //! by the batch's offset.
 //!
-//! All entries are linked in the order of their ids, too. What lies between two of them is confirmed, so this order is also what
-//! the channel knows of its confirmed intervals. Nothing is searched for: what is new is the last one, or a part of one that is there.
+//! All entries are linked in the order of their ids, too. All messages between two of them are confirmed, so this order also gives the
+//! confirmed intervals. Nothing is searched for: a new entry is the last one, or a part of an existing one.
 
 use super::arena::Arena;
 use crate::base::{LogId, Position, Ticks};
@@ -45,7 +45,7 @@ pub struct Open {
     higher: u32,
     pub attempts: u16,
     pub num: u16,
-    /// A run that was cut does not know where what is left of it begins: so many messages behind `at`.
+    /// Messages between `at` and the start of the entry: the rest of a split run does not know the place of its first message.
     pub skip: u16,
     pub state: OpenState,
 }
@@ -194,7 +194,7 @@ impl OpenSet {
         key
     }
 
-    /// Adds what was split off the front of an entry.
+    /// Adds the front part that was split off an entry.
     pub fn insert_before(&mut self, higher: u32, front: Open) -> u32 {
         let lower = self.arena.get(higher).lower;
         let key = self.arena.insert(Open { lower, higher, ..front });
@@ -271,10 +271,10 @@ impl OpenSet {
     }
 }
 
-/// Entries that are deferred, by the millisecond in which they are due: nobody asks for one of them before.
+/// Deferred entries by the millisecond in which they are due; none is needed before that.
 ///
-/// Where the first and the last entry of a list would name a neighbour, they say about when the list is due. So an entry is taken out
-/// early without a search, and has no field for its time.
+/// The first and the last entry of a list have no neighbour to name: there they hold the approximate due time of the list. So an entry
+/// is taken out early without a search, and needs no field for its time.
 #[derive(Debug, Default)]
 pub struct Deferred {
     by_ms: BTreeMap<u64, List>,

@@ -1,4 +1,4 @@
-//! Ordered channels, and changes of a cursor that somebody waits for.
+//! Ordered channels, and changes of a cursor with a waiting client.
 //!
 //! ```text
 //! ordered:  in flight (one) --FIN--> finishing --settled--> confirmed, then the next one
@@ -7,12 +7,11 @@
 //!                 v  |
 //!               waiting         nothing is read on while anything is open
 //!
-//! moved:    what is open is dropped, the cursor stands elsewhere; settled: it is read from there
+//! moved:    open messages are dropped, the cursor stands elsewhere; settled: read from there
 //!                                                             taken back: from where it stood
 //! ```
-//! What is not settled is in [`Channel::image`], since the journal has it, but retention spares what a change that is
-//! taken back needs again. A cursor that goes back, or elsewhere, does so under a higher generation, which ends all that
-//! was journaled before.
+//! An unsettled change is in [`Channel::image`], since the journal has it. Retention keeps the messages that are needed if the change is
+//! reverted. A cursor that goes back, or elsewhere, gets a higher generation, which overrides all that was journaled before.
 
 use super::backlog::REQUEUED;
 use super::cursor::Stood;
@@ -88,7 +87,7 @@ impl Channel {
     }
 
     /// Moves the cursor to `to`, under a higher generation: everything before it is confirmed and nothing after it; [`Channel::settle`]
-    /// follows. What is in flight, waits or is deferred is dropped, as in [`Channel::set_ordered`].
+    /// follows. Messages in flight, waiting or deferred are dropped, as in [`Channel::set_ordered`].
     pub fn move_to(&mut self, to: Position, dropped: &mut impl FnMut(SubId, u32)) {
         assert!(!self.is_syncing(), "one change at a time");
         self.syncing = Syncing::Move(self.drop_open(dropped));
@@ -96,8 +95,8 @@ impl Channel {
         self.read_from((to, vec![]));
     }
 
-    /// The messages of `done` are confirmed, whatever became of them; everything else stays as it is, under a higher generation, and
-    /// what is open comes again. [`Channel::settle`] follows, as after [`Channel::move_to`].
+    /// Confirms the messages of `done`, in whatever state they are. The others stay as they are, under a higher generation, and open
+    /// ones are redelivered. [`Channel::settle`] follows, as after [`Channel::move_to`].
     pub fn finish_between(&mut self, done: Interval, dropped: &mut impl FnMut(SubId, u32)) {
         assert!(!self.is_syncing(), "one change at a time");
         let stood = self.drop_open(dropped);
@@ -116,8 +115,8 @@ impl Channel {
         self.raise_generation();
     }
 
-    /// The channel goes, and hands out nothing any more; its clients have left. What was open is dropped. [`Channel::settle`]
-    /// follows only when it stays after all: then it delivers from its cursor on.
+    /// Begins the channel's deletion: it delivers nothing any more, its clients have left, open messages are dropped.
+    /// [`Channel::settle`] follows only if the deletion fails: then the channel delivers from its cursor on.
     pub fn begin_delete(&mut self) {
         assert!(!self.is_syncing() && !self.has_clients(), "one change at a time, and nobody is there");
         let stood = self.drop_open(&mut |_, _| {});

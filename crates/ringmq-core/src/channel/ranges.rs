@@ -1,5 +1,5 @@
-//! FIN, REQ and TOUCH of ranges of ids, by ranged clients: each costs per run that it meets, never per message. A run
-//! that a range meets in part is cut, and what is left of it keeps its deadline and its place.
+//! FIN, REQ and TOUCH of ranges of ids, by ranged clients: each costs per run that it meets, never per message. A run that a range meets
+//! in part is split, and the rest keeps its deadline and its place.
 
 use super::flights::Flight;
 use super::machine::Channel;
@@ -8,8 +8,8 @@ use crate::base::{LogId, SubId, Ticks, TimerId};
 use std::time::Duration;
 
 impl Channel {
-    /// Finishes what the client has of `first ..= last`, and says how many messages that is. Other ids do not count. 0
-    /// for a client that is not ranged.
+    /// Finishes the client's messages in flight among `first ..= last`. Returns their number; other ids do not count. 0 for a client
+    /// that is not ranged.
     pub fn finish_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId) -> u64 {
         self.each_run(now, sub, first, last, |channel, timer| channel.finish_flight(now, timer))
     }

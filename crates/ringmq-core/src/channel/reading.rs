@@ -9,7 +9,7 @@ use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 use crate::format::cursor::{Handed, Interval};
 
 /// Progress within a batch. The batch itself is asked for again in each turn: a channel that kept it would keep the whole buffer that
-/// was read with it, beyond what the read cache counts.
+/// was read with it, and the read cache would not count that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchProgress {
     /// Offset of the batch, and crc of its header.
@@ -76,7 +76,7 @@ impl Reading {
         self.next.log_id < end.log_id
     }
 
-    /// Steps over what was confirmed before the channel was made.
+    /// Steps over messages that were confirmed before the channel was made.
     fn skip_restored(&mut self) {
         while let Some(Interval { start, end }) = self.restored.nearest() {
             if start > self.next.log_id {
@@ -128,8 +128,8 @@ impl Reading {
         None
     }
 
-    /// Adds what is not read of what had been delivered before an earlier stop to `kept`, which lies before it. [`Reading::handed`]
-    /// has both from now on. False: there is nothing.
+    /// Adds to `kept` the unread rest of the messages that had been delivered before an earlier stop; they lie behind `kept`.
+    /// [`Reading::handed`] has both from now on. False: there are none.
     pub(super) fn keep_handed(&mut self, mut kept: Vec<Handed>) -> bool {
         for unread in self.handed.iter().rev().filter(|h| h.end() > self.next.log_id) {
             let start = unread.start.max(self.next.log_id);
@@ -216,7 +216,7 @@ impl Reading {
         self.restored.allocated_bytes() + self.handed.capacity() * size_of::<Handed>()
     }
 
-    /// Position and what was confirmed ahead of it, of a channel that stands elsewhere from now on.
+    /// Position and the intervals confirmed ahead of it, for a channel whose cursor moves elsewhere.
     pub(super) fn into_parts(self) -> (Position, Restored) {
         (self.next, self.restored)
     }

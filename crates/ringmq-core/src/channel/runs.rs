@@ -1,5 +1,5 @@
-//! Hands runs to ranged clients: a piece of the log, or of what waits, that lies in one batch. To find the bytes of all
-//! that is left of a batch is a subtraction; the end of a shorter run is found by a walk over the heads of its messages.
+//! Hands runs to ranged clients: a piece of the log, or of a waiting entry, that lies in one batch. The length of the batch's rest is a
+//! subtraction; the end of a shorter run is found by a walk over the heads of its messages.
 
 use super::delayed::Stretch;
 use super::deliver::{RUN_MAX, Turn};
@@ -19,7 +19,7 @@ pub(super) enum HandedRun {
 }
 
 impl Channel {
-    /// Gives the next client, which is ranged, a run of what the log has at the read position, where `place` stands too.
+    /// Gives the next client, which is ranged, a run of the log at the read position, where `place` stands too.
     pub(super) fn hand_log_run(
         &mut self,
         batch: &Batch,
@@ -47,8 +47,8 @@ impl Channel {
         HandedRun::Taken(None)
     }
 
-    /// Gives the next client, which is ranged, a run that begins with a waiting entry: it, or its front, or it and what
-    /// follows it in the list and in the batch after as many attempts. `at` is where the entry begins in its batch.
+    /// Gives the next client, which is ranged, a run that begins with a waiting entry: the entry, its front, or the entry with those
+    /// that follow it in the list and in the batch after as many attempts. `at`: start of the entry in its batch.
     pub(super) fn hand_waiting_run(
         &mut self,
         list: usize,
@@ -125,8 +125,8 @@ struct RunEnd {
     end: usize,
 }
 
-/// Cuts a run of at most `limit` messages from what `batch` has at `at`, where message `first` begins. `None`: it is all
-/// that is left of the batch, and goes in the next turn rather than being cut.
+/// Takes a run of at most `limit` messages of `batch` from `at` on, where message `first` begins. `None`: the run is the whole rest of
+/// the batch, and goes out in the next turn rather than being split.
 fn cut(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> Option<RunEnd> {
     let bytes = &batch.bytes;
     let rest = usize::try_from(batch.header.last_log_id.get() - first.0 + 1).unwrap_or(usize::MAX);

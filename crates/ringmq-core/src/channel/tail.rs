@@ -1,7 +1,7 @@
 //! Newest messages of a partition, a bounded number of them, kept for its ephemeral channels. Pure.
 //!
-//! A channel that stands still, or a client of it, keeps no more of the log than that. What its clients have, or gave back, stays the
-//! channel's; but older than the floor it is there only as long as another channel, or the segment, keeps it.
+//! A channel that stands still, or a client of it, keeps no more of the log than that. Messages in flight or requeued stay the
+//! channel's; those older than the floor are there only as long as another channel, or the segment, keeps them.
 
 use crate::base::{LogId, Position};
 use std::collections::VecDeque;
