@@ -61,7 +61,7 @@ pub(super) enum FrameContent {
     Unknown,
 }
 
-/// Why nothing more can be read.
+/// Reason why nothing more can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Hello, Welcome, Reject: who is at the other end, which link a connection is for, and on which core it lives.
+//! Hello, Welcome, Reject: the node at the other end, the link of a connection, and its core.
 
 use super::conn::{Conn, Fault, Phase};
 use super::links::{Links, Loss};
@@ -26,7 +26,7 @@ struct Them {
     heartbeat_ms: u32,
 }
 
-/// Why a connection is not gone on with.
+/// Reason why a connection is refused.
 struct Refusal {
     code: RejectCode,
     why: String,
@@ -50,7 +50,7 @@ const SPEAKS_TLS: &str = "it speaks TLS, and this node does not with its peers: 
 /// Said of a process whose data path has a copy that was registered later, and of one that ended before its successor was registered.
 pub(super) const OVERTAKEN: &str = "a later process was registered as this node";
 
-/// Why a connection that is over before its handshake may be so.
+/// Likely reason of a connection that ended before its handshake, for the log.
 pub(super) fn ended_early(held: &[u8]) -> &'static str {
     if looks_like_tls(held) { SPEAKS_TLS } else { "the other side closed the connection during the handshake" }
 }
@@ -210,7 +210,7 @@ impl Links {
         Ok((them, to))
     }
 
-    /// Refuses a process of the node that a later one replaced. What it confirmed would count as the later one's.
+    /// Refuses a process of the node that a later one replaced. Its confirmations would count as the later process's.
     fn check_life(&self, id: NodeId, theirs: &Hello<'_>) -> Result<ProcessAge, Refusal> {
         let (life, node) = (life_of(theirs), self.nodes.get(&id));
         if node.is_some_and(|node| node.incarnation > life.incarnation) {
@@ -280,7 +280,7 @@ impl Links {
         self.at_most(now.ticks + heartbeat.min(silence_max));
     }
 
-    /// Says that the link is up, or dials for what is missing.
+    /// Reports the link as up, or dials for its missing connection.
     fn whole(&mut self, now: Now, place: LinkId, version: &str) {
         let is_dialled = self.nodes.get(&place.node).is_some_and(|node| node.is_dialled);
         let Some(link) = self.link_mut(place) else { return };

@@ -1,4 +1,4 @@
-//! [`Links`]: what happens on the connections with other nodes, and what is to be done.
+//! [`Links`]: events on the connections with other nodes, and their effects.
 
 use super::conn::{Conn, Fault, FrameContent, Phase, weight};
 use super::greet::OVERTAKEN;
@@ -35,7 +35,7 @@ pub struct Links {
     unknown_frames: u64,
 }
 
-/// Why a link goes down, and whether another attempt can be better soon.
+/// Reason why a link goes down, and whether another attempt soon may succeed.
 pub(super) struct Loss {
     pub why: String,
     pub is_hopeless: bool,
@@ -146,8 +146,8 @@ impl Links {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)
     }
 
-    /// True if the link of these messages takes more messages for clients of the node. Of a node that is not connected: what is sent
-    /// is dropped.
+    /// True if the link of these messages takes more messages for clients of the node. Also true for a node that is not connected: its
+    /// messages are dropped.
     pub fn has_room_for_relayed(&self, node: NodeId, route: Route) -> bool {
         let node = self.nodes.get(&node).filter(|node| node.is_connected);
         let conn = node.and_then(|node| node.link_for(route)?.conn(Lane::Data));
@@ -195,7 +195,7 @@ impl Links {
         events.append(&mut self.events);
     }
 
-    // ---- what happened
+    // ---- events
 
     /// Another node connected.
     pub fn opened(&mut self, now: Now, conn: ConnId, peer: Peer) {
@@ -259,7 +259,7 @@ impl Links {
         self.lend_at_end(conn);
     }
 
-    /// The kernel took this much of what was sent.
+    /// The kernel took this many of the sent bytes.
     pub fn sent(&mut self, now: Now, conn: ConnId, bytes: usize) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.sent(now.ticks, bytes);
@@ -356,7 +356,7 @@ impl Links {
 
     /// Time at which [`Self::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        // what the end of a turn led to is heard at once
+        // events of a turn's end are due at once
         if self.events.is_empty() { self.due } else { Some(Ticks(0)) }
     }
 
@@ -488,7 +488,7 @@ impl Links {
         }
     }
 
-    /// The link is lost, or could not be had: its connections are closed, and who dials tries again.
+    /// The link is lost, or could not be made: its connections are closed, and the dialler tries again.
     pub(super) fn down(&mut self, now: Now, place: LinkId, loss: &Loss) {
         // one that shakes hands for this link goes with it
         let greeting = self.conns.iter().filter(|(_, c)| matches!(c.phase, Phase::Hello { place: p, .. } if p == place));
@@ -581,7 +581,7 @@ impl Links {
         }
     }
 
-    /// Closes it once what was encoded is out.
+    /// Closes the connection after the encoded bytes are sent.
     pub(super) fn end(&mut self, conn: ConnId) {
         if let Some(c) = self.conns.get_mut(&conn) {
             c.phase = Phase::Ended;
@@ -595,7 +595,7 @@ impl Links {
     /// Emits the turn's frames, dials, closes and moves.
     pub fn turn_end(&mut self, now: Now, out: &mut Effects) {
         out.append(&mut self.effects);
-        // what closing one connection does to others of its link comes to the list while it is read
+        // closing one connection adds others of its link to the list while it is read
         let mut at = 0;
         while let Some(&conn) = self.touched.get(at) {
             at += 1;

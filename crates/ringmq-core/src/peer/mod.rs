@@ -1,5 +1,5 @@
-//! Connections between the nodes of a cluster: who dials whom, the handshake, heartbeats, and the frames of each turn. Pure: the
-//! shard gives it what happened on the sockets and carries out its effects; docs/peer.md has the rules of the wire.
+//! Connections between the nodes of a cluster: dialling, the handshake, heartbeats, and the frames of each turn. Pure: the shard gives
+//! it the events of the sockets and carries out its effects; docs/peer.md has the rules of the wire.
 //!
 //! A [`Links`] lives on each core. **A link** joins a core of this node with a core of another. Link `k` of two nodes lives on core
 //! `k mod cores` of each, for `k` below the larger number of cores, so that every core has one, and with equal numbers core `i`
@@ -12,12 +12,12 @@
 //!              └──── a pause ────────┴────────────────────┴──────────┐         v
 //!   acceptor  opened ─ Hello ─> (moves to its core) ─ Welcome ─> open ──────> link up ─ either connection is lost ─> both closed
 //! ```
-//! A node is **connected**, for this core, while all links of this core to it are up. What is sent otherwise is dropped:
+//! A node is **connected**, for this core, while all links of this core to it are up. Messages at other times are dropped:
 //! [`LinkEvent::Connected`] begins new sessions of the replicas. A partition's messages always take the same link of the core.
 //!
 //! | file | its concept |
 //! |---|---|
-//! | links | what happens, and what is to be done: the whole interface |
+//! | links | events and effects: the whole interface |
 //! | nodes | the other nodes, their links, and when to dial |
 //! | greet | Hello, Welcome, Reject |
 //! | conn | one connection: frames in, queues and frames out |
@@ -50,11 +50,11 @@ const SILENT_MAX: u32 = 2;
 /// Time from a connection to the end of its handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-/// Pauses between attempts double from the one to the other, and are cut by up to a half at random.
+/// Pauses between attempts double from `PAUSE_MIN` to `PAUSE_MAX`, minus a random part of at most half.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Connections that have not said who they are; further ones are closed.
+/// Connections without a Hello at most; further ones are closed.
 const STRANGERS_MAX: usize = 256;
 
 /// Bytes of the data lane that the socket has and did not take: so much stands in front of a control frame.
@@ -80,10 +80,10 @@ pub struct LinkOptions {
     pub seed: u64,
     /// Bytes of catch-up that a socket has and did not take, above which none follow.
     pub catch_up_unsent_max: usize,
-    /// The memory of a payload of which so many bytes are missing, 1 or more, is lent to whoever receives
-    /// ([`crate::seam::event::Effect::ReceiveInto`]). Not with TLS.
+    /// Missing bytes, 1 or more, from which on a payload's memory is lent to the receiver ([`crate::seam::event::Effect::ReceiveInto`]).
+    /// `None` with TLS.
     pub lend_min: Option<usize>,
-    /// Bytes of messages that wait for a socket, above which its connection is closed. What the machines have in flight is less.
+    /// Bytes of messages that wait for a socket, above which its connection is closed. The machines have fewer in flight.
     pub queue_bytes_max: usize,
 }
 

@@ -147,7 +147,7 @@ impl Node {
         self.links.values().filter(|link| link.lanes().0 != 0).map(|link| link.life).max()
     }
 
-    /// The link that takes what is sent to this replica: always the same one.
+    /// The link for messages to this replica: always the same one.
     pub fn link_for(&self, route: Route) -> Option<&Link> {
         let (high, low) = route.topic_id.0.split_at(8);
         let half = |bytes: &[u8]| bytes.iter().fold(0u64, |n, b| n << 8 | *b as u64);

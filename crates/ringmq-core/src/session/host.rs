@@ -1,4 +1,4 @@
-//! The session's seam to its shard: what it asks, and how it is answered.
+//! The session's seam to its shard: requests, and their answers.
 
 use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
@@ -44,7 +44,7 @@ pub trait Host {
         bodies: Bodies<'_>,
         slot: ReplySlot,
     ) -> CommandTaken;
-    /// `Stall` also when the connection is to move first: the command then travels in what `Session::carry` returns.
+    /// Subscribes. `Stall` also if the connection moves first: the command then travels in the bytes that `Session::carry` returns.
     fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> CommandTaken;
     /// Credit, at most the limit's `max_rdy_count`. May come before the reply to SUB.
     fn ready(&mut self, now: Now, conn: ConnId, count: u32);
@@ -55,6 +55,6 @@ pub trait Host {
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError>;
     /// Asks the auth server; [`Session::authorized`](super::Session::authorized) has the answer, once.
     fn authorize(&mut self, conn: ConnId, query: AuthQuery);
-    /// CLS: no further message goes out; what is in flight may still be finished, requeued and touched.
+    /// CLS: no further message goes out; messages in flight may still be finished, requeued and touched.
     fn close_subscription(&mut self, now: Now, conn: ConnId);
 }

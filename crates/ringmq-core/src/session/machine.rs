@@ -104,9 +104,9 @@ pub struct Session {
     /// Time at which the last command was complete, or no command could be expected.
     read_since: Ticks,
     next_heartbeat: Ticks,
-    /// Given up: what is unsent stays unsent.
+    /// True if the connection is given up: unsent bytes stay unsent.
     is_dead: bool,
-    /// Why the node ends the connection, until the shard has taken it for the log.
+    /// Reason why the node ends the connection, until the shard has taken it for the log.
     fault: Option<Box<str>>,
 }
 
@@ -123,7 +123,7 @@ impl Session {
         Self::adopt(conn, peer, SessionState { client, transport: None, unparsed: vec![] }, limits, now)
     }
 
-    /// Goes on with a connection from another core: [`Self::resume`] parses what came along, and its unread bytes follow through
+    /// Continues a connection from another core: [`Self::resume`] parses the buffered bytes, and the unread bytes follow through
     /// [`Self::on_bytes`].
     pub fn adopt(conn: ConnId, peer: Peer, carried: SessionState, limits: Arc<Limits>, now: Now) -> Self {
         let mut session = Session {
@@ -153,7 +153,7 @@ impl Session {
         session
     }
 
-    /// Takes out what moves to another core, and the bytes that were not parsed: to be given to the adopting session first.
+    /// Takes out the state that moves to another core, and the unparsed bytes, which the adopting session gets first.
     ///
     /// # Panics
     /// When the session is not quiet, or subscribed: replies or messages would be lost.
@@ -308,7 +308,7 @@ impl Session {
 
     // ---- stalls
 
-    /// Parses what is buffered: the host has room again, or what it waited for is there.
+    /// Parses the buffered bytes: the host has room again, or has the answer for which it waited.
     pub fn resume(&mut self, now: Now, host: &mut impl Host) {
         if self.waits_for_auth && !self.ended {
             return;
@@ -332,7 +332,7 @@ impl Session {
         self.settle_end();
     }
 
-    /// Goes on with what waited for room in the output, or for replies to leave.
+    /// Continues the work that waited for room in the output, or for earlier replies to leave.
     pub fn go_on(&mut self, now: Now, host: &mut impl Host) {
         if self.waits_for_replies && self.replies.is_empty() {
             self.resume(now, host);
@@ -342,13 +342,14 @@ impl Session {
         }
     }
 
-    /// The client's side of the connection is closed: what it sent is worked off, its answers go out, and then the connection closes.
+    /// The client's side of the connection is closed: received commands are carried out, their answers go out, and then the connection
+    /// closes.
     pub fn on_end(&mut self) {
         self.peer_ended = true;
         self.settle_end();
     }
 
-    /// Once all is parsed that came before the client's end. A command that is not whole is answered with what it lacks.
+    /// Called once everything before the client's end is parsed. Answers an incomplete command with the error of its missing part.
     fn settle_end(&mut self) {
         let has_kept = self.transport.as_ref().is_some_and(|transport| transport.has_kept());
         if !self.peer_ended || self.ended || self.stalled.is_some() || has_kept {

@@ -1,8 +1,8 @@
 //! Walks one client connection through its protocol states and limits. Pure.
 //!
-//! Owns the connection's unparsed bytes (at most one command, more only while it is stalled), its queue of replies and
-//! its unsent output. Lives on the connection's core. Never blocks, never reads a clock, never touches a socket: bytes and
-//! times are given to it, and what it wants done it asks of its [`Host`].
+//! Owns the connection's unparsed bytes (at most one command, more only while it is stalled), its queue of replies and its unsent
+//! output. Lives on the connection's core. Never blocks, never reads a clock, never touches a socket: the caller gives bytes and times,
+//! and the session acts through its [`Host`].
 //!
 //! ```text
 //! magic -> Init --SUB--> Subscribed --CLS--> Closing

@@ -208,7 +208,7 @@ impl Replies {
         }
     }
 
-    /// Lets out what no longer waits.
+    /// Moves the replies that no longer wait to the output.
     fn drain(&mut self, out: &mut Vec<u8>) {
         while let Some(run) = self.runs.pop_front_if(|run| !matches!(run.what, ReplyContent::Waiting(_))) {
             self.head += run.count as u64;

@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Why the node ends this connection, once.
+    /// Takes the reason why the node ends this connection, once.
     pub fn take_fault(&mut self) -> Option<Box<str>> {
         self.fault.take()
     }
@@ -116,7 +116,7 @@ impl Session {
         self.input.clear();
     }
 
-    /// Earlier replies go out, then the error, and the connection closes: what it subscribed to is no longer here.
+    /// Ends a subscription whose partition is no longer here: earlier replies go out, then the error, and the connection closes.
     pub fn lose_subscription(&mut self, error: &ClientError) {
         if !self.ended {
             self.end_with(error);

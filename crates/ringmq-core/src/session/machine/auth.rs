@@ -1,4 +1,4 @@
-//! AUTH, and what it allows. The command that needs an answer of the auth server waits for it, and all that follows.
+//! AUTH and its permissions. A command that needs an answer of the auth server waits for it, and so do all commands behind it.
 
 use super::Session;
 use crate::base::{Now, Ticks};
@@ -67,7 +67,7 @@ impl Session {
         host.authorize(self.conn, query);
     }
 
-    /// `None`: the client may do that. Else what is to become of the command: it waits (false), or has been refused (true).
+    /// Checks a permission. `None`: granted. `Some(false)`: the command waits. `Some(true)`: it has been refused.
     pub(super) fn forbid(&mut self, now: Now, name: &str, topic: &str, channel: &str, host: &mut impl Host) -> Option<bool> {
         if !self.limits.auth_required {
             return None;
@@ -95,7 +95,7 @@ impl Session {
         let grants = match result {
             Ok(grants) => grants,
             Err(error) => {
-                // The client is not told what there is behind the node.
+                // The client is not told about servers behind the node.
                 tracing::warn!(address = %self.peer.0, error, "AUTH failed: no auth server gave an answer that can be used");
                 return self.fail_stalled(ClientError::fatal("E_AUTH_FAILED", "AUTH failed"));
             }
@@ -116,7 +116,7 @@ impl Session {
             permission_count: grants.authorizations.len(),
         };
         let json = serde_json::to_string(&response).expect("two strings and a number have a JSON form");
-        // As Go writes them, who thinks of HTML; elsewhere than in strings they do not stand.
+        // As Go writes them, with HTML in mind. They occur in strings only.
         let json = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
         let mut answer = Vec::new();
         frame::response(&mut answer, json.as_bytes());

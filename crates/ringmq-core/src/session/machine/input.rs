@@ -1,5 +1,5 @@
-//! Splits a client's bytes into commands. Bodies are never copied where they arrive whole; what is kept of an incomplete
-//! command is bounded by the limits of a line and a body.
+//! Splits a client's bytes into commands. A body that arrives whole is never copied; the limits of a line and a body bound the memory of
+//! an incomplete command.
 
 use super::{Session, Stalled};
 use crate::base::{Lent, Now};
@@ -30,7 +30,7 @@ const ANYTHING: NeededInput = NeededInput::Bytes { need: 0, expect: 0 };
 pub(super) struct Input {
     /// The start of an incomplete command; all that came since when the session stalls.
     buffer: Vec<u8>,
-    /// The buffer's memory is with whoever receives.
+    /// True while the buffer's memory is lent to the receiver.
     is_lent: bool,
     wanted: NeededInput,
     progress: Progress,
@@ -72,7 +72,7 @@ impl Input {
         self.buffer.drain(..len);
     }
 
-    /// Takes from `bytes` what the buffered command lacks and claims; gives back the rest.
+    /// Takes from `bytes` the missing part of the buffered command, as far as its length is known. Returns the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let lacking = match self.wanted {
             NeededInput::Newline => {
@@ -133,8 +133,8 @@ impl Input {
 }
 
 impl Session {
-    /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
-    /// the start of a command whose rest is still to come is copied.
+    /// Parses the client's bytes. Commands are parsed in place and bodies are lent to the host from there; only the start of an
+    /// incomplete command is copied.
     pub fn on_bytes(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) {
         if self.transport.is_some() {
             return self.on_wire(now, bytes, host);
@@ -143,7 +143,7 @@ impl Session {
         self.pump(now, host);
     }
 
-    /// Parses what the client said, out of whatever layers it came.
+    /// Parses the client's bytes behind TLS and compression.
     pub(super) fn on_plain(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
         if self.ended {
             return;
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Memory for what comes next: the rest of a long body is received to behind its start.
+    /// Memory for the next receive: the rest of a long body goes directly behind its start.
     pub fn lend(&mut self) -> Option<Lent> {
         if self.transport.is_some() {
             return None; // what comes has to be decoded first
@@ -201,8 +201,8 @@ impl Session {
         }
     }
 
-    /// Runs the commands at the start of `bytes`; how many bytes they took. The rest is an incomplete or stalled command,
-    /// and what follows it.
+    /// Runs the commands at the start of `bytes`. Returns their length. The rest is an incomplete or stalled command, and the bytes
+    /// behind it.
     fn parse(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) -> usize {
         let mut at = 0;
         while !self.ended && self.upgrade.is_none() && at < bytes.len() {

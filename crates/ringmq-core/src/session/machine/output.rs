@@ -25,8 +25,8 @@ impl Output {
         &mut self.waiting
     }
 
-    /// Buffer for frames that others follow: with room for about as much as was sent last time, so that a busy connection's output
-    /// grows once a turn. An idle connection holds no memory: the buffer went away with what was sent.
+    /// Buffer for frames that others follow. It has room for about as many bytes as were sent last time, so that a busy connection's
+    /// output grows once a turn. An idle connection holds no memory: the buffer left with the sent bytes.
     pub fn roomy(&mut self) -> &mut Vec<u8> {
         if self.waiting.capacity() == 0 {
             self.waiting.reserve(self.hint as usize);

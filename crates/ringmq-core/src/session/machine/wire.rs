@@ -1,4 +1,4 @@
-//! The layers of a connection: how an IDENTIFY adds them, and what passes through them.
+//! The layers of a connection (TLS, compression): how an IDENTIFY adds them, and how bytes pass through them.
 //!
 //! The answer to IDENTIFY goes out as the connection was before; each layer then says `OK` through itself and those below it.
 
@@ -13,13 +13,14 @@ use std::time::Duration;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 impl Session {
-    /// Adds the layers that an IDENTIFY has asked for; `unread` came behind it and behind what is buffered. False: none was asked for.
+    /// Adds the layers that an IDENTIFY has asked for; `unread` came behind the IDENTIFY and behind the buffered bytes. False: none was
+    /// asked for.
     pub(super) fn begin_upgrade(&mut self, now: Now, unread: &[u8]) -> bool {
         let Some(upgrade) = self.upgrade.take() else { return false };
         let mut behind = self.input.take();
         behind.extend_from_slice(unread);
         let transport = self.transport.get_or_insert_with(|| Box::new(Transport::new(vec![])));
-        // the answer, through what there was
+        // the answer goes through the former layers
         let (out, terms) = (self.output.take_frames(), self.limits.tls.as_ref().filter(|_| upgrade.tls));
         let begun = transport.seal(&out).and_then(|()| transport.begin(upgrade, terms, &behind));
         if let Err(error) = begun {
@@ -74,7 +75,7 @@ impl Session {
         }
     }
 
-    /// Decodes what was kept while the session took nothing.
+    /// Decodes the bytes that were kept while the session took nothing.
     pub(super) fn pump(&mut self, now: Now, host: &mut impl Host) {
         if self.transport.as_ref().is_some_and(|t| t.has_kept()) {
             self.on_wire(now, &[], host);

@@ -44,7 +44,7 @@ pub struct NativeSetOffset {
     pub force: bool,
 }
 
-/// Why a request was not carried out (or perhaps not), as the client is told.
+/// Reason why a request was not, or perhaps not, carried out, for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     pub code: Code,

@@ -24,7 +24,7 @@ use std::{mem, sync::Arc};
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
 const SILENT_INTERVALS_MAX: u32 = 2;
 
-/// Messages of a subscription that may be unfinished: bounds what the end of a connection, or one Finish, has to do.
+/// Unfinished messages of a subscription at most: bounds the work at the end of a connection, or of one Finish.
 const CREDIT_MAX: u32 = 100_000;
 
 /// Payload of a frame with several messages, at most (a channel's turn).
@@ -138,7 +138,7 @@ pub struct NativeSession {
     /// Time at which unsent output last moved, or there was none.
     sent_since: Ticks,
     is_dead: bool,
-    /// Why the node ends the connection; taken once.
+    /// Reason why the node ends the connection; taken once.
     fault: Option<Box<str>>,
 }
 
@@ -188,7 +188,7 @@ impl NativeSession {
         session
     }
 
-    /// Takes out what moves to another core, and the bytes that were not parsed. Only a connection whose Hello waits moves.
+    /// Takes out the state that moves to another core, and the unparsed bytes. Only a connection whose Hello waits moves.
     pub fn carry(&mut self) -> (NativeCarried, Vec<u8>) {
         assert!(self.is_quiet() && !self.ended, "only a quiet connection moves");
         self.stalled = None;
@@ -232,7 +232,7 @@ impl NativeSession {
         }
     }
 
-    /// Memory for what comes next: a long payload is received to where it stays.
+    /// Memory for the next receive: a long payload goes directly to its final place.
     pub fn lend(&mut self) -> Option<Lent> {
         if self.limits.native_is_plain && self.wants_reading() { self.input.lend(self.limits.in_place_min) } else { None }
     }
@@ -582,7 +582,7 @@ impl NativeSession {
 
     // ---- messages and output
 
-    /// Why the node ends this connection, once.
+    /// Takes the reason why the node ends this connection, once.
     pub fn take_fault(&mut self) -> Option<Box<str>> {
         self.fault.take()
     }
@@ -658,7 +658,7 @@ fn info(topic: &TopicEntry) -> TopicInfo<'_> {
     TopicInfo { name: &topic.name, id: topic.id, partitions: topic.places.iter().enumerate().map(partition).collect() }
 }
 
-/// The longest frame that the node takes: a body of the usual size, with what a batch adds around many small messages.
+/// The longest frame that the node takes: a body of the usual size, with a batch's overhead for many small messages.
 pub fn frame_max(limits: &Limits) -> usize {
     let body_max = limits.max_body_size.max(limits.max_msg_size);
     (body_max.saturating_mul(2) + 64 * 1024).min(FRAME_MAX)

@@ -1,7 +1,7 @@
 //! Walks one connection of the native protocol through its states. Pure; docs/native.md has the rules.
 //!
-//! Owns what came of a frame that is not whole, the request that waits for room, and the unsent output. What the
-//! connection has subscribed to and published is the shard's, which answers by request id: replies need no order.
+//! Owns the received part of an incomplete frame, the request that waits for room, and the unsent output. The shard owns the
+//! connection's subscriptions and publishes, and answers by request id: replies need no order.
 //!
 //! ```text
 //! new ─ Hello ─> (moves to another core) ─ Welcome ─> open ─ fatal error, silence ─> ended: the error goes out, then is_closing()

@@ -1,4 +1,4 @@
-//! Output of a session for its socket: frames in one piece of memory, and between them what is lent to it.
+//! Output of a session for its socket: frames in one piece of memory, and between them payloads that are lent to it.
 
 use super::NativeSession;
 use crate::base::Now;
