@@ -7,7 +7,7 @@ use crate::metadata::view::View;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// There is nothing to do until a key changes.
+    /// Nothing to do until a key changes.
     Rest,
     /// The change waits until the leases' mass expiry is over.
     Hold,
@@ -58,7 +58,7 @@ impl Controller {
         self.add(now, view, at, record, wanted)
     }
 
-    /// A leader of the ISR whose node is alive. Nobody rather than a wrong one.
+    /// Elects a leader of the ISR whose node is alive. No leader rather than a wrong one.
     fn elect(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Verdict {
         let lives = |n: &NodeId| view.session(*n).is_some() && !self.is_down(view, *n);
         let alive: Vec<NodeId> = record.isr.iter().copied().filter(lives).collect();
@@ -73,7 +73,7 @@ impl Controller {
         }
         let resigned =
             record.replicas.iter().position(|n| record.leader.is_none() && view.session(*n) == Some(record.tag.session));
-        // Behind who resigned it is each one's turn: two that give the partition up to others must not go on with each other.
+        // The turn goes round behind the node that resigned: two nodes that both resign must not elect each other for ever.
         let turn = |n: NodeId| {
             let place = record.replicas.iter().position(|r| *r == n).unwrap_or(0);
             resigned.map_or(place, |last| (place + record.replicas.len() - last - 1) % record.replicas.len())

@@ -1,11 +1,11 @@
-//! Leaders that move because of what is published to them, where counts alone are even.
+//! Moves of leaders by published load, where the counts of leaders are even.
 //!
-//! Nodes say seldom what they take (`load/<node id>`), and one leader moves at a time: the busiest node lets another replica of one of its
-//! busiest partitions be the first. What keeps it from swinging:
-//! - The busiest node takes half as much again as the least busy one, and [`GAP_KIB_PER_S`] more.
+//! Nodes report their load seldom (`load/<node id>`), and one leader moves at a time: the busiest node makes another replica of one of
+//! its busiest partitions the first. These rules prevent oscillation:
+//! - The busiest node has one and a half times the load of the least busy one, and [`GAP_KIB_PER_S`] more.
 //! - The other node stays below the busiest one by the move.
 //! - The counts of leaders stay as even as the balance by counts leaves them.
-//! - A node that was relieved is looked at again when it has told its load anew.
+//! - A relieved node is considered again after its next load report.
 
 use super::placement::{Move, NodeLoad, places};
 use super::{Controller, PartitionKey};

@@ -1,20 +1,22 @@
-//! Elects leaders, places replicas, replaces those of nodes that are away, and hands leadership back: what the node that holds `ctl` does.
+//! Elects leaders, places replicas, replaces the replicas of nodes that are away, and hands leadership back. The node that holds `ctl`
+//! runs it.
 //!
-//! Pure: takes the [`View`], the time and what changed; returns transactions. It owns no data that a successor would need: everything it
-//! decides follows from the view, but for how long nodes have been away, which every node notes for the day on which it is the controller.
+//! Pure: takes the [`View`], the time and the changed keys; returns transactions. It owns no data that a successor would need: every
+//! decision follows from the view, and from the time for which nodes have been away. Every node notes these times, since it may become
+//! the controller.
 //!
 //! ```text
 //! observe: a key changed ──> its partitions are dirty ──plan──> Batch (100 records, one transaction) ──settled──> dirty again, or done
 //!                                     │                             compares the term, each record's revision, each new leader's session
 //!                                     ├── held: a mass expiry of leases, for one TTL
-//!                                     ├── postponed: as many leaders are moving as may
-//!                                     └── queued: as many replicas are catching up as may
+//!                                     ├── postponed: too many leaders are moving
+//!                                     └── queued: too many replicas are catching up
 //! ```
 //! A change of 100,000 partitions' metadata costs a look at the partitions that it concerns, and no pass over all.
 //!
 //! # What holds it together
-//! - A leader whose session lives is never replaced: it is asked to hand over (`wanted`), and gives the partition up by itself. One whose
-//!   process is taken for ended is; its successor delivers nothing until the session is over (`former`).
+//! - A leader whose session lives is never replaced: it is asked to hand over (`wanted`), and gives the partition up by itself. The
+//!   exception is a leader whose process seems to have ended; its successor delivers nothing until the session is over (`former`).
 //! - A leader comes from the ISR, in an epoch of its own. Members whose lease is over leave the ISR with that election, since their
 //!   session cannot lead; but never below min_isr, and never when those that stay are all suspect.
 //! - A replica is removed when as many others as the topic wants are in sync and alive.
@@ -38,7 +40,7 @@ use std::time::Duration;
 /// A topic's id and a partition's number.
 pub type PartitionKey = (TopicId, u16);
 
-/// Partitions of a transaction, at most. With their compares they stay below what the store takes.
+/// Partitions of a transaction at most. With their compares they stay below the store's limit.
 const BATCH_MAX: usize = 100;
 /// Compares of a transaction, at most.
 const COMPARES_MAX: usize = 124;
@@ -100,7 +102,7 @@ pub struct Controller {
     hold_until: Ticks,
     /// Start of this node's process, once it was registered. The same start in another session says that its lease had ended.
     own_start: Option<u64>,
-    /// Nodes that were away when they were first seen: nobody here knows why, nor for how long.
+    /// Nodes that were away when this node first saw them: cause and duration are unknown.
     found_away: BTreeSet<NodeId>,
     /// Time until which a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
     fresh_until: Ticks,
@@ -126,7 +128,7 @@ pub struct Controller {
     balance_at: Ticks,
     /// Moves that the last look at the distribution found.
     moves: BTreeMap<PartitionKey, Move>,
-    /// Revision of a node's load that a leader was moved for. Its next load tells what came of that.
+    /// Revision of the load report for which a leader moved away from the node. Its next report shows the effect.
     relieved: BTreeMap<NodeId, u64>,
 }
 
@@ -201,7 +203,7 @@ impl Controller {
         self.look_at(view, node);
     }
 
-    // ---- what is seen, by every node
+    // ---- observation, by every node
 
     /// A change of the view. The node notes it whether it is the controller or not.
     pub fn observe(&mut self, now: Ticks, view: &View, changed: &Changed) {
@@ -238,7 +240,7 @@ impl Controller {
         let before = self.sessions.get(&node).copied();
         let session = view.session(node);
         if before.map(|(session, ..)| session) == session {
-            // Only its value: what it says of its suspects.
+            // Only its value changed: the suspects.
             return self.look_at(view, node);
         }
         if let Some((_, _, start)) = before {
@@ -293,7 +295,7 @@ impl Controller {
         self.hold_until.max(self.fresh_until)
     }
 
-    /// Half of the nodes in one TTL, and more than one: the store was asleep, or cut off from them.
+    /// Detects the loss of half of the nodes, and more than one, in one TTL: the store was asleep, or cut off from them.
     fn see_lost(&mut self, now: Ticks) {
         let ttl = self.options.ttl;
         self.lost.retain(|_, (at, _)| *at + ttl >= now);
@@ -324,7 +326,7 @@ impl Controller {
         }
     }
 
-    // ---- what is done, by the controller
+    // ---- decisions, by the controller
 
     /// The node holds `ctl`. Everything is looked at once.
     pub fn take_office(&mut self, now: Ticks, view: &View) {
@@ -381,13 +383,13 @@ impl Controller {
                     compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });
                     if let Some(leader) = record.leader.filter(|l| entry.value.leader != Some(*l)) {
                         sessions.insert(leader.node, leader.session);
-                        // The record may be newer than what this view has of its leader's session.
+                        // The record may be newer than the leader's session in this view.
                         let before = entry.value.leader.map(|l| l.node);
                         sessions.extend(before.map(|node| (node, view.session(node).unwrap_or(0))));
                     }
                     self.written += 1;
                     note(&mut self.handing, at, record.wanted.is_some());
-                    // The limit counts what this very transaction adds.
+                    // The limit also counts the catch-ups that this transaction adds.
                     note(&mut self.rebuilding, at, catches_up(view, &record));
                     let tag = Tag { session, number: TAGS | self.written };
                     then.push(Op::Put { key, value: encode(&PartitionRecord { tag, ..*record }), lease: None });

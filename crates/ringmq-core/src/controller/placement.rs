@@ -29,7 +29,7 @@ pub(super) struct NodeLoad {
     pub capacity: usize,
     replicas: usize,
     firsts: usize,
-    /// Leaders of ordinary partitions that what is published to the node amounts to.
+    /// The node's published load as a number of leaders of average partitions.
     weight: usize,
 }
 
@@ -175,8 +175,8 @@ impl Controller {
         view.replicas_of(over).filter_map(|at| fits(&at)).take(most).collect()
     }
 
-    /// Replicas stand evenly: whoever is first in too many partitions lets others be first. Each move counts before the next is chosen, so
-    /// that nobody gets more than it takes to be even.
+    /// Balances leaders, with replicas even already: a node that is first in too many partitions makes other replicas the first. Each
+    /// move counts before the next is chosen, so that no node gets more leaders than its share.
     fn balance_leaders(&self, view: &View, places: &[NodeLoad]) -> Vec<Move> {
         let Some(most) = places.iter().max_by_key(|p| (p.lead(), p.node)) else { return vec![] };
         let step = 100_000 / most.capacity;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct FactsTold {
     me: NodeId,
-    /// The session that this node is in; what another session of it leads, this one does not.
+    /// This node's session. It does not lead the partitions of another session of the node.
     session: Option<u64>,
     /// Sessions of this node up to this one are over.
     ended: u64,
@@ -29,7 +29,7 @@ impl FactsTold {
         FactsTold { me, session: None, ended: 0, process, is_this_node: false, topics: BTreeMap::new() }
     }
 
-    /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
+    /// Facts about the changed keys, in an order in which each may be taken. The last one names the revision up to which all is told.
     pub fn facts(&mut self, view: &View, changed: &Changed, out: &mut Vec<Fact>) {
         let keys = &changed.keys;
         if keys.iter().any(|key| matches!(key, Key::Member(_))) {
@@ -79,7 +79,7 @@ impl FactsTold {
         Some(Fact::TopicDeleted(topic))
     }
 
-    /// The node is in another session, or in none: what it led, it leads no more.
+    /// Enters another session, or none: the node leads none of its former partitions any more.
     pub fn enter(&mut self, view: &View, session: Option<u64>, out: &mut Vec<Fact>) {
         if self.session == session {
             return;
@@ -93,7 +93,7 @@ impl FactsTold {
         out.extend(mine.filter_map(|at| self.partition(view, at)));
     }
 
-    /// A partition's newest metadata. `None`: nobody knows the topic, or this node leads it in a session that it does not know of yet.
+    /// A partition's newest metadata. `None`: the topic is unknown, or this node leads it in a session that it does not know yet.
     pub fn partition(&self, view: &View, at: (TopicId, u16)) -> Option<Fact> {
         // A partition that is being added is told when the topic has it.
         let topic = self.topics.get(&at.0).filter(|topic| at.1 < topic.partitions)?.clone();
@@ -319,7 +319,7 @@ mod tests {
         rig.told.enter(&rig.view, Some(8), &mut out);
         assert_eq!(membership(&out).leader, None);
         assert!(membership(&out).version > before.version);
-        // The other session begins behind what this one knew; only a change of the record makes it lead.
+        // The other session begins behind this session's revision; only a change of the record makes it lead.
         let facts = rig.part(2, (1, 8));
         let after = membership(&facts);
         assert!(after.leader == Some(n(1)) && after.version > before.version);

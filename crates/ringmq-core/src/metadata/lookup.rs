@@ -1,5 +1,5 @@
-//! nsqlookupd's answers for a whole cluster, from a node's view of the metadata: who leads what of a topic, which topics and nodes
-//! there are.
+//! nsqlookupd's answers for a whole cluster, from a node's view of the metadata: the leaders of a topic's partitions, the topics, the
+//! nodes.
 //!
 //! The metadata has no channels: a [`TopicLookup`] names the nodes that have them, and takes them for its JSON.
 
@@ -44,7 +44,8 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// `None`: the node tells no address for clients. `version`: that of the nsqd whose protocol the node speaks.
+    /// The producer of a node. `None`: the node has no address for clients. `version`: the version of the nsqd whose protocol the node
+    /// speaks.
     fn of(id: NodeId, member: &MemberRecord, version: &str) -> Option<Producer> {
         let (host, tcp_port) = split(member.tcp_address.as_deref()?)?;
         Some(Producer {
@@ -91,7 +92,7 @@ impl Meta {
     }
 }
 
-/// A topic, and who leads its partitions.
+/// A topic, and the leaders of its partitions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TopicLookup {
     meta: Meta,
@@ -178,7 +179,7 @@ pub fn topics(view: &View, has_meta: bool) -> Value {
     json!({ "topics": names, "meta_info": meta.collect::<Vec<_>>() })
 }
 
-/// Answer of `/nodes`: the nodes whose lease holds, with what they lead. Looks at every partition.
+/// Answer of `/nodes`: the nodes with a valid lease, with their partitions. Looks at every partition.
 pub fn nodes(view: &View, version: &str) -> Value {
     let mut led: BTreeMap<NodeId, BTreeMap<&str, Vec<String>>> = BTreeMap::new();
     for entry in view.topics().filter(|e| view.gone(e.value.info.id).is_none()) {
@@ -246,7 +247,7 @@ mod tests {
         put(view, revision, Key::Partition(TOPIC, number), encode(&record));
     }
 
-    /// Nodes 1 and 2 are there, in sessions 3 and 4, and lead a partition each; only that of node 1 takes publishes.
+    /// View in which nodes 1 and 2, in sessions 3 and 4, lead a partition each; only node 1's takes publishes.
     fn view() -> View {
         let mut view = View::new(Layout::new("c").unwrap(), 0);
         for b in [1, 2] {

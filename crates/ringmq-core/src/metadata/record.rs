@@ -59,7 +59,8 @@ pub struct ClusterRecord {
 /// Value of `node/<id>`: the process that holds the session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct NodeRecord {
-    /// The machine and the data path. Who holds the lock of that data path knows that another process which says the same is gone.
+    /// The machine; `data_path` is the path on it. A process that holds the lock of the data path knows that another process with the
+    /// same two has ended.
     pub machine: String,
     pub data_path: String,
     /// Generation of the node: rises with each of its starts.
@@ -72,7 +73,7 @@ pub struct NodeRecord {
 /// Suspect replicas of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Suspects {
-    /// More than are listed, or nobody knows.
+    /// More replicas than can be listed, or an unknown number.
     All,
     #[default]
     None,
@@ -133,7 +134,7 @@ impl NodeRecord {
     }
 }
 
-/// Value of `member/<id>`: what is known of a node also while it is away.
+/// Value of `member/<id>`: facts about a node that also hold while it is away.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct MemberRecord {
     pub name: String,
@@ -172,7 +173,7 @@ fn capacity_default() -> u32 {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct DrainRecord {}
 
-/// Value of `load/<id>`: what is published to the partitions that a node leads.
+/// Value of `load/<id>`: rate of publishes to the partitions that a node leads.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct LoadRecord {
     pub kib_per_s: u32,
@@ -231,7 +232,7 @@ pub struct Leader {
     pub session: u64,
 }
 
-/// The writer of a record, and which of its writes it was. Who does not know what became of a write finds it by this.
+/// The writer of a record, and the number of the write. A writer that does not know the outcome of a write finds it by this.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub struct Tag {
     pub session: u64,
@@ -272,7 +273,7 @@ pub struct PartitionRecord {
 pub struct GivenUpRecord {
     /// As in [`PartitionRecord::epoch`].
     pub epoch: u64,
-    /// Of a log that a node alone or a static file began it may be no epoch of the store, so it has all bits, as text.
+    /// Last epoch of the log, with all bits, as text: a stand-alone node or a static file may have given it.
     #[serde(with = "epoch_text")]
     pub last_epoch: Epoch,
     pub end: i64,

@@ -1,6 +1,6 @@
 //! Requests of a node to the metadata store and the store's answers: data only.
 //!
-//! A revision counts the changes of the whole store. Every key has the revision at which it was created and that of its last change.
+//! A revision counts the changes of the whole store. Every key has the revision of its creation and the revision of its last change.
 
 use bytes::Bytes;
 use std::time::Duration;
@@ -101,14 +101,14 @@ pub enum Request {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     Listed(Listing),
-    /// `reads`: one for each `Get` of the branch that was taken, in its order. `revision`: that of the store, at which a branch that
-    /// writes was written.
+    /// Answer to a transaction. `reads`: one for each `Get` of the branch that was taken, in its order. `revision`: the store's; a
+    /// branch with writes was written at it.
     Txn {
         succeeded: bool,
         reads: Vec<Option<KeyValue>>,
         revision: u64,
     },
-    /// The store may give another time than what was asked for.
+    /// Answer to a grant. The store may give another time than the requested one.
     Granted {
         lease: LeaseId,
         ttl: Duration,
@@ -121,7 +121,7 @@ pub enum Answer {
     Revoked,
 }
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
     /// The request was not carried out, and never will be.

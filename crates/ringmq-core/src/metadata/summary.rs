@@ -14,7 +14,7 @@ pub struct Summary {
     pub too_few_in_sync: usize,
 }
 
-/// Whether nobody leads the partition, or the one who did is not in that session any more.
+/// True if the partition has no leader, or its leader is not in that session any more.
 pub fn has_no_leader(view: &View, record: &PartitionRecord) -> bool {
     record.leader.is_none_or(|l| view.session(l.node) != Some(l.session))
 }

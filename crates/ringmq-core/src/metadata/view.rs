@@ -1,7 +1,7 @@
 //! All metadata as of a revision: [`View`], fed by a listing, by watch events and by the answers to the node's own writes.
 //!
-//! One door for all three, ordered by mod_revision: a change that is known already, or is older than what is known, says nothing.
-//! `read` is the revision up to which the view is whole. Own writes may be ahead of it.
+//! All three come in one way, ordered by mod_revision: a known change, or one older than the key's known revision, is ignored. `read` is
+//! the revision up to which the view is whole. Own writes may be ahead of it.
 
 use super::keys::{Key, Layout};
 use super::record::{
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Why a store is not believed. Nothing changes then, and nothing is deleted.
+/// Reason why a store is refused. Nothing changes then, and nothing is deleted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ViewError {
     #[error(
@@ -50,7 +50,7 @@ pub struct Entry<T> {
     pub lease: Option<LeaseId>,
 }
 
-/// A value that could not be read. What was known of its key before stays.
+/// A value that could not be read. The key's former value stays in the view.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the key {key} of the metadata store is not used: {error}")]
 pub struct Unreadable {
@@ -81,7 +81,7 @@ pub struct View {
     /// Highest revision of a change that is in the view; the view may not be whole up to it.
     newest: u64,
     cluster: Option<Entry<ClusterRecord>>,
-    /// Value of `id`, byte by byte: what every write compares.
+    /// Value of `id`, byte by byte. Every write compares it.
     cluster_value: Bytes,
     controller: Option<Entry<ControllerRecord>>,
     nodes: BTreeMap<NodeId, Entry<NodeRecord>>,
@@ -138,7 +138,7 @@ impl View {
         self.seen
     }
 
-    /// Highest revision that the view has anything of. A store that is older than this lost what the node acted upon.
+    /// Highest revision in the view. A store that is older than this lost metadata on which the node acted.
     pub fn newest(&self) -> u64 {
         self.newest
     }
@@ -237,14 +237,16 @@ impl View {
         self.gone.iter().map(|(id, e)| (*id, e))
     }
 
-    // ---- what is learned
+    // ---- input
 
-    /// All there is, as of a revision: what is not listed is gone from the view. `known`: the cluster that the node belongs to.
+    /// Replaces the view by a whole listing as of a revision: keys that are not listed leave the view. `known`: the cluster of this
+    /// node.
     pub fn replace(&mut self, listing: Listing, known: Option<[u8; 16]>) -> Result<Changed, ViewError> {
         self.replace_as_of(listing, known, self.seen)
     }
 
-    /// The same with a listing that was asked for when `seen` was what the node had seen: a watch may have overtaken it since.
+    /// Replaces the view by a listing that was requested when the node had seen the revision `seen`: a watch may have overtaken it
+    /// since.
     pub fn replace_as_of(&mut self, listing: Listing, known: Option<[u8; 16]>, seen: u64) -> Result<Changed, ViewError> {
         self.check(&listing, known, seen)?;
         let revision = listing.revision;
@@ -279,7 +281,7 @@ impl View {
         }
     }
 
-    /// Events of a watch, in their order. All those of a revision come together.
+    /// Takes the events of a watch, in their order. All events of a revision come together.
     pub fn watched(&mut self, changes: impl IntoIterator<Item = Change>) -> Changed {
         let mut changed = Changed::default();
         let mut upto = self.read;
