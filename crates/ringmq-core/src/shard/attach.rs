@@ -87,7 +87,7 @@ impl Engine {
             // The client's core has not agreed that the topic goes, and never will while the client is there.
             return self.attaching.parked.park(request);
         }
-        if self.removals.is_gone(&self.topics, request.sub.core, &request.topic) {
+        if self.removals.is_gone(&self.core.topics, request.sub.core, &request.topic) {
             return self.answer_sub(request.sub, request.partition, Err(PublishError::TopicGone));
         }
         if !self.is_clustered() {
@@ -99,7 +99,7 @@ impl Engine {
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
         let (sub, partition) = (request.sub, request.partition);
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return self.answer_sub(sub, partition, Err(PublishError::Stopping));
         }
         if let Some(cluster) = self.cluster.as_mut().filter(|_| sub.core != CoreId::GUESTS) {
@@ -110,18 +110,18 @@ impl Engine {
             }
         }
         let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
-        options.ordered |= self.topics.properties.orders_channels(topic.id) && !channel.is_ephemeral();
+        options.ordered |= self.core.topics.properties.orders_channels(topic.id) && !channel.is_ephemeral();
         let found = self.partition(now, &topic, partition);
-        let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
+        let idx = match found.and_then(|idx| self.core.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,
             Err(error) => return self.answer_sub(sub, partition, Err(error)),
         };
-        if self.partitions.get(idx).is_deleting(&channel) {
+        if self.core.partitions.get(idx).is_deleting(&channel) {
             let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
             return self.attaching.parked.park(request);
         }
-        if self.partitions.get(idx).channel(&channel).is_none()
-            && let Err(error) = self.topics.properties.check_registered(topic.id)
+        if self.core.partitions.get(idx).channel(&channel).is_none()
+            && let Err(error) = self.core.topics.properties.check_registered(topic.id)
         {
             return self.answer_sub(sub, partition, Err(error));
         }
@@ -131,7 +131,7 @@ impl Engine {
             Err(error) => return self.answer_sub(sub, partition, Err(error)),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        if let Err(error) = self.partitions.check_join(now.ticks, key, options.ordered) {
+        if let Err(error) = self.core.partitions.check_join(now.ticks, key, options.ordered) {
             return self.answer_sub(sub, partition, Err(error));
         }
         // partition 0 judges for the others, which are asked after it
@@ -139,15 +139,15 @@ impl Engine {
             return self.answer_sub(sub, partition, Err(PublishError::TooManyConsumers));
         }
         self.channels().join(now, key, sub, options);
-        self.partitions.set_client(sub, partition, key);
-        let created = self.partitions.channel_mut(key).expect("the channel was just found").created;
+        self.core.partitions.set_client(sub, partition, key);
+        let created = self.core.partitions.channel_mut(key).expect("the channel was just found").created;
         let s = Subscribing { created, sub, partition, topic: topic.id, first };
-        if self.syncs.is_pending(created) {
+        if self.core.syncs.is_pending(created) {
             self.attaching.subscribing.push(s);
         } else {
             self.subscribed(s);
         }
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     /// The client leaves the partition; what it had in flight is delivered again.
@@ -159,8 +159,8 @@ impl Engine {
 
     /// Whether the channel takes no further consumer.
     pub fn is_crowded(&self, key: ChannelKey) -> bool {
-        let most = self.settings.max_channel_consumers as usize;
-        most > 0 && self.partitions.get(key.partition_idx()).channels[key.channel as usize].subs.len() >= most
+        let most = self.core.settings.max_channel_consumers as usize;
+        most > 0 && self.core.partitions.get(key.partition_idx()).channels[key.channel as usize].subs.len() >= most
     }
 
     /// The channel, and whether it is its topic's first one.
@@ -175,18 +175,18 @@ impl Engine {
         is_alone: bool,
         ordered: bool,
     ) -> Result<(u32, bool), PublishError> {
-        if let Some(i) = self.partitions.get(idx).channel(&channel) {
-            return Ok((i, first.unwrap_or_else(|| self.partitions.get(idx).was_first(i))));
+        if let Some(i) = self.core.partitions.get(idx).channel(&channel) {
+            return Ok((i, first.unwrap_or_else(|| self.core.partitions.get(idx).was_first(i))));
         }
         if first.is_none() {
             self.channels().check_new(idx, &channel)?;
         }
         let judges = first.is_none() && !is_alone;
-        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
+        let is_first = first.unwrap_or_else(|| !self.core.partitions.get(idx).has_channels());
         let flag = (!is_alone).then_some(is_first);
         let i = self.channels().create(now, idx, channel.clone(), None, flag, ordered)?;
         if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
-            let created = self.partitions.get(idx).channels[i as usize].created;
+            let created = self.core.partitions.get(idx).channels[i as usize].created;
             let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
             self.attaching.firsts.push(first);
         }
@@ -194,7 +194,7 @@ impl Engine {
     }
 
     fn answer_sub(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
-        self.outbox.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
+        self.core.outbox.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
     }
 
     /// The channel is durable. That it is a later one is said when all partitions have the first one.
@@ -244,8 +244,8 @@ impl Engine {
         let due = self.attaching.firsts.iter_mut().filter(|f| f.left.is_none() && f.created == request);
         let due: Vec<_> = due
             .map(|f| {
-                let cores = (1..f.topic.partitions).map(|p| f.topic.core_of(PartitionId(p), self.cores));
-                let cores: BTreeSet<CoreId> = cores.filter(|&core| core != self.core).collect();
+                let cores = (1..f.topic.partitions).map(|p| f.topic.core_of(PartitionId(p), self.core.cores));
+                let cores: BTreeSet<CoreId> = cores.filter(|&core| core != self.core.id).collect();
                 f.left = Some(cores.len());
                 (f.topic.clone(), f.channel.clone(), cores)
             })
@@ -262,25 +262,26 @@ impl Engine {
     /// Creates the channel in all partitions of this core; returns the requests that are not final yet.
     fn create_first(&mut self, now: Now, topic: &TopicRef, channel: &ChannelName) -> Vec<CursorRequest> {
         let mut requests = vec![];
-        let (core, cores) = (self.core, self.cores);
+        let (core, cores) = (self.core.id, self.core.cores);
         for partition in (0..topic.partitions).map(PartitionId).filter(|&p| topic.core_of(p, cores) == core) {
             let Ok(idx) = self.partition(now, topic, partition) else { continue };
-            let found = self.partitions.get(idx).channel(channel);
+            let found = self.core.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),
                 None => self.channels().create(now, idx, channel.clone(), None, Some(true), false),
             };
             // A core that cannot tells so to the client that asks it; the next startup completes it.
             if let Ok(i) = created {
-                requests.push(self.partitions.get(idx).channels[i as usize].created);
+                requests.push(self.core.partitions.get(idx).channels[i as usize].created);
             }
         }
-        requests.retain(|r| self.syncs.is_pending(*r));
+        requests.retain(|r| self.core.syncs.is_pending(*r));
         requests
     }
 
     pub fn on_create_channel(&mut self, now: Now, from: CoreId, topic: TopicRef, channel: ChannelName) {
-        if self.life.is_stopping() || self.life.is_read_only() || self.removals.is_gone(&self.topics, from, &topic) {
+        if self.core.life.is_stopping() || self.core.life.is_read_only() || self.removals.is_gone(&self.core.topics, from, &topic)
+        {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.topic_known(&topic);

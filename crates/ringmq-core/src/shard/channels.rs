@@ -4,7 +4,6 @@
 //! or take it back.
 
 use super::cursors::{CursorChange, CursorRequest, CursorSyncs};
-use super::engine::Engine;
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::outbox::Outbox;
@@ -41,14 +40,7 @@ pub(super) struct Channels<'a> {
     syncs: &'a mut CursorSyncs,
 }
 
-impl Engine {
-    pub fn channels(&mut self) -> Channels<'_> {
-        let Engine { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
-        Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }
-    }
-}
-
-impl CoreParts<'_> {
+impl CoreParts {
     pub fn channels(&mut self) -> Channels<'_> {
         let CoreParts { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
         Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }

@@ -625,26 +625,26 @@ impl Net {
         let cores = self.nodes[node].shards.len() as u16;
         let core = self.topic.core_of(PartitionId(partition), cores).0 as usize;
         let e = &self.nodes[node].shards[core].engine;
-        e.partitions.iter().map(|(_, p)| p).find(|p| p.dir.partition == PartitionId(partition)).expect("the node has it")
+        e.core.partitions.iter().map(|(_, p)| p).find(|p| p.dir.partition == PartitionId(partition)).expect("the node has it")
     }
 
     fn durable(&self, node: usize) -> i64 {
         let e = &self.nodes[node].shards[0].engine;
-        let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
-        e.store.durable_end(idx).count
+        let (idx, _) = e.core.partitions.iter().next().expect("the node has the partition");
+        e.core.store.durable_end(idx).count
     }
 
     /// Epochs of the batches of the first partition, newest first.
     fn epochs(&self, node: usize) -> Vec<u64> {
         let e = &self.nodes[node].shards[0].engine;
-        let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
+        let (idx, _) = e.core.partitions.iter().next().expect("the node has the partition");
         let mut epochs = vec![];
-        e.store.log_view(idx).epochs(None, 10, &mut epochs);
+        e.core.store.log_view(idx).epochs(None, 10, &mut epochs);
         epochs.iter().map(|e| e.epoch.0).collect()
     }
 
     fn index(&self, node: usize) -> crate::log::PartitionIdx {
-        self.nodes[node].shards[0].engine.partitions.iter().next().expect("the node has the partition").0
+        self.nodes[node].shards[0].engine.core.partitions.iter().next().expect("the node has the partition").0
     }
 
     fn state(&self, node: usize) -> State {

@@ -6,17 +6,17 @@
 //!                                <── Returned, Hungry, Subscribed, PartLost ──
 //! ```
 //! [`Consumers`] has both ends. Between ends on one core credit goes by a call; between cores, and to clients of other nodes, by a message
-//! of the mesh. Answers go by a message even to this core, which hears it before the step ends ([`Outbox::pass`]).
+//! of the mesh. Answers go by a message even to this core, which hears it before the step ends
+//! ([`Outbox::pass`](super::outbox::Outbox::pass)).
 
 use super::attach::Attaching;
 use super::bundles::Bundles;
-use super::engine::Engine;
-use super::native::NativeClients;
-use super::outbox::{LateAnswer, Outbox};
-use super::partitions::{ChannelKey, Partitions};
+use super::outbox::LateAnswer;
+use super::partitions::ChannelKey;
+use super::parts::CoreParts;
 use super::replication::{Cluster, may_be_stored_later};
 use super::subscription::{LendAction, Part, Subscription, Subscriptions};
-use super::timers::{Timer, Timers};
+use super::timers::Timer;
 use crate::base::{ConnId, CoreId, LogId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
 use crate::codec::peer::message::Relayed;
 use crate::seam::message::MeshMessage;
@@ -25,29 +25,18 @@ use std::time::Duration;
 
 /// The subscriptions of a core, and the parts that they need, borrowed for one call.
 pub(super) struct Consumers<'a> {
-    pub core: CoreId,
-    pub subs: &'a mut Subscriptions,
-    pub native: &'a mut NativeClients,
-    pub bundles: &'a mut Bundles,
-    pub attaching: &'a mut Attaching,
-    pub partitions: &'a mut Partitions,
-    pub timers: &'a mut Timers,
-    pub outbox: &'a mut Outbox,
+    pub core: &'a mut CoreParts,
     /// `None`: the node is stand-alone.
     pub cluster: Option<&'a mut Cluster>,
-}
-
-impl Engine {
-    pub fn consumers(&mut self) -> Consumers<'_> {
-        let Engine { core, subs, native, bundles, attaching, partitions, timers, outbox, cluster, .. } = self;
-        Consumers { core: *core, subs, native, bundles, attaching, partitions, timers, outbox, cluster: cluster.as_deref_mut() }
-    }
+    pub subs: &'a mut Subscriptions,
+    pub bundles: &'a mut Bundles,
+    pub attaching: &'a mut Attaching,
 }
 
 /// The client's core.
 impl Consumers<'_> {
     fn sub(&self, conn: ConnId) -> SubId {
-        SubId { core: self.core, conn }
+        SubId { core: self.core.id, conn }
     }
 
     pub fn set_ready(&mut self, conn: ConnId, rdy: u32) {
@@ -67,7 +56,7 @@ impl Consumers<'_> {
         let s = self.subs.remove(conn)?;
         let sub = self.sub(conn);
         for &Part { partition, core, .. } in &s.parts[..s.asked()] {
-            self.outbox.pass(core, MeshMessage::Unsubscribe { sub, partition });
+            self.core.outbox.pass(core, MeshMessage::Unsubscribe { sub, partition });
         }
         s.leaves_no_channel().then_some(s.topic)
     }
@@ -99,9 +88,9 @@ impl Consumers<'_> {
             let Some(s) = self.subs.get(conn) else { break };
             let (partition, core) = (s.parts[part].partition, s.parts[part].core);
             match action {
-                LendAction::Lend { .. } if core == self.core => self.lend(sub, partition, credit),
-                LendAction::Lend { .. } => self.outbox.pass(core, MeshMessage::Lend { sub, partition, credit }),
-                LendAction::Recall { .. } if core == self.core => {
+                LendAction::Lend { .. } if core == self.core.id => self.lend(sub, partition, credit),
+                LendAction::Lend { .. } => self.core.outbox.pass(core, MeshMessage::Lend { sub, partition, credit }),
+                LendAction::Recall { .. } if core == self.core.id => {
                     let back = self.recall(sub, partition, credit);
                     if back > 0
                         && let Some(s) = self.subs.get_mut(conn)
@@ -109,7 +98,7 @@ impl Consumers<'_> {
                         s.on_returned(part, back, &mut actions);
                     }
                 }
-                LendAction::Recall { .. } => self.outbox.pass(core, MeshMessage::Recall { sub, partition, credit }),
+                LendAction::Recall { .. } => self.core.outbox.pass(core, MeshMessage::Recall { sub, partition, credit }),
             }
         }
         self.subs.give_back(actions);
@@ -118,9 +107,9 @@ impl Consumers<'_> {
     pub fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
         let sub = self.sub(conn);
         let is_taken = match self.subs.place_named(conn, id) {
-            Some((core, place)) if core == self.core => self.on_requeue(now, sub, place.partition, place.log_id, delay_ms),
+            Some((core, place)) if core == self.core.id => self.on_requeue(now, sub, place.partition, place.log_id, delay_ms),
             Some((core, MessagePlace { partition, log_id: id })) => {
-                self.outbox.pass(core, MeshMessage::Requeue { sub, partition, id, delay_ms });
+                self.core.outbox.pass(core, MeshMessage::Requeue { sub, partition, id, delay_ms });
                 true
             }
             None => false,
@@ -131,9 +120,9 @@ impl Consumers<'_> {
     pub fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
         let sub = self.sub(conn);
         let is_taken = match self.subs.place_named(conn, id) {
-            Some((core, place)) if core == self.core => self.on_touch(now, sub, place.partition, place.log_id),
+            Some((core, place)) if core == self.core.id => self.on_touch(now, sub, place.partition, place.log_id),
             Some((core, MessagePlace { partition, log_id: id })) => {
-                self.outbox.pass(core, MeshMessage::Touch { sub, partition, id });
+                self.core.outbox.pass(core, MeshMessage::Touch { sub, partition, id });
                 true
             }
             None => false,
@@ -148,7 +137,7 @@ impl Consumers<'_> {
     /// Why a message that the connection names is not in flight for it, as it is known to be wrong.
     pub fn why_not_named(&mut self, conn: ConnId, id: MessageId, why: InFlightError) -> InFlightError {
         match self.subs.place_named(conn, id) {
-            Some((_, place)) => self.partitions.why_not_in_flight(self.sub(conn), place, why),
+            Some((_, place)) => self.core.partitions.why_not_in_flight(self.sub(conn), place, why),
             None => why,
         }
     }
@@ -156,7 +145,7 @@ impl Consumers<'_> {
     /// A command of the client for a message failed after it was accepted.
     pub fn on_in_flight_failed(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: InFlightError) {
         if let Some(s) = self.subs.get(sub.conn) {
-            self.outbox.tell(sub.conn, LateAnswer::InFlightFailed(s.ids.id(place), command, why));
+            self.core.outbox.tell(sub.conn, LateAnswer::InFlightFailed(s.ids.id(place), command, why));
         }
     }
 
@@ -176,32 +165,32 @@ impl Consumers<'_> {
     /// Tells a partition whether the client's output is full.
     fn tell_blocked(&mut self, conn: ConnId, partition: PartitionId, core: CoreId, blocked: bool) {
         let sub = self.sub(conn);
-        if core == self.core {
+        if core == self.core.id {
             self.block(sub, partition, blocked);
         } else {
-            self.outbox.pass(core, MeshMessage::Block { sub, partition, blocked });
+            self.core.outbox.pass(core, MeshMessage::Block { sub, partition, blocked });
         }
     }
 
     /// A native client's output became full, or has room again: then all its subscriptions that have bytes left may go on.
     fn set_native_blocked(&mut self, conn: ConnId, blocked: bool) {
-        for key in self.native.set_blocked(conn, blocked) {
-            self.unblock(SubId { core: self.core, conn }, key);
+        for key in self.core.native.set_blocked(conn, blocked) {
+            self.unblock(SubId { core: self.core.id, conn }, key);
         }
     }
 
     /// A native client says how many messages and bytes a subscription may have. False: there is no such subscription.
     pub fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool {
         let sub = self.sub(conn);
-        let Some(s) = self.native.sub_mut(conn, subscription) else { return false };
+        let Some(s) = self.core.native.sub_mut(conn, subscription) else { return false };
         let key = s.key;
         let (before, gets_bytes) = s.grant(messages, bytes);
-        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return false };
         c.change_window(sub, before, messages);
         if gets_bytes {
             c.machine.block(sub, false);
         }
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
         true
     }
 
@@ -212,7 +201,7 @@ impl Consumers<'_> {
         }
         for ((conn, partition), ids) in self.bundles.take_fins() {
             if let Some(core) = self.subs.part_core(conn, partition) {
-                self.outbox.pass(core, MeshMessage::Finish { sub: self.sub(conn), partition, ids });
+                self.core.outbox.pass(core, MeshMessage::Finish { sub: self.sub(conn), partition, ids });
             }
         }
     }
@@ -238,7 +227,7 @@ impl Consumers<'_> {
     /// SUB is answered when every partition has, and there is one.
     fn answer_sub(&mut self, conn: ConnId) {
         if let Some((slot, result)) = self.subs.get_mut(conn).and_then(Subscription::take_answer) {
-            self.outbox.tell(conn, LateAnswer::Answer(slot, result));
+            self.core.outbox.tell(conn, LateAnswer::Answer(slot, result));
         }
     }
 
@@ -246,7 +235,7 @@ impl Consumers<'_> {
     fn part_refused(&mut self, sub: SubId, partition: PartitionId, error: PublishError) {
         let Some(s) = self.subs.get_mut(sub.conn) else { return };
         if !may_be_stored_later(error) && !matches!(error, PublishError::NotWritable(_) | PublishError::Unknown) {
-            return self.outbox.tell(sub.conn, LateAnswer::SubscriptionLost(error));
+            return self.core.outbox.tell(sub.conn, LateAnswer::SubscriptionLost(error));
         }
         if !may_be_stored_later(error) {
             s.log_refusal(partition, error);
@@ -267,14 +256,14 @@ impl Consumers<'_> {
     pub fn on_channel_deleted(&mut self, sub: SubId) {
         if let Some(s) = self.subs.get_mut(sub.conn) {
             s.channel_deleted = true;
-            self.outbox.tell(sub.conn, LateAnswer::ChannelDeleted);
+            self.core.outbox.tell(sub.conn, LateAnswer::ChannelDeleted);
         }
     }
 
     /// The connection lacks a partition: it asks for it when it may.
     pub fn expect_parts(&mut self, conn: ConnId) {
         let at = self.subs.lacks(conn);
-        self.timers.at_most(Timer::Parts, Some(at));
+        self.core.timers.at_most(Timer::Parts, Some(at));
     }
 
     /// Ends a subscription that has had no partition for so long.
@@ -285,7 +274,7 @@ impl Consumers<'_> {
                 Some(slot) => LateAnswer::Answer(slot, Err(PublishError::NotLeader)),
                 None => LateAnswer::SubscriptionLost(PublishError::NotLeader),
             };
-            self.outbox.tell(conn, heard);
+            self.core.outbox.tell(conn, heard);
         } else if s.lacks_any() {
             self.expect_parts(conn);
         }
@@ -295,7 +284,7 @@ impl Consumers<'_> {
 /// The partition's core.
 impl Consumers<'_> {
     pub fn lend(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
             if !self.relay(sub, partition, Relayed::Lend(credit))
                 && let Some(parked) = self.attaching.parked.get_mut(sub, partition)
             {
@@ -303,15 +292,15 @@ impl Consumers<'_> {
             }
             return;
         };
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         c.machine.lend(sub, credit);
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     /// Credit that returns at once; the rest follows as messages are finished.
     pub fn recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
-        if let Some(key) = self.partitions.of_client(sub, partition) {
-            self.partitions.channel_mut(key).map_or(credit, |c| c.recall(sub, credit))
+        if let Some(key) = self.core.partitions.of_client(sub, partition) {
+            self.core.partitions.channel_mut(key).map_or(credit, |c| c.recall(sub, credit))
         } else if self.relay(sub, partition, Relayed::Recall(credit)) {
             0
         } else if let Some(parked) = self.attaching.parked.get_mut(sub, partition) {
@@ -324,7 +313,7 @@ impl Consumers<'_> {
     }
 
     pub fn block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
             if !self.relay(sub, partition, Relayed::Block(blocked))
                 && let Some(parked) = self.attaching.parked.get_mut(sub, partition)
             {
@@ -332,10 +321,10 @@ impl Consumers<'_> {
             }
             return;
         };
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         c.machine.block(sub, blocked);
         if !blocked {
-            self.partitions.wake(key);
+            self.core.partitions.wake(key);
         }
     }
 
@@ -345,10 +334,10 @@ impl Consumers<'_> {
     }
 
     fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
             return self.relay(sub, partition, Relayed::Requeue { id, delay_ms });
         };
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
+        let Some(c) = self.core.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.is_ordered() && delay_ms > 0 {
             // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
             return c.machine.has_in_flight(sub, id);
@@ -362,16 +351,16 @@ impl Consumers<'_> {
 
     /// The client has given back messages, some of which may wait for their time.
     pub fn requeued(&mut self, key: ChannelKey, sub: SubId, num: u32) {
-        let deadline = self.partitions.channel_mut(key).and_then(|c| c.machine.deadline());
-        self.timers.at_most(Timer::Channel(key), deadline);
+        let deadline = self.core.partitions.channel_mut(key).and_then(|c| c.machine.deadline());
+        self.core.timers.at_most(Timer::Channel(key), deadline);
         self.freed(key, sub, num);
     }
 
     fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
             return self.relay(sub, partition, Relayed::Touch(id));
         };
-        self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
+        self.core.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
     }
 
     /// REQ of another core, which has not been answered.
@@ -390,51 +379,51 @@ impl Consumers<'_> {
 
     /// The client named a message that is not in flight for it, after it was not answered at once.
     pub fn refuse_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: InFlightError) {
-        let why = self.partitions.why_not_in_flight(sub, place, why);
-        self.outbox.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
+        let why = self.core.partitions.why_not_in_flight(sub, place, why);
+        self.core.outbox.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
     }
 
     /// Messages in flight are done: their credit is the client's again, or goes back to its core.
     pub fn freed(&mut self, key: ChannelKey, sub: SubId, num: u32) {
-        let back = self.partitions.free(key, sub, num);
+        let back = self.core.partitions.free(key, sub, num);
         if back > 0 {
             self.give_back(key, sub, back);
         }
     }
 
     fn give_back(&mut self, key: ChannelKey, sub: SubId, credit: u32) {
-        let partition = self.partitions.get(key.partition_idx()).dir.partition;
-        if sub.core == self.core {
+        let partition = self.core.partitions.get(key.partition_idx()).dir.partition;
+        if sub.core == self.core.id {
             self.on_returned(sub, partition, credit);
         } else {
-            self.outbox.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
+            self.core.outbox.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
         }
     }
 
     /// Returns recalled credit that a channel's turn did not use.
     pub fn settle_owed(&mut self, key: ChannelKey) {
-        let back = self.partitions.channel_mut(key).map(|c| c.settle_owed()).unwrap_or_default();
+        let back = self.core.partitions.channel_mut(key).map(|c| c.settle_owed()).unwrap_or_default();
         back.into_iter().for_each(|(sub, credit)| self.give_back(key, sub, credit));
     }
 
     /// The client could take more than its partition was lent.
     pub fn tell_hungry(&mut self, sub: SubId, partition: PartitionId) {
-        if sub.core == self.core {
+        if sub.core == self.core.id {
             self.on_hungry(sub, partition);
         } else {
-            self.outbox.pass(sub.core, MeshMessage::Hungry { sub, partition });
+            self.core.outbox.pass(sub.core, MeshMessage::Hungry { sub, partition });
         }
     }
 
     /// Timeouts and due deferred messages of one channel.
     pub fn tick_channel(&mut self, now: Now, key: ChannelKey) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         let mut freed = vec![];
         c.machine.tick(now.ticks, &mut |sub, num| freed.push((sub, num)));
         let deadline = c.machine.deadline();
         freed.into_iter().for_each(|(sub, num)| self.freed(key, sub, num));
-        self.timers.at_most(Timer::Channel(key), deadline);
-        self.partitions.wake(key);
+        self.core.timers.at_most(Timer::Channel(key), deadline);
+        self.core.partitions.wake(key);
     }
 
     /// Takes off a client that leaves the partition. Returns the channel that it leaves.
@@ -444,7 +433,7 @@ impl Consumers<'_> {
         }
         self.bundles.set_blocked(sub, false);
         self.attaching.forget(sub, partition);
-        let key = self.partitions.forget_client(sub, partition)?;
+        let key = self.core.partitions.forget_client(sub, partition)?;
         self.bundles.drop_frames(sub);
         Some(key)
     }
@@ -460,7 +449,7 @@ impl Consumers<'_> {
             match &mut self.cluster {
                 // At once: whether the link has room for more is asked next.
                 Some(cluster) if sub.core == CoreId::GUESTS => cluster.tell_guest(message),
-                _ => self.outbox.pass(sub.core, message),
+                _ => self.core.outbox.pass(sub.core, message),
             }
         }
         self.bundles.give_back_frames(frames);
@@ -478,7 +467,7 @@ impl Consumers<'_> {
     pub fn resume_guests(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         for (sub, partition) in cluster.resume_guests() {
-            if let Some(key) = self.partitions.of_client(sub, partition) {
+            if let Some(key) = self.core.partitions.of_client(sub, partition) {
                 self.unblock_remote(sub, key);
             }
         }
@@ -492,9 +481,9 @@ impl Consumers<'_> {
     }
 
     fn unblock(&mut self, sub: SubId, key: ChannelKey) {
-        if let Some(c) = self.partitions.channel_mut(key) {
+        if let Some(c) = self.core.partitions.channel_mut(key) {
             c.machine.block(sub, false);
-            self.partitions.wake(key);
+            self.core.partitions.wake(key);
         }
     }
 }

@@ -193,17 +193,17 @@ impl CursorSyncs {
 impl Engine {
     /// Records up to here are durable; alone, a node asks nobody else.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
-        while let Some(durable) = self.syncs.pop_durable(upto) {
+        while let Some(durable) = self.core.syncs.pop_durable(upto) {
             let is_replicated = self.in_cluster(now, |c, core| c.replicate_cursor(core, &durable));
             if !is_replicated.unwrap_or(false) {
-                self.syncs.end(durable.request, Ok(()));
+                self.core.syncs.end(durable.request, Ok(()));
             }
         }
     }
 
     /// Changes that are final, or are not, since this was called last: whoever waits hears of them.
     pub fn settle_cursors(&mut self, now: Now) {
-        for (request, result) in self.syncs.take_ended() {
+        for (request, result) in self.core.syncs.take_ended() {
             self.cursor_done(now, request, result);
         }
     }
@@ -214,8 +214,10 @@ impl Engine {
     /// be lost with this node: so nobody is told that it was not done, only that the outcome is unknown. A SUB or Subscribe hears the
     /// reason instead: it is repeated without harm, and the reason says where.
     fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
-        let Some(Sync { key, topic, partition, name, change, is_issued }) = self.syncs.pending.remove(&request) else { return };
-        let is_here = self.partitions.channel_of(key, topic, &name).is_some();
+        let Some(Sync { key, topic, partition, name, change, is_issued }) = self.core.syncs.pending.remove(&request) else {
+            return;
+        };
+        let is_here = self.core.partitions.channel_of(key, topic, &name).is_some();
         let reason = result;
         let result = result.map_err(|error| if is_issued { PublishError::Unknown } else { error });
         match change {
@@ -285,7 +287,7 @@ impl Engine {
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {
-                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Finished { num: kept as u64 }));
+                self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Finished { num: kept as u64 }));
             }
         }
     }

@@ -157,17 +157,17 @@ impl Shard {
         self.engine.settle_copies(now);
         self.engine.consumers().resume_guests();
         let mut full = std::mem::take(&mut self.full);
-        for _ in 0..self.engine.partitions.agenda.num_ready() {
-            let Some(key) = self.engine.partitions.agenda.next_ready() else { break };
+        for _ in 0..self.engine.core.partitions.agenda.num_ready() {
+            let Some(key) = self.engine.core.partitions.agenda.next_ready() else { break };
             let more = self.deliver_channel(now, key, &mut full);
             if more {
-                self.engine.partitions.wake(key);
+                self.engine.core.partitions.wake(key);
             }
         }
-        self.engine.partitions.wake_holding();
+        self.engine.core.partitions.wake_holding();
         self.engine.consumers().pass_frames();
         for (sub, key) in full.drain(..) {
-            if sub.core == self.engine.core {
+            if sub.core == self.engine.core.id {
                 // The end of the turn asks the session whether it is still full.
                 if let Some(c) = self.conns.get_mut(&sub.conn) {
                     c.tell_full(sub.conn, true, &mut self.engine);
@@ -184,46 +184,46 @@ impl Shard {
         let e = &mut self.engine;
         let idx = key.partition_idx();
         let (end, multi, may_read, ids, partition) = {
-            let p = e.partitions.get(idx);
+            let p = e.core.partitions.get(idx);
             let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
             (p.flows_to(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
         // A copy behind the mark of a pause would go when the topic is emptied; the channel has the message since before.
-        let may_copy = e.partitions.get(idx).pause.is_none() && !e.operators.is_change_waiting(&e.partitions, key);
-        let Some(c) = e.partitions.begin_turn(key) else { return false };
+        let may_copy = e.core.partitions.get(idx).pause.is_none() && !e.operators.is_change_waiting(&e.core.partitions, key);
+        let Some(c) = e.core.partitions.begin_turn(key) else { return false };
         // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
-        let is_stuck = e.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
+        let is_stuck = e.core.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
         if !may_read || is_stuck {
             // Woken when the partition may be read again.
             e.consumers().settle_owed(key);
             return false;
         }
-        let mut source = Log { store: &mut e.store, p: idx, end: end.offset, unix_ns: now.unix_ns, io: e.outbox.io() };
+        let mut source = Log { store: &mut e.core.store, p: idx, end: end.offset, unix_ns: now.unix_ns, io: e.core.outbox.io() };
         let mut sink = Outputs {
-            core: e.core,
+            core: e.core.id,
             conns: &mut self.conns,
             touched: &mut self.touched,
             bundles: &mut e.bundles,
-            native: &mut e.native,
+            native: &mut e.core.native,
             lending: &self.lending,
             key,
             ids,
             partition,
-            counters: &mut e.counters,
+            counters: &mut e.core.counters,
             unix_ns: now.unix_ns,
             cluster: e.cluster.as_deref(),
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
-        let copies = if may_copy { e.copies.wanted(c, now, end, &mut source) } else { CopiesToAppend::default() };
+        let copies = if may_copy { e.core.copies.wanted(c, now, end, &mut source) } else { CopiesToAppend::default() };
         let deadline = c.machine.deadline();
         let mut hungry = std::mem::take(&mut self.hungry);
         if multi {
             c.machine.hungry(end, &mut |sub| hungry.push(sub));
         }
         let dirty = c.machine.is_dirty();
-        e.timers.at_most(super::Timer::Channel(key), deadline);
-        e.partitions.end_turn(now, key);
+        e.core.timers.at_most(super::Timer::Channel(key), deadline);
+        e.core.partitions.end_turn(now, key);
         if dirty {
             // Sampling or damage confirmed messages.
             e.channels().mark_dirty(now, key);

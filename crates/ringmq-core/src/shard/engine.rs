@@ -1,29 +1,24 @@
-//! State of a core but its sessions: the store, the partitions, the topics, the subscriptions. This file routes notices of the store
-//! and messages of other cores to them; what sessions are to hear is left in the [`Outbox`].
+//! State of a core but its sessions: the parts that most machines work on, and the machines. This file routes notices of the store
+//! and messages of other cores to them; what sessions are to hear is left in the [`Outbox`](super::outbox::Outbox).
 
 use super::attach::Attaching;
 use super::bundles::Bundles;
-use super::copies::Copies;
-use super::cursors::CursorSyncs;
+use super::channels::Channels;
+use super::consumers::Consumers;
 use super::moves::Moves;
-use super::native::NativeClients;
 use super::operate::Operators;
-use super::outbox::{LateAnswer, Outbox};
-use super::partitions::{Partition, Partitions};
+use super::outbox::LateAnswer;
+use super::partitions::Partition;
+use super::parts::CoreParts;
 use super::questions::{Question, Questions};
-use super::removal::Removals;
+use super::removal::{Removals, Removing};
 use super::replication::Cluster;
 use super::search::{Finding, FindingFor, Searches};
-use super::stop::Lifecycle;
 use super::subscription::Subscriptions;
-use super::timers::Timers;
-use super::topics::{Topics, WaitingCore};
-use super::waiting::WaitingPublishes;
-use crate::base::{CoreId, DiskError, Epoch, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
+use super::topics::WaitingCore;
+use crate::base::{CoreId, DiskError, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::codec::peer::error::PeerError;
-use crate::config::Settings;
-use crate::log::{Notice, PartitionIdx, Store};
-use crate::metrics::counters::Counters;
+use crate::log::{Notice, PartitionIdx};
 use crate::peer::Links;
 use crate::replica::{self, Replica};
 use crate::seam::event::Effect;
@@ -32,32 +27,17 @@ use crate::seam::outcome::{InFlightCommand, PublishError};
 use std::sync::Arc;
 
 pub(super) struct Engine {
-    pub core: CoreId,
-    pub cores: u16,
-    pub settings: Arc<Settings>,
-    pub epoch: Epoch,
-    pub store: Store,
-    pub partitions: Partitions,
-    pub topics: Topics,
+    pub core: CoreParts,
     /// The coordinator's facts and the replicas; `None` without a cluster.
     pub cluster: Option<Box<Cluster>>,
     pub removals: Removals,
     pub subs: Subscriptions,
-    pub native: NativeClients,
     pub searches: Searches,
     pub moves: Moves,
-    pub timers: Timers,
-    /// Stage of a stop, and work that is still accepted.
-    pub life: Lifecycle,
-    pub outbox: Outbox,
-    pub waiting: WaitingPublishes,
     pub attaching: Attaching,
-    pub syncs: CursorSyncs,
     pub operators: Operators,
     pub bundles: Bundles,
     pub questions: Questions,
-    pub copies: Copies,
-    pub counters: Counters,
 }
 
 /// Outcome of an attempt to publish.
@@ -68,33 +48,33 @@ pub(super) enum Attempt {
 }
 
 impl Engine {
-    pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
+    pub fn new(core: CoreParts) -> Self {
         Engine {
-            counters: Counters::default(),
-            copies: Copies::new(&settings),
-            partitions: Partitions::new(settings.channel_memory, settings.mem_queue_size),
-            waiting: WaitingPublishes::new(&settings),
+            moves: Moves::new(core.cores),
             core,
-            cores,
-            settings,
-            epoch,
-            store,
-            topics: Topics::new(seed),
             cluster: None,
             removals: Removals::default(),
             subs: Subscriptions::default(),
-            native: NativeClients::default(),
             searches: Searches::default(),
-            moves: Moves::new(cores),
-            timers: Timers::default(),
-            life: Lifecycle::default(),
-            outbox: Outbox::new(core, cores),
             attaching: Attaching::default(),
-            syncs: CursorSyncs::default(),
             operators: Operators::default(),
             bundles: Bundles::default(),
             questions: Questions::default(),
         }
+    }
+
+    pub fn channels(&mut self) -> Channels<'_> {
+        self.core.channels()
+    }
+
+    pub fn consumers(&mut self) -> Consumers<'_> {
+        let Engine { core, cluster, subs, bundles, attaching, .. } = self;
+        Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching }
+    }
+
+    pub fn removing(&mut self) -> Removing<'_> {
+        let Engine { core, cluster, removals, subs, attaching, questions, operators, searches, .. } = self;
+        Removing { core, cluster: cluster.as_deref_mut(), removals, subs, attaching, questions, operators, searches }
     }
 
     /// Whether the node is one of several that replicate partitions, even if it is the only one at present.
@@ -113,22 +93,22 @@ impl Engine {
 
     /// Moves the windows of statistics before they are read.
     pub fn move_windows(&mut self, now: Now) {
-        if self.settings.end_to_end_window().is_some() {
-            let all = self.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
+        if self.core.settings.end_to_end_window().is_some() {
+            let all = self.core.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
             all.for_each(|(_, c)| c.machine.move_window(now.ticks));
         }
     }
 
     /// Tells the other cores when this core's disk has become full, or is no longer.
     pub fn tell_full(&mut self) {
-        let full = self.store.is_disk_full();
-        if self.waiting.note_full(full) {
-            self.outbox.pass_to_others(|| MeshMessage::DiskFull { full });
+        let full = self.core.store.is_disk_full();
+        if self.core.waiting.note_full(full) {
+            self.core.outbox.pass_to_others(|| MeshMessage::DiskFull { full });
         }
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
-        self.outbox.pass(to, message);
+        self.core.outbox.pass(to, message);
     }
 
     /// Takes a message that this core left for itself, or for a client or an operator at another node.
@@ -141,40 +121,39 @@ impl Engine {
 
     /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
     pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> Result<PartitionIdx, PublishError> {
-        if let Some(idx) = self.topics.place(&topic.name, partition) {
+        if let Some(idx) = self.core.topics.place(&topic.name, partition) {
             return Ok(idx);
         }
         if self.is_clustered() {
             return Err(PublishError::NotLeader);
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
-        let idx = self.partitions.find(&dir).unwrap_or_else(|| {
+        let idx = self.core.partitions.find(&dir).unwrap_or_else(|| {
             let dir = Arc::new(dir);
-            let idx = self.store.create(now, dir.clone(), self.outbox.io());
-            let replica = Replica::new(self.epoch, self.store.durable_end(idx));
-            self.partitions.insert(idx, Partition::alone(topic.clone(), dir, replica));
+            let idx = self.core.store.create(now, dir.clone(), self.core.outbox.io());
+            let replica = Replica::new(self.core.epoch, self.core.store.durable_end(idx));
+            self.core.partitions.insert(idx, Partition::alone(topic.clone(), dir, replica));
             idx
         });
-        self.topics.set_place(&topic.name, partition, idx);
+        self.core.topics.set_place(&topic.name, partition, idx);
         Ok(idx)
     }
 
     /// Takes a notice of the store.
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
-            Notice::Durable { p, end, tickets_upto } => match self.partitions.get_mut(p).alone_mut() {
+            Notice::Durable { p, end, tickets_upto } => match self.core.partitions.get_mut(p).alone_mut() {
                 Some(replica) => {
                     replica.on_local_durable(end);
-                    let (mut core, cluster) = self.lend();
-                    core.answer_publishers(cluster, p, tickets_upto);
-                    core.channels().wake_all(p);
+                    self.core.answer_publishers(self.cluster.as_deref_mut(), p, tickets_upto);
+                    self.channels().wake_all(p);
                 }
                 None => drop(self.in_cluster(now, |c, core| c.durable(core, p, end, tickets_upto))),
             },
             Notice::AppendFailed { p, from, error } => {
                 // For a replica the failure is definite for batches that were not sealed. When the whole journal fails,
                 // publishers of batches that were sealed and sent to followers have heard before that the outcome is unknown.
-                let publishers = &mut self.partitions.get_mut(p).publishers;
+                let publishers = &mut self.core.partitions.get_mut(p).publishers;
                 let keep = publishers.partition_point(|(ticket, _, _)| *ticket < from);
                 for (_, publisher, _) in publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error.into()));
@@ -186,19 +165,19 @@ impl Engine {
                 self.in_cluster(now, |c, _| c.on_verbatim(token, result.map_err(PeerError::from)));
             }
             Notice::RecordDurable { upto } => {
-                for topic in self.topics.created_up_to(upto) {
+                for topic in self.core.topics.created_up_to(upto) {
                     self.topic_known(&topic);
-                    self.outbox.catalog().list_topic(&topic, true);
-                    self.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
+                    self.core.outbox.catalog().list_topic(&topic, true);
+                    self.core.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
                 }
                 self.removing().removals_durable(now, upto);
                 self.cursors_durable(now, upto);
                 self.emptied_up_to(upto);
                 self.in_cluster(now, |c, core| c.records_durable(core, now, upto));
-                self.operators.losses.durable(&mut self.outbox, upto);
+                self.operators.losses.durable(&mut self.core.outbox, upto);
             }
             Notice::Readable { p } => {
-                self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
+                self.core.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
                 self.channels().wake_all(p);
                 self.read_offsets(now, p);
             }
@@ -211,34 +190,34 @@ impl Engine {
             Notice::Mended { p, is_whole } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Mended { is_whole }))),
             Notice::ReadOnly { reason } => {
                 tracing::error!(
-                    core = self.core.0,
+                    core = self.core.id.0,
                     reason,
                     "this core takes no publish until a restart; consumers go on, except on ordered channels; FINs are not durable"
                 );
-                self.life.fail(reason);
-                for name in self.topics.creations_failed() {
+                self.core.life.fail(reason);
+                for name in self.core.topics.creations_failed() {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
                 self.removing().removals_failed(now);
-                self.syncs.fail();
+                self.core.syncs.fail();
                 self.emptying_failed();
                 self.in_cluster(now, |c, core| c.log_failed(core));
-                self.operators.losses.failed(&mut self.outbox);
+                self.operators.losses.failed(&mut self.core.outbox);
                 self.retry_waiting(now);
             }
             Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| c.collect_from(core, p, at))),
             Notice::Removed { p, is_gone } => self.removing().partition_removed(now, p, is_gone),
             Notice::TopicRemoved { key, is_gone } => self.removing().topic_removed(now, key, is_gone),
             Notice::Stopped => {
-                self.life.stopped();
-                self.outbox.push(Effect::Stopped);
+                self.core.life.stopped();
+                self.core.outbox.push(Effect::Stopped);
             }
         }
     }
 
     /// A search of a commit log has ended.
     fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, DiskError>) {
-        let ended = self.searches.end(token, result, &self.partitions, &mut self.store, self.outbox.io());
+        let ended = self.searches.end(token, result, &self.core.partitions, &mut self.core.store, self.core.outbox.io());
         match ended {
             Some((Finding { what: FindingFor::Set { key, set, setter }, .. }, found)) => {
                 self.offset_found(now, key, set, setter, found);
@@ -253,14 +232,14 @@ impl Engine {
         match message {
             MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic_with(now, &name, partitions) {
                 Ok(true) => {
-                    let topic = self.topics.known(&name).expect("the topic is known").clone();
+                    let topic = self.core.topics.known(&name).expect("the topic is known").clone();
                     self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
                 }
-                Ok(false) => self.topics.wait_core(&name, WaitingCore { from, ticket, partitions }),
+                Ok(false) => self.core.topics.wait_core(&name, WaitingCore { from, ticket, partitions }),
                 Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
             },
             MeshMessage::FindTopic { ticket, name } => {
-                let result = self.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
+                let result = self.core.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
             MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
@@ -289,11 +268,11 @@ impl Engine {
             }
             MeshMessage::Authorized { ticket, result } => {
                 if let Some(Question::Auth { conn }) = self.questions.close(ticket) {
-                    self.outbox.tell(conn, LateAnswer::Authorized(result));
+                    self.core.outbox.tell(conn, LateAnswer::Authorized(result));
                 }
             }
-            MeshMessage::TopicCount { topics } => self.topics.set_count(from, topics),
-            MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
+            MeshMessage::TopicCount { topics } => self.core.topics.set_count(from, topics),
+            MeshMessage::DiskFull { full } => self.core.store.set_other_full(from, full),
             MeshMessage::TopicCreated { topic } => match self.is_clustered() {
                 true => drop(self.in_cluster(now, |c, core| c.on_topic_recorded(core, now, &topic))),
                 false => self.topic_known(&topic),
@@ -310,7 +289,7 @@ impl Engine {
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };
-                self.outbox.tell(conn, LateAnswer::Answer(slot, result));
+                self.core.outbox.tell(conn, LateAnswer::Answer(slot, result));
                 self.retry_waiting_elsewhere();
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
@@ -367,12 +346,12 @@ impl Engine {
 
     /// Whether the lists are empty that a step works through.
     pub fn is_settled(&self) -> bool {
-        self.outbox.is_settled()
+        self.core.outbox.is_settled()
             && !self.subs.has_opening()
             && !self.attaching.parked.is_resuming()
-            && !self.syncs.has_ended()
+            && !self.core.syncs.has_ended()
             && !self.cluster.as_ref().is_some_and(|c| c.has_work())
-            && !self.partitions.agenda.has_moved()
+            && !self.core.partitions.agenda.has_moved()
     }
 
     /// Whether the shard has something to carry through: such lists, or topics whose time may have come.
@@ -384,6 +363,6 @@ impl Engine {
     pub fn has_outstanding(&self) -> bool {
         !self.questions.is_empty()
             || self.cluster.as_ref().is_some_and(|c| c.has_forwarded())
-            || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
+            || self.core.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }
 }

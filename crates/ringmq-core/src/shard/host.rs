@@ -47,7 +47,7 @@ impl Host for Engine {
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
         let done = match self.subs.place_named(conn, id) {
-            Some((core, MessagePlace { partition, log_id })) if core == self.core => {
+            Some((core, MessagePlace { partition, log_id })) if core == self.core.id => {
                 self.on_finish(now, SubId { core, conn }, partition, log_id)
             }
             Some((_, MessagePlace { partition, log_id })) => {
@@ -95,11 +95,11 @@ impl Engine {
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let Some(key) = self.partitions.of_client(sub, partition) else {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
             let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
             return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
         };
-        match self.partitions.finish(now.ticks, key, sub, id)? {
+        match self.core.partitions.finish(now.ticks, key, sub, id)? {
             Finished::Quietly => {}
             Finished::Frees => {
                 self.channels().mark_dirty(now, key);

@@ -80,6 +80,7 @@ use deliver::Lending;
 use engine::Engine;
 use outbox::LateAnswer;
 use partitions::{ChannelKey, Partition};
+use parts::CoreParts;
 use replication::{Cluster, note_doubt};
 use std::sync::Arc;
 use timers::Timer;
@@ -155,7 +156,7 @@ impl Conn {
         let deadline = self.session.deadline();
         if deadline.is_some_and(|at| self.timer.is_none_or(|set| at < set)) {
             self.timer = deadline;
-            engine.timers.at_most(Timer::Session(conn), deadline);
+            engine.core.timers.at_most(Timer::Session(conn), deadline);
         }
     }
 }
@@ -203,8 +204,8 @@ impl Shard {
         let limits = Arc::new(Limits { tls, ..Limits::from(&*settings) });
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
-        let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
-        let replica = ReplicaOptions::from(&*engine.settings);
+        let mut engine = Engine::new(CoreParts::new(core, cores, settings, epoch, store, seed));
+        let replica = ReplicaOptions::from(&*engine.core.settings);
         let of_cluster = cluster.as_ref().zip(links);
         engine.cluster =
             of_cluster.map(|(options, links)| Box::new(Cluster::new(options, NodeId(node_id), (core, cores), replica, links)));
@@ -214,9 +215,9 @@ impl Shard {
                 cluster.topic_recorded(&topic);
                 continue;
             }
-            engine.topics.count(home_core(&topic.name, cores), 1);
-            engine.topics.learn(&topic);
-            engine.outbox.catalog().list_topic(&topic, false);
+            engine.core.topics.count(home_core(&topic.name, cores), 1);
+            engine.core.topics.learn(&topic);
+            engine.core.outbox.catalog().list_topic(&topic, false);
             engine.removing().expect_idle(&topic);
         }
         for recovered in partitions {
@@ -229,20 +230,20 @@ impl Shard {
                     Partition::member(topic, dir.clone(), seat)
                 }
             };
-            let idx = engine.store.open(recovered);
+            let idx = engine.core.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {
                 cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
-                engine.store.await_agreement(idx);
+                engine.core.store.await_agreement(idx);
             }
-            engine.partitions.insert(idx, partition);
-            note_doubt(&mut engine.lend().0, idx);
+            engine.core.partitions.insert(idx, partition);
+            note_doubt(&mut engine.core, idx);
             for image in channels {
                 engine.channels().add(idx, image);
             }
             engine.channels().update_low_water(idx);
         }
         Shard {
-            lending: Lending::new(engine.store.lender(), lent_min),
+            lending: Lending::new(engine.core.store.lender(), lent_min),
             engine,
             conns: IdMap::default(),
             touched: vec![],
@@ -259,7 +260,7 @@ impl Shard {
 
     /// Takes one event; `out` gets what is to be carried out, in order.
     pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
-        self.engine.counters.begin_step(now.ticks);
+        self.engine.core.counters.begin_step(now.ticks);
         match event {
             Event::Tick => self.tick(now),
             Event::TurnEnd => self.turn_end(now, out),
@@ -278,7 +279,7 @@ impl Shard {
             Event::Dialed { dial, result } => self.peer_dialed(now, dial, result, out),
             Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
-            Event::Adopted { conn, .. } if self.engine.life.is_stopping() => out.push(Effect::Close { conn }),
+            Event::Adopted { conn, .. } if self.engine.core.life.is_stopping() => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let (peer, limits) = (session.peer.clone(), self.limits.clone());
                 let client = match session.protocol {
@@ -340,12 +341,12 @@ impl Shard {
             },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
             // The store no longer waits for the operation, such as an allocation of space.
-            Event::Disk { .. } if self.engine.life.is_stopped() => {}
+            Event::Disk { .. } if self.engine.core.life.is_stopped() => {}
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
-                e.counters.disk_done(op, outcome.is_err());
-                let (io, notices) = e.outbox.of_store();
-                e.store.completed(now, op, outcome, &e.partitions, io, notices);
+                e.core.counters.disk_done(op, outcome.is_err());
+                let (io, notices) = e.core.outbox.of_store();
+                e.core.store.completed(now, op, outcome, &e.core.partitions, io, notices);
             }
             Event::Stop => self.begin_stop(now),
         }
@@ -356,43 +357,43 @@ impl Shard {
     /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if self.engine.partitions.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
+        if self.engine.core.partitions.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.core.syncs.is_unpacked {
             return Some(Ticks(0));
         }
-        let store = if self.engine.life.is_stopped() { None } else { self.engine.store.deadline() };
+        let store = if self.engine.core.life.is_stopped() { None } else { self.engine.core.store.deadline() };
         let links = self.engine.links().and_then(Links::deadline);
-        self.engine.timers.next().into_iter().chain(store).chain(links).min()
+        self.engine.core.timers.next().into_iter().chain(store).chain(links).min()
     }
 
     /// Bytes of what was read from segments, is being read, or is lent to sockets.
     pub fn read_bytes(&self) -> usize {
-        self.engine.store.read_bytes()
+        self.engine.core.store.read_bytes()
     }
 
     /// The topics that this core knows.
     pub fn topics(&self) -> impl Iterator<Item = &TopicRef> {
-        self.engine.topics.all()
+        self.engine.core.topics.all()
     }
 
     /// Why this core takes no publish, if so.
     pub fn read_only(&self) -> Option<&str> {
-        self.engine.life.read_only()
+        self.engine.core.life.read_only()
     }
 
     /// The replicated partitions whose clients this core serves at that moment, and in which epoch.
     pub fn served(&self, now: Ticks) -> impl Iterator<Item = (Route, Epoch)> {
-        let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
+        let members = self.engine.core.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
         members.filter(move |m| m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
     }
 
     /// State of each replica of this core.
     pub fn replica_states(&self) -> impl Iterator<Item = (Route, State)> {
-        let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
+        let members = self.engine.core.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
         members.map(|m| (m.route(), m.state()))
     }
 
     fn takes_connections(&self) -> bool {
-        if self.engine.life.is_stopping() {
+        if self.engine.core.life.is_stopping() {
             return false;
         }
         let is_full = self.connections_max > 0 && self.conns.len() >= self.connections_max;
@@ -428,17 +429,17 @@ impl Shard {
     }
 
     fn tick(&mut self, now: Now) {
-        if !self.engine.life.is_stopped() && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
+        if !self.engine.core.life.is_stopped() && self.engine.core.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
-            let (io, notices) = e.outbox.of_store();
-            e.store.tick(now, &e.partitions, io, notices);
+            let (io, notices) = e.core.outbox.of_store();
+            e.core.store.tick(now, &e.core.partitions, io, notices);
         }
         if let Some(links) = self.engine.links_mut() {
             links.tick(now);
         }
         // A timer that is due again at once (more timeouts than one turn takes) waits for the next tick.
         let mut due = std::mem::take(&mut self.due);
-        due.extend(std::iter::from_fn(|| self.engine.timers.pop_due(now.ticks)));
+        due.extend(std::iter::from_fn(|| self.engine.core.timers.pop_due(now.ticks)));
         for timer in due.drain(..) {
             match timer {
                 Timer::Session(conn) => {
@@ -472,24 +473,24 @@ impl Shard {
         }
         loop {
             // Notices that come meanwhile wait for the next round.
-            let mut notices = self.engine.outbox.notices.take();
+            let mut notices = self.engine.core.outbox.notices.take();
             for notice in notices.drain(..) {
                 self.engine.on_notice(now, notice);
             }
-            self.engine.outbox.notices.give_back(notices);
-            let mut near = self.engine.outbox.near.take();
+            self.engine.core.outbox.notices.give_back(notices);
+            let mut near = self.engine.core.outbox.near.take();
             for (to, message) in near.drain(..) {
                 self.engine.on_near(now, to, message);
             }
-            self.engine.outbox.near.give_back(near);
+            self.engine.core.outbox.near.give_back(near);
             self.engine.settle_cursors(now);
-            self.engine.in_cluster(now, |c, core| c.cursors_moved(core.partitions));
-            let mut answers = self.engine.outbox.answers.take();
+            self.engine.in_cluster(now, |c, core| c.cursors_moved(&mut core.partitions));
+            let mut answers = self.engine.core.outbox.answers.take();
             for (conn, heard) in answers.drain(..) {
                 self.hear(now, conn, heard);
             }
-            self.engine.outbox.answers.give_back(answers);
-            for conn in self.engine.outbox.take_resuming() {
+            self.engine.core.outbox.answers.give_back(answers);
+            for conn in self.engine.core.outbox.take_resuming() {
                 if let Some(c) = self.conns.get_mut(&conn)
                     && c.session.is_stalled()
                 {
@@ -512,7 +513,7 @@ impl Shard {
         match heard {
             LateAnswer::StallFailed(error) => {
                 if c.session.is_stalled() {
-                    self.engine.native.forget_stalled(conn);
+                    self.engine.core.native.forget_stalled(conn);
                     let asked = self.engine.moves.stalled_on(conn).unwrap_or(CommandKind::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
@@ -528,24 +529,24 @@ impl Shard {
     }
 
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
-        if self.engine.life.is_stopped() {
+        if self.engine.core.life.is_stopped() {
             // A client of another core may still be there; its channel must not begin a read.
-            self.engine.partitions.agenda.drop_ready();
+            self.engine.core.partitions.agenda.drop_ready();
         } else {
             self.deliver(now);
         }
-        if self.engine.store.has_batches() {
+        if self.engine.core.store.has_batches() {
             self.engine.channels().journal_fins(now, true);
         }
         self.engine.consumers().flush_fins();
         // Facts from the end of the turn (an answer to a search) are packed by the next one.
-        self.engine.syncs.is_unpacked = false;
-        if !self.engine.life.is_stopped() {
+        self.engine.core.syncs.is_unpacked = false;
+        if !self.engine.core.life.is_stopped() {
             let e = &mut self.engine;
-            e.store.turn_end(now, &e.partitions, e.outbox.io());
+            e.core.store.turn_end(now, &e.core.partitions, e.core.outbox.io());
             e.in_cluster(now, |c, core| c.replicate_sealed(core));
             e.tell_full();
-            e.store.take_notices(e.outbox.of_store().1);
+            e.core.store.take_notices(e.core.outbox.of_store().1);
         }
         self.settle(now);
         self.move_quiet(out);
@@ -558,7 +559,7 @@ impl Shard {
         }
         touched.append(&mut self.touched);
         self.touched = touched;
-        if self.engine.life.is_stopping() {
+        if self.engine.core.life.is_stopping() {
             self.go_on_stopping(now, out);
         }
     }
@@ -568,9 +569,9 @@ impl Shard {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
         if let Some(error) = c.session.take_fault() {
-            self.engine.counters.failed(error.split(' ').next().unwrap_or_default());
+            self.engine.core.counters.failed(error.split(' ').next().unwrap_or_default());
             let ask_again = self.faults.say(now.ticks, &c.session.client_info(), &error);
-            self.engine.timers.at_most(Timer::Faults, ask_again);
+            self.engine.core.timers.at_most(Timer::Faults, ask_again);
         }
         if c.closing {
             // The socket takes nothing more; messages in flight come back when the connection is closed.
@@ -602,7 +603,7 @@ impl Shard {
     }
 
     fn emit(&mut self, out: &mut Effects) {
-        let Engine { outbox, counters, .. } = &mut self.engine;
+        let CoreParts { outbox, counters, .. } = &mut self.engine.core;
         outbox.emit(counters, out);
     }
 }

@@ -103,7 +103,7 @@ impl Shard {
             let (session, unread) = c.session.carry(peer);
             tracing::debug!(conn = conn.0, to = to.0, "connection moves to the core of its partitions");
             self.engine.moves.forget(conn);
-            self.engine.timers.remove(Timer::Session(conn));
+            self.engine.core.timers.remove(Timer::Session(conn));
             out.push(Effect::Move { conn, to, session, unread });
         }
     }

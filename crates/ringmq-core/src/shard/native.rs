@@ -131,21 +131,21 @@ impl Engine {
         match self.ensure_topic(now, topic) {
             Ok(true) => {}
             Ok(false) => {
-                self.topics.wait_conn(topic, conn);
+                self.core.topics.wait_conn(topic, conn);
                 return Located::Wait;
             }
             Err(error) => return Located::Refused(failure_of(error)),
         }
-        let topic = self.topics.known(topic).expect("the topic is known").clone();
-        if let Some(idx) = self.topics.place(&topic.name, partition) {
+        let topic = self.core.topics.known(topic).expect("the topic is known").clone();
+        if let Some(idx) = self.core.topics.place(&topic.name, partition) {
             return Located::Here(idx);
         }
         if partition.0 >= topic.partitions {
             let why = format!("topic {} has partitions 0 to {}, not {}", topic.name, topic.partitions - 1, partition.0);
             return Located::Refused(Failure::never(Code::BadPartition, why));
         }
-        let core = topic.core_of(partition, self.cores);
-        if core != self.core {
+        let core = topic.core_of(partition, self.core.cores);
+        if core != self.core.id {
             let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
             return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
         }
@@ -157,7 +157,11 @@ impl Engine {
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
         let limits = BodyLimits {
-            message_bytes_max: self.topics.properties.max_msg_size(self.partitions.get(idx).topic.id, self.settings.max_msg_size)
+            message_bytes_max: self
+                .core
+                .topics
+                .properties
+                .max_msg_size(self.core.partitions.get(idx).topic.id, self.core.settings.max_msg_size)
                 as usize,
             body_bytes_max: crate::format::batch::BATCH_BODY_MAX,
         };
@@ -165,7 +169,7 @@ impl Engine {
         let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });
         let body = std::mem::take(&mut publish.body);
         // one that waited was verified before
-        let kept = self.native.stalled.remove(&conn).filter(|(request, _)| *request == publish.request && body.is_empty());
+        let kept = self.core.native.stalled.remove(&conn).filter(|(request, _)| *request == publish.request && body.is_empty());
         let batch = match kept {
             Some((_, batch)) => batch,
             None => match NativeBatch::verify(body, publish.num, publish.body_crc, producer, &limits) {
@@ -177,31 +181,31 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
-        if let (mut core, Some(cluster)) = self.lend() {
-            match cluster.check_publish(&mut core, now, idx, batch.len()) {
+        if let Some(cluster) = &mut self.cluster {
+            match cluster.check_publish(&mut self.core, now, idx, batch.len()) {
                 None | Some(Attempt::Accepted) => {}
                 Some(Attempt::Refused(error)) => return NativeTaken::Refused(failure_of(error)),
                 Some(Attempt::Wait) => return self.native_stall(now, conn, publish.request, batch),
             }
         }
         let message_bytes = batch.message_bytes();
-        match self.store.append_batch(now, idx, batch, self.outbox.io()) {
+        match self.core.store.append_batch(now, idx, batch, self.core.outbox.io()) {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
-                let p = self.partitions.get_mut(idx);
+                let p = self.core.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += message_bytes as u64;
                 if let Some(cluster) = &mut self.cluster {
-                    cluster.has_grown(&mut self.partitions, idx);
+                    cluster.has_grown(&mut self.core.partitions, idx);
                 }
                 NativeTaken::Accepted
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
-                let ticket = ticket.or_else(|| self.partitions.get(idx).original_at(at));
+                let ticket = ticket.or_else(|| self.core.partitions.get(idx).original_at(at));
                 match ticket {
                     Some(ticket) => {
-                        let publishers = &mut self.partitions.get_mut(idx).publishers;
+                        let publishers = &mut self.core.partitions.get_mut(idx).publishers;
                         let place = publishers.partition_point(|(t, _, _)| *t <= ticket);
                         publishers.insert(place, (ticket, publisher, now.ticks));
                     }
@@ -221,8 +225,8 @@ impl Engine {
 
     /// The batch waits for room.
     fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
-        self.native.stalled.insert(conn, (request, batch));
-        self.waiting.wait_here(now, conn, &mut self.timers);
+        self.core.native.stalled.insert(conn, (request, batch));
+        self.core.waiting.wait_here(now, conn, &mut self.core.timers);
         NativeTaken::Stall
     }
 
@@ -236,29 +240,29 @@ impl Engine {
         options: SubOptions,
         begin: Option<Position>,
     ) -> Result<(), Failure> {
-        self.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
-        let sub = SubId { core: self.core, conn };
+        self.core.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
+        let sub = SubId { core: self.core.id, conn };
         let channel = ChannelName::new(&subscribe.channel)
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
-        if self.partitions.get(idx).is_deleting(&channel) {
+        if self.core.partitions.get(idx).is_deleting(&channel) {
             return Err(Failure::new(Code::Other, Retry::Later, "the channel is being deleted"));
         }
-        let (i, created) = match self.partitions.get(idx).channel(&channel) {
+        let (i, created) = match self.core.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
             None => {
-                let topic = self.partitions.get(idx).topic.id;
+                let topic = self.core.partitions.get(idx).topic.id;
                 let taken =
-                    self.topics.properties.check_registered(topic).and_then(|()| self.channels().check_new(idx, &channel));
+                    self.core.topics.properties.check_registered(topic).and_then(|()| self.channels().check_new(idx, &channel));
                 let created = taken.and_then(|()| self.channels().create(now, idx, channel, begin, None, options.ordered));
                 (created.map_err(failure_of)?, true)
             }
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        self.partitions.check_join(now.ticks, key, options.ordered).map_err(failure_of)?;
-        if self.life.is_read_only() && self.partitions.get(idx).channels[i as usize].is_uncertain {
+        self.core.partitions.check_join(now.ticks, key, options.ordered).map_err(failure_of)?;
+        if self.core.life.is_read_only() && self.core.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }
-        let subs = self.native.subs.entry(conn).or_default();
+        let subs = self.core.native.subs.entry(conn).or_default();
         if subs.iter().any(|s| s.key == key) {
             return Err(Failure::never(
                 Code::BadSubscription,
@@ -267,15 +271,15 @@ impl Engine {
         }
         subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
         self.channels().join(now, key, sub, options);
-        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        let c = self.core.partitions.channel_mut(key).expect("the channel was just found");
         let (request, at) = (c.created, c.machine.confirmed());
         let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
-        if self.syncs.is_pending(request) {
-            self.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
+        if self.core.syncs.is_pending(request) {
+            self.core.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
         } else {
-            self.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
+            self.core.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
         }
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
         Ok(())
     }
 
@@ -289,13 +293,13 @@ impl Engine {
             FindingFor::Set { .. } => {}
             FindingFor::Find { request } => {
                 let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
-                self.outbox.tell(conn, LateAnswer::Native(request, answer));
+                self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
             }
             FindingFor::Subscribe { subscribe, options } => {
                 let request = subscribe.request;
                 let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
                 if let Err(failure) = done {
-                    self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
+                    self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
                 }
             }
         }
@@ -303,8 +307,8 @@ impl Engine {
 
     /// Subscriptions whose channel is final now; or never will be.
     pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
-        while let Some(at) = self.native.subscribing.iter().position(|s| s.created == done) {
-            let NativeSubscribing { conn, request, answer, .. } = self.native.subscribing.remove(at);
+        while let Some(at) = self.core.native.subscribing.iter().position(|s| s.created == done) {
+            let NativeSubscribing { conn, request, answer, .. } = self.core.native.subscribing.remove(at);
             let answer = match (answer, result) {
                 (NativeAnswer::Subscribed { subscription, .. }, Err(error)) => {
                     self.native_unsubscribe(now, conn, subscription);
@@ -312,15 +316,15 @@ impl Engine {
                 }
                 (answer, _) => answer,
             };
-            self.outbox.tell(conn, LateAnswer::Native(request, answer));
+            self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
         }
     }
 
     /// The connection is gone.
     pub fn forget_native(&mut self, now: Now, conn: ConnId) {
-        let sub = SubId { core: self.core, conn };
+        let sub = SubId { core: self.core.id, conn };
         self.searches.forget(conn);
-        for key in self.native.forget(conn) {
+        for key in self.core.native.forget(conn) {
             self.channels().leave(now, key, sub);
         }
     }

@@ -65,13 +65,13 @@ impl Offsets {
 impl Engine {
     pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
         match self.may_set_offset(now, &set) {
-            Ok(key) => match place_of(&self.store, &self.partitions, key.partition_idx(), set.to) {
+            Ok(key) => match place_of(&self.core.store, &self.core.partitions, key.partition_idx(), set.to) {
                 Ok(Some(at)) => self.move_channel(now, WantedOffset { key, set, setter, at }),
                 Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
                 Err(by) => {
                     let (idx, start) = (key.partition_idx(), set.to);
                     let finding = Finding { conn: None, idx, start, what: FindingFor::Set { key, set, setter } };
-                    self.searches.begin(by, finding, &mut self.store, self.outbox.io());
+                    self.searches.begin(by, finding, &mut self.core.store, self.core.outbox.io());
                 }
             },
             Err(error) => self.tell_setter(setter, Err(error)),
@@ -80,7 +80,7 @@ impl Engine {
 
     fn may_set_offset(&mut self, now: Now, set: &SetOffset) -> Result<ChannelKey, SetOffsetError> {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if c.subs.len() > 1 && !set.force {
             return Err(SetOffsetError::NotFirstClient);
         }
@@ -95,7 +95,7 @@ impl Engine {
         partition: PartitionId,
         name: &ChannelName,
     ) -> Result<ChannelKey, SetOffsetError> {
-        self.life.check_running().map_err(SetOffsetError::Failed)?;
+        self.core.life.check_running().map_err(SetOffsetError::Failed)?;
         if partition.0 >= topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
@@ -105,13 +105,13 @@ impl Engine {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let missing =
             if self.is_clustered() { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
-        let idx = self.partitions.find(&dir).ok_or(missing)?;
-        self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
-        let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
+        let idx = self.core.partitions.find(&dir).ok_or(missing)?;
+        self.core.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
+        let channel = self.core.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
         let key = ChannelKey { partition: idx.0, channel };
-        self.partitions.check_change(now.ticks, key).map_err(SetOffsetError::Failed)?;
+        self.core.partitions.check_change(now.ticks, key).map_err(SetOffsetError::Failed)?;
         if !name.is_ephemeral() {
-            self.life.check_writable().map_err(SetOffsetError::Failed)?;
+            self.core.life.check_writable().map_err(SetOffsetError::Failed)?;
             self.check_change_fits().map_err(SetOffsetError::Failed)?;
         }
         Ok(key)
@@ -145,11 +145,11 @@ impl Engine {
             return self.tell_setter(wanted.setter, Err(error));
         }
         let idx = wanted.key.partition_idx();
-        let committed = self.partitions.get(idx).committed();
+        let committed = self.core.partitions.get(idx).committed();
         let found = if wanted.at.offset >= committed.offset {
             Fetch::End
         } else {
-            self.store.fetch(idx, wanted.at.offset, self.outbox.io())
+            self.core.store.fetch(idx, wanted.at.offset, self.core.outbox.io())
         };
         wanted.at = match found {
             Fetch::Batch(batch) => border(&batch, wanted.set.to),
@@ -172,10 +172,10 @@ impl Engine {
             Err(error) => return self.tell_setter(wanted.setter, Err(error)),
         };
         let idx = key.partition_idx();
-        let is_replicated = self.partitions.get(idx).seat().is_some();
-        let oldest = if is_replicated { self.partitions.oldest(idx, &self.store) } else { self.store.start(idx) };
-        let (committed, is_copying) = (self.partitions.get(idx).committed(), self.copies.is_under_way(key));
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let is_replicated = self.core.partitions.get(idx).seat().is_some();
+        let oldest = if is_replicated { self.core.partitions.oldest(idx, &self.core.store) } else { self.core.store.start(idx) };
+        let (committed, is_copying) = (self.core.partitions.get(idx).committed(), self.core.copies.is_under_way(key));
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() || is_copying {
             return self.operators.offsets.waiting.push(WantedOffset { key, ..wanted });
         }
@@ -204,7 +204,7 @@ impl Engine {
             Setter::Native { conn, request } => {
                 let answer =
                     result.map_or_else(|error| NativeAnswer::Failed(set_failure(error)), |at| NativeAnswer::Found { at });
-                self.outbox.tell(conn, LateAnswer::Native(request, answer));
+                self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
             }
         }
     }

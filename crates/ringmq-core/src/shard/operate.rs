@@ -21,6 +21,7 @@ use super::cursors::CursorRequest;
 use super::engine::Engine;
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partitions};
+use super::parts::CoreParts;
 use super::removal::Asker;
 use super::replication::loss::Acceptances;
 use super::topic_empty::{Emptied, Emptying};
@@ -122,9 +123,9 @@ impl Engine {
     fn operator_changes(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) -> Begun {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
         let is_spreading = set.partition == PartitionId(0) && self.attaching.is_spreading(set.topic.id, Some(&set.channel));
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
-        let is_copying = set.change == ChannelChange::Delete && self.copies.is_under_way(key);
-        if is_copying || c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
+        let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        let is_copying = set.change == ChannelChange::Delete && self.core.copies.is_under_way(key);
+        if is_copying || c.machine.is_syncing() || self.core.syncs.changes(key) || is_spreading {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }
@@ -135,7 +136,7 @@ impl Engine {
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
             let subs = self.channels().delete(now, key, (core, ticket));
-            self.lend().0.end_subscriptions(key, subs, true);
+            self.core.end_subscriptions(key, subs, true);
             return Ok(());
         }
         let paused = change == ChannelChange::Pause;
@@ -151,7 +152,7 @@ impl Engine {
             Ok(key) => key,
             Err(error) => return self.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) }),
         };
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
             return self.operators.changes.orders.push(Orderer { key, set, core, ticket });
         }
@@ -162,7 +163,7 @@ impl Engine {
 
     fn may_set_order(&mut self, now: Now, set: &SetOrder) -> Result<ChannelKey, SetOffsetError> {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         let is_change = c.machine.is_ordered() != set.ordered;
         if is_change && !set.ordered && !c.subs.is_empty() { Err(SetOffsetError::HasClients) } else { Ok(key) }
     }
@@ -186,12 +187,12 @@ impl Engine {
 
     pub(super) fn empty_topic(&mut self, topic: &TopicRef, partition: PartitionId, asker: Asker) {
         let may = self.may_empty(topic);
-        let Engine { operators, partitions, store, copies, .. } = self;
-        match may.map(|()| operators.emptying.empty((topic, partition), asker, partitions, store, copies)) {
-            Ok(Emptied::Logged) => self.syncs.is_unpacked = true,
+        let CoreParts { partitions, store, copies, .. } = &mut self.core;
+        match may.map(|()| self.operators.emptying.empty((topic, partition), asker, partitions, store, copies)) {
+            Ok(Emptied::Logged) => self.core.syncs.is_unpacked = true,
             Ok(Emptied::Waits) => {}
-            Ok(Emptied::Nothing) => self.outbox.answer_askers(vec![asker], Ok(())),
-            Err(error) => self.outbox.answer_askers(vec![asker], Err(error)),
+            Ok(Emptied::Nothing) => self.core.outbox.answer_askers(vec![asker], Ok(())),
+            Err(error) => self.core.outbox.answer_askers(vec![asker], Err(error)),
         }
     }
 
@@ -199,14 +200,14 @@ impl Engine {
         if self.is_clustered() {
             return Err(PublishError::NotLeader);
         }
-        self.life.check_running()?;
-        self.life.check_writable()?;
+        self.core.life.check_running()?;
+        self.core.life.check_writable()?;
         if self.removals.is_frozen(topic) { Err(PublishError::TopicGone) } else { self.check_change_fits() }
     }
 
     /// Refusal of a change whose record would wait for the journal for as long as the disk is full, or until a restart.
     pub(super) fn check_change_fits(&self) -> Result<(), PublishError> {
-        self.store.check_change().map_err(|refusal| match refusal {
+        self.core.store.check_change().map_err(|refusal| match refusal {
             Refusal::DiskFull => PublishError::DiskFull,
             _ => PublishError::ReadOnly,
         })
@@ -215,14 +216,14 @@ impl Engine {
     /// Records up to here are durable.
     pub(super) fn emptied_up_to(&mut self, upto: RecordTicket) {
         while let Some(asker) = self.operators.emptying.pop_durable(upto) {
-            self.outbox.answer_askers(vec![asker], Ok(()));
+            self.core.outbox.answer_askers(vec![asker], Ok(()));
         }
     }
 
     /// No record becomes durable any more: the last ones may be in the journal or not.
     pub(super) fn emptying_failed(&mut self) {
         let askers = self.operators.emptying.take_askers();
-        self.outbox.answer_askers(askers, Err(PublishError::Unknown));
+        self.core.outbox.answer_askers(askers, Err(PublishError::Unknown));
     }
 
     // ---- creating
@@ -237,11 +238,11 @@ impl Engine {
         ticket: Ticket,
     ) -> Begun {
         let failed = SetOffsetError::Failed;
-        self.life.check_running().map_err(failed)?;
+        self.core.life.check_running().map_err(failed)?;
         if set.partition.0 >= set.topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
-        if self.removals.is_gone(&self.topics, core, &set.topic) {
+        if self.removals.is_gone(&self.core.topics, core, &set.topic) {
             return Err(failed(PublishError::TopicGone));
         }
         let is_alone = is_alone || self.is_clustered();
@@ -249,22 +250,22 @@ impl Engine {
             self.topic_known(&set.topic);
         }
         let idx = self.partition(now, &set.topic, set.partition).map_err(failed)?;
-        self.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
+        self.core.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
         // A copy would be committed behind the mark of the pause.
-        let is_copying = set.channel.is_topic_pause() && self.copies.is_any_under_way(idx);
+        let is_copying = set.channel.is_topic_pause() && self.core.copies.is_any_under_way(idx);
         let must_wait = is_copying || first.is_none() && !is_alone && self.attaching.is_spreading(set.topic.id, None);
-        if must_wait || self.partitions.get(idx).is_deleting(&set.channel) {
+        if must_wait || self.core.partitions.get(idx).is_deleting(&set.channel) {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }
         let (i, is_first) = self.find_or_create(now, idx, &set.topic, set.channel, first, is_alone, false).map_err(failed)?;
         let key = ChannelKey { partition: idx.0, channel: i };
-        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if c.is_uncertain {
-            self.partitions.check_change(now.ticks, key).map_err(failed)?;
+            self.core.partitions.check_change(now.ticks, key).map_err(failed)?;
         }
         let request = self.channels().make_certain(key);
-        if self.syncs.is_pending(request) {
+        if self.core.syncs.is_pending(request) {
             self.operators.changes.creators.push(Creator { request, core, ticket, is_first });
         } else {
             self.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });

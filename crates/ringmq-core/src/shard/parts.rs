@@ -1,13 +1,11 @@
-//! Parts of a core that its machines work on, borrowed for one call: what a machine is lent is all that it can touch.
+//! Parts of a core that most of its machines work on. They lie together so that a machine is lent all of them by one reference.
 
 use super::copies::{Copies, CopyOutcome};
 use super::cursors::CursorSyncs;
-use super::engine::Engine;
 use super::failures::failure_of;
 use super::native::NativeClients;
 use super::outbox::{LateAnswer, Outbox};
 use super::partitions::{ChannelKey, Partitions, Publisher};
-use super::removal::Removing;
 use super::replication::Cluster;
 use super::stop::Lifecycle;
 use super::timers::Timers;
@@ -21,42 +19,57 @@ use crate::metrics::counters::Counters;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::PublishError;
 use crate::session::native::NativeAnswer;
+use std::sync::Arc;
 
-pub(super) struct CoreParts<'a> {
-    pub core: CoreId,
+pub(super) struct CoreParts {
+    pub id: CoreId,
+    /// Cores of this node.
     pub cores: u16,
     pub epoch: Epoch,
-    pub settings: &'a Settings,
-    pub life: &'a Lifecycle,
-    pub store: &'a mut Store,
-    pub partitions: &'a mut Partitions,
-    pub topics: &'a mut Topics,
-    pub native: &'a mut NativeClients,
-    pub waiting: &'a mut WaitingPublishes,
-    pub copies: &'a mut Copies,
-    pub syncs: &'a mut CursorSyncs,
-    pub timers: &'a mut Timers,
-    pub counters: &'a mut Counters,
-    pub outbox: &'a mut Outbox,
+    pub settings: Arc<Settings>,
+    /// Stage of a stop, and work that is still accepted.
+    pub life: Lifecycle,
+    pub store: Store,
+    pub partitions: Partitions,
+    pub topics: Topics,
+    pub native: NativeClients,
+    pub waiting: WaitingPublishes,
+    pub copies: Copies,
+    pub syncs: CursorSyncs,
+    pub timers: Timers,
+    pub counters: Counters,
+    pub outbox: Outbox,
 }
 
-impl Engine {
-    /// The core's parts, and the cluster's machines that work on them. `None`: the node is stand-alone.
-    pub fn lend(&mut self) -> (CoreParts<'_>, Option<&mut Cluster>) {
-        let Removing { core, cluster, .. } = self.removing();
-        (core, cluster)
+impl CoreParts {
+    pub fn new(id: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
+        CoreParts {
+            partitions: Partitions::new(settings.channel_memory, settings.mem_queue_size),
+            waiting: WaitingPublishes::new(&settings),
+            copies: Copies::new(&settings),
+            id,
+            cores,
+            epoch,
+            settings,
+            life: Lifecycle::default(),
+            store,
+            topics: Topics::new(seed),
+            native: NativeClients::default(),
+            syncs: CursorSyncs::default(),
+            timers: Timers::default(),
+            counters: Counters::default(),
+            outbox: Outbox::new(id, cores),
+        }
     }
-}
 
-impl CoreParts<'_> {
     pub fn is_home_of(&self, topic: &TopicRef) -> bool {
-        home_core(&topic.name, self.cores) == self.core
+        home_core(&topic.name, self.cores) == self.id
     }
 
     /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
     /// at the same time may pass the node's limit by one each.
     pub fn count_topics(&mut self, change: i64) {
-        let topics = self.topics.count(self.core, change);
+        let topics = self.topics.count(self.id, change);
         self.outbox.pass_to_others(|| MeshMessage::TopicCount { topics });
     }
 
@@ -100,7 +113,7 @@ impl CoreParts<'_> {
         let partition = self.partitions.get(key.partition_idx()).dir.partition;
         for sub in subs {
             self.partitions.forget_client(sub, partition);
-            let is_here = sub.core == self.core;
+            let is_here = sub.core == self.id;
             if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
                 let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
                 self.outbox.tell(sub.conn, LateAnswer::NativeEnded(number, why));
@@ -114,9 +127,8 @@ impl CoreParts<'_> {
     /// Takes the clients off the channel of a topic that goes. A native client whose subscription was not answered yet keeps it until
     /// it is: it knows no number that could end.
     pub fn end_clients(&mut self, now: Now, key: ChannelKey) {
-        let CoreParts { core, partitions, native, .. } = self;
-        let Some(c) = partitions.channel_mut(key) else { return };
-        let ended = c.take_off(now, |s| s.core != *core || !native.is_subscribing(s.conn));
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let ended = c.take_off(now, |s| s.core != self.id || !self.native.is_subscribing(s.conn));
         self.end_subscriptions(key, ended, true);
     }
 

@@ -5,6 +5,7 @@
 
 use super::Shard;
 use super::engine::Engine;
+use super::parts::CoreParts;
 use super::replication::Cluster;
 use crate::base::NodeId;
 use crate::base::topic::core_of;
@@ -107,7 +108,7 @@ impl Shard {
 
     /// A message for a partition of another core goes there. One of a topic that nobody knows is answered here.
     fn hear_peer(&mut self, now: Now, from: NodeId, addressed: Addressed) {
-        let Engine { core: this, cores, cluster, .. } = &self.engine;
+        let Engine { core: CoreParts { id: this, cores, .. }, cluster, .. } = &self.engine;
         match cluster.as_ref().and_then(|c| c.core_of(&addressed, *cores)).filter(|core| core != this) {
             Some(core) => self.engine.pass(core, MeshMessage::Peer { from, addressed: Box::new(addressed) }),
             None => drop(self.engine.in_cluster(now, |c, core| c.on_peer_message(core, now, from, addressed))),

@@ -40,24 +40,24 @@ impl Engine {
 
     /// The same; a new topic gets so many partitions, 0: as many as the setting says.
     pub fn ensure_topic_with(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
-        if self.topics.known(name).is_some() {
+        if self.core.topics.known(name).is_some() {
             return Ok(true);
         }
         if self.is_clustered() {
             return self.want_topic(now, name, partitions);
         }
-        if self.topics.is_stuck(name) {
+        if self.core.topics.is_stuck(name) {
             return Err(PublishError::ReadOnly);
         }
-        if !self.topics.is_pending(name) {
-            self.life.check_running()?;
+        if !self.core.topics.is_pending(name) {
+            self.core.life.check_running()?;
             let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
-            let home = home_core(&name, self.cores);
-            if home == self.core {
+            let home = home_core(&name, self.core.cores);
+            if home == self.core.id {
                 self.create_topic(now, name, partitions)?;
             } else {
                 let ticket = self.questions.open(Question::Topic { name: name.clone() });
-                self.topics.begin(name.clone(), None);
+                self.core.topics.begin(name.clone(), None);
                 self.pass(home, MeshMessage::EnsureTopic { ticket, name, partitions });
             }
         }
@@ -68,11 +68,11 @@ impl Engine {
     fn want_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
         let Some(cluster) = &mut self.cluster else { return Ok(false) };
         cluster.wanted.check_creates()?;
-        self.life.check_running()?;
-        let until = now.ticks + Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-        if let Some(name) = cluster.wanted.want(&mut self.topics, name, until, self.settings.max_topics)? {
-            self.timers.at_most(Timer::Wanted, Some(until));
-            self.outbox.push(Effect::Ask(Ask::CreateTopic { name, partitions }));
+        self.core.life.check_running()?;
+        let until = now.ticks + Duration::from_millis(self.core.settings.pub_waiting_timeout_ms);
+        if let Some(name) = cluster.wanted.want(&mut self.core.topics, name, until, self.core.settings.max_topics)? {
+            self.core.timers.at_most(Timer::Wanted, Some(until));
+            self.core.outbox.push(Effect::Ask(Ask::CreateTopic { name, partitions }));
         }
         Ok(false)
     }
@@ -80,40 +80,40 @@ impl Engine {
     /// Topics of a cluster that were asked for too long ago.
     pub fn expire_wanted(&mut self, now: Now) {
         let Some(cluster) = &mut self.cluster else { return };
-        let ended = cluster.wanted.expire(&mut self.topics, now.ticks);
-        self.timers.at_most(Timer::Wanted, cluster.wanted.deadline());
-        self.outbox.end_waits(ended);
+        let ended = cluster.wanted.expire(&mut self.core.topics, now.ticks);
+        self.core.timers.at_most(Timer::Wanted, cluster.wanted.deadline());
+        self.core.outbox.end_waits(ended);
     }
 
     pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
-        self.life.check_writable()?;
-        if self.store.is_stuck() {
+        self.core.life.check_writable()?;
+        if self.core.store.is_stuck() {
             return Err(PublishError::DiskFull);
         }
-        let max = self.settings.max_topics;
-        if max > 0 && self.topics.total() >= max {
+        let max = self.core.settings.max_topics;
+        if max > 0 && self.core.topics.total() >= max {
             return Err(PublishError::TooManyTopics);
         }
-        let id = self.topics.new_id();
-        let partitions = if partitions == 0 { self.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
+        let id = self.core.topics.new_id();
+        let partitions = if partitions == 0 { self.core.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
         let info = TopicInfo { name: name.clone(), id, partitions };
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
-        let record = self.store.log_topic_create(&info, now.unix_ns, self.outbox.io());
-        self.topics.begin(name, Some((info, record)));
-        self.lend().0.count_topics(1);
+        let record = self.core.store.log_topic_create(&info, now.unix_ns, self.core.outbox.io());
+        self.core.topics.begin(name, Some((info, record)));
+        self.core.count_topics(1);
         Ok(())
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
-        let waiters = self.topics.learn(topic);
+        let waiters = self.core.topics.learn(topic);
         if !waiters.is_empty() {
-            self.outbox.tell_waiters(waiters, Ok(topic.clone()));
+            self.core.outbox.tell_waiters(waiters, Ok(topic.clone()));
         }
     }
 
     pub fn topic_failed(&mut self, name: &str, error: PublishError) {
-        let waiters = self.topics.forget(name);
-        self.outbox.tell_waiters(waiters, Err(error));
+        let waiters = self.core.topics.forget(name);
+        self.core.outbox.tell_waiters(waiters, Err(error));
     }
 
     /// Takes a publish for a partition of this core.
@@ -134,7 +134,7 @@ impl Engine {
         // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
         let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
         self.append_as(now, idx, publisher, bytes, |e| {
-            e.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, e.outbox.io())
+            e.core.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, e.core.outbox.io())
         })
     }
 
@@ -147,21 +147,21 @@ impl Engine {
         bytes: usize,
         append: impl FnOnce(&mut Engine) -> Result<AppendTicket, Refusal>,
     ) -> Attempt {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
-        if let (mut core, Some(cluster)) = self.lend()
-            && let Some(attempt) = cluster.check_publish(&mut core, now, idx, bytes)
+        if let Some(cluster) = &mut self.cluster
+            && let Some(attempt) = cluster.check_publish(&mut self.core, now, idx, bytes)
         {
             return attempt;
         }
         match append(self) {
             Ok(ticket) => {
-                let p = self.partitions.get_mut(idx);
+                let p = self.core.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += bytes as u64;
                 if let Some(cluster) = &mut self.cluster {
-                    cluster.has_grown(&mut self.partitions, idx);
+                    cluster.has_grown(&mut self.core.partitions, idx);
                 }
                 Attempt::Accepted
             }
@@ -188,9 +188,9 @@ impl Engine {
         }
         let is_alone = !self.is_clustered();
         let found = match partition {
-            None if is_alone => self.topics.next_partition(topic, conn),
-            None => self.topics.next_shared(topic),
-            Some(partition) => self.topics.this_partition(topic, partition),
+            None if is_alone => self.core.topics.next_partition(topic, conn),
+            None => self.core.topics.next_shared(topic),
+            Some(partition) => self.core.topics.this_partition(topic, partition),
         };
         let Some((topic, partition, place)) = found else {
             return match self.ensure_topic(now, topic) {
@@ -198,23 +198,23 @@ impl Engine {
                 Ok(true) if partition.is_some() => Attempt::Refused(PublishError::NoPartition),
                 Ok(true) => Attempt::Refused(PublishError::NotLeader),
                 Ok(false) => {
-                    self.topics.wait_conn(topic, conn);
+                    self.core.topics.wait_conn(topic, conn);
                     Attempt::Wait
                 }
                 Err(error) => Attempt::Refused(error),
             };
         };
         // A partition with a place is of this core.
-        let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
-        if !is_alone && owner == self.core {
+        let owner = if place.is_some() { self.core.id } else { topic.core_of(partition, self.core.cores) };
+        if !is_alone && owner == self.core.id {
             let route = Route { topic_id: topic.id, partition };
-            match self.topics.properties.check_limits(route.topic_id, bodies.iter(), bodies.delay_ms()) {
+            match self.core.topics.properties.check_limits(route.topic_id, bodies.iter(), bodies.delay_ms()) {
                 Ok(()) => self.publish_replicated(now, conn, route, place, bodies, slot),
                 Err(error) => Attempt::Refused(error.into()),
             }
         } else if let Some(idx) = place {
             self.publish_here(now, conn, idx, bodies, slot)
-        } else if owner == self.core {
+        } else if owner == self.core.id {
             let topic = topic.clone();
             match self.partition(now, &topic, partition) {
                 Ok(idx) => self.publish_here(now, conn, idx, bodies, slot),
@@ -222,7 +222,7 @@ impl Engine {
             }
         } else {
             let topic = topic.clone();
-            match self.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms()) {
+            match self.core.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms()) {
                 Ok(()) => self.publish_there(now, conn, owner, topic, partition, bodies, slot),
                 Err(error) => Attempt::Refused(error.into()),
             }
@@ -239,19 +239,19 @@ impl Engine {
         bodies: OwnedBodies,
     ) {
         let (publisher, (topic, partition)) = (Publisher::Core(from, ticket), place);
-        if self.removals.is_gone(&self.topics, from, &topic) {
+        if self.removals.is_gone(&self.core.topics, from, &topic) {
             return self.tell_publisher(publisher, Err(PublishError::TopicGone));
         }
         if !self.is_clustered() {
             self.topic_known(&topic);
         }
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return self.tell_publisher(publisher, Err(PublishError::Stopping));
         }
         let route = Route { topic_id: topic.id, partition };
         // Another core has looked.
         if from == CoreId::HTTP
-            && let Err(error) = self.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms)
+            && let Err(error) = self.core.topics.properties.check_limits(topic.id, bodies.iter(), bodies.delay_ms)
         {
             return self.tell_publisher(publisher, Err(error.into()));
         }
@@ -262,7 +262,7 @@ impl Engine {
         let attempt = match self.partition(now, &topic, partition) {
             Err(error) => Attempt::Refused(error),
             // Order: what waits already goes first.
-            Ok(idx) if self.waiting.has_parked() => return self.park(now, publisher, idx, bodies),
+            Ok(idx) if self.core.waiting.has_parked() => return self.park(now, publisher, idx, bodies),
             Ok(idx) => match self.append(now, idx, publisher, bodies.iter(), count, bytes, bodies.delay_ms) {
                 Attempt::Wait => return self.park(now, publisher, idx, bodies),
                 attempt => attempt,
@@ -289,7 +289,7 @@ impl Engine {
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
         if matches!(attempt, Attempt::Wait) {
-            self.waiting.wait_here(now, conn, &mut self.timers);
+            self.core.waiting.wait_here(now, conn, &mut self.core.timers);
         }
         attempt
     }
@@ -305,7 +305,7 @@ impl Engine {
         bodies: &Bodies<'_>,
         slot: ReplySlot,
     ) -> Attempt {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         if self.moves.publishes_at(conn, owner) && !self.subs.contains(conn) {
@@ -314,8 +314,8 @@ impl Engine {
         }
         let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
         let waiting = self.elsewhere_bytes();
-        if waiting > 0 && waiting + bytes > self.settings.max_pub_waiting_size {
-            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
+        if waiting > 0 && waiting + bytes > self.core.settings.max_pub_waiting_size {
+            self.core.waiting.wait_elsewhere(now, conn, &mut self.core.timers);
             return Attempt::Wait;
         }
         // An OK to this publish implies the FINs before it.
@@ -341,52 +341,52 @@ impl Engine {
         for (number, copy) in wanted.copies {
             is_refused = is_refused || !self.append_copy(now, key, number, &copy);
             if is_refused {
-                self.copies.refuse(key, copy.log_id, number);
+                self.core.copies.refuse(key, copy.log_id, number);
             }
         }
         if is_refused {
             let at = now.ticks + copies::RETRY;
-            if let Some(c) = self.partitions.channel_mut(key) {
+            if let Some(c) = self.core.partitions.channel_mut(key) {
                 c.copies_at = at;
             }
-            self.timers.at_most(Timer::Channel(key), Some(at));
+            self.core.timers.at_most(Timer::Channel(key), Some(at));
         } else if wanted.has_more {
-            self.partitions.wake(key);
+            self.core.partitions.wake(key);
         }
     }
 
     /// False: refused for now.
     fn append_copy(&mut self, now: Now, key: ChannelKey, number: u64, copy: &Copy) -> bool {
         let idx = key.partition_idx();
-        let Some(c) = self.partitions.channel_mut(key) else { return true };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return true };
         let name = c.name.clone();
         let publisher = Publisher::Copy(key, copy.log_id, number);
         let &Copy { first_id: log_id, unix_ns, attempts, due_unix_ns, ref body, .. } = copy;
         let attempt = self.append_as(now, idx, publisher, body.len(), |e| {
             let copy_of = CopyOf { log_id, unix_ns, attempts, channel: name.as_str() };
-            e.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.outbox.io())
+            e.core.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.core.outbox.io())
         });
         let is_accepted = matches!(attempt, Attempt::Accepted);
         if is_accepted {
-            self.copies.begin(key);
+            self.core.copies.begin(key);
         }
         is_accepted
     }
 
     /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
     pub fn settle_copies(&mut self, now: Now) {
-        let outcomes = self.copies.take_outcomes();
+        let outcomes = self.core.copies.take_outcomes();
         for &CopyOutcome { key, id, number, is_committed } in &outcomes {
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            let Some(c) = self.core.partitions.channel_mut(key) else { continue };
             c.machine.copied(id, number, is_committed);
             if c.machine.is_dirty() {
                 self.channels().mark_dirty(now, key);
                 // The message that is first now may be worth a copy, too.
-                self.partitions.wake(key);
+                self.core.partitions.wake(key);
             }
-            self.partitions.count_open(key);
+            self.core.partitions.count_open(key);
         }
-        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.copies.is_under_way(*key)).collect::<Vec<_>>() {
+        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.core.copies.is_under_way(*key)).collect::<Vec<_>>() {
             self.go_on_setting(now, key);
         }
         if !outcomes.is_empty() {
@@ -399,12 +399,12 @@ impl Engine {
 
     /// A publish of another core or node waits for space on this core.
     pub(super) fn park(&mut self, now: Now, publisher: Publisher, partition: PartitionIdx, bodies: OwnedBodies) {
-        self.waiting.park(Parked { since: now.ticks, publisher, partition, bodies }, &mut self.timers);
+        self.core.waiting.park(Parked { since: now.ticks, publisher, partition, bodies }, &mut self.core.timers);
     }
 
     /// Tries again the publishes that waited for space, the oldest first.
     pub fn retry_waiting(&mut self, now: Now) {
-        while let Some(p) = self.waiting.take_parked() {
+        while let Some(p) = self.core.waiting.take_parked() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
             let attempt = match self.cluster.as_ref().is_some_and(|c| c.follows_refusal(p.publisher)) {
                 true => Attempt::Refused(PublishError::NotLeader),
@@ -414,43 +414,42 @@ impl Engine {
                 Attempt::Accepted => {}
                 Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
                 Attempt::Wait => {
-                    self.waiting.put_back(p);
+                    self.core.waiting.put_back(p);
                     break;
                 }
             }
         }
-        self.outbox.resume(self.waiting.resume_here());
-        if self.life.is_stopping() {
-            self.outbox.resume(self.waiting.resume_elsewhere());
+        self.core.outbox.resume(self.core.waiting.resume_here());
+        if self.core.life.is_stopping() {
+            self.core.outbox.resume(self.core.waiting.resume_elsewhere());
         }
     }
 
     /// Another core or node has answered a publish.
     pub fn retry_waiting_elsewhere(&mut self) {
         // Not at each answer: all who wait try again, and most would only wait again.
-        if self.elsewhere_bytes() <= self.settings.max_pub_waiting_size / 2 {
-            self.outbox.resume(self.waiting.resume_elsewhere());
+        if self.elsewhere_bytes() <= self.core.settings.max_pub_waiting_size / 2 {
+            self.core.outbox.resume(self.core.waiting.resume_elsewhere());
         }
     }
 
     /// The refusal of a publish that waited too long for space on this core.
     pub(super) fn why_late(&self) -> PublishError {
-        if self.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
+        if self.core.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
     }
 
     /// Publishes of other cores that waited too long.
     pub(super) fn expire_parked(&mut self, now: Now) {
         let error = self.why_late();
-        while let Some(p) = self.waiting.take_late(now) {
+        while let Some(p) = self.core.waiting.take_late(now) {
             self.tell_publisher(p.publisher, Err(error));
         }
-        self.timers.at_most(Timer::Stalls, self.waiting.deadline());
+        self.core.timers.at_most(Timer::Stalls, self.core.waiting.deadline());
     }
 
     // ----
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
-        let (mut core, cluster) = self.lend();
-        core.tell_publisher(cluster, publisher, result);
+        self.core.tell_publisher(self.cluster.as_deref_mut(), publisher, result);
     }
 }

@@ -150,7 +150,7 @@ impl Removals {
 
 /// The removals of a core, and the parts that they look at and work on, borrowed for one call.
 pub(super) struct Removing<'a> {
-    pub core: CoreParts<'a>,
+    pub core: &'a mut CoreParts,
     /// `None`: the node is stand-alone.
     pub cluster: Option<&'a mut Cluster>,
     pub removals: &'a mut Removals,
@@ -162,35 +162,6 @@ pub(super) struct Removing<'a> {
 }
 
 impl Engine {
-    pub fn removing(&mut self) -> Removing<'_> {
-        Removing {
-            core: CoreParts {
-                core: self.core,
-                cores: self.cores,
-                epoch: self.epoch,
-                settings: &self.settings,
-                life: &self.life,
-                store: &mut self.store,
-                partitions: &mut self.partitions,
-                topics: &mut self.topics,
-                native: &mut self.native,
-                waiting: &mut self.waiting,
-                copies: &mut self.copies,
-                syncs: &mut self.syncs,
-                timers: &mut self.timers,
-                counters: &mut self.counters,
-                outbox: &mut self.outbox,
-            },
-            cluster: self.cluster.as_deref_mut(),
-            removals: &mut self.removals,
-            subs: &self.subs,
-            attaching: &mut self.attaching,
-            questions: &self.questions,
-            operators: &self.operators,
-            searches: &self.searches,
-        }
-    }
-
     /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and who waited for a name that
     /// is free asks again.
     pub fn settle_removals(&mut self, now: Now) {
@@ -359,7 +330,7 @@ impl Removing<'_> {
             self.removals.closing.insert(topic.name.clone(), closing);
             return;
         }
-        closing.agreed.retain(|&core| core != self.core.core);
+        closing.agreed.retain(|&core| core != self.core.id);
         for core in closing.agreed {
             self.core.outbox.pass(core, MeshMessage::ReopenTopic { topic: topic.clone() });
         }
@@ -480,7 +451,7 @@ impl Removing<'_> {
         }
         let home = home_core(&topic.name, self.core.cores);
         self.core.outbox.pass(home, MeshMessage::Dropped { topic: topic.clone(), is_gone });
-        if home != self.core.core {
+        if home != self.core.id {
             self.go_on_without(&topic);
         }
     }

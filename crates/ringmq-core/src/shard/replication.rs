@@ -293,12 +293,12 @@ impl Cluster {
     }
 
     /// All replicas of this core take such an event.
-    fn tell_all(&mut self, core: &CoreParts<'_>, event: impl Fn() -> Event) {
+    fn tell_all(&mut self, core: &CoreParts, event: impl Fn() -> Event) {
         core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }
 
     /// The partition's replica takes the event, and what it wants done is done.
-    fn step(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, event: Event) {
+    fn step(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, event: Event) {
         // The store takes nothing more, and nothing of what it took is open.
         if core.life.is_stopped() {
             return;
@@ -334,7 +334,7 @@ impl Cluster {
         core.timers.at_most(Timer::Replica(idx.0), deadline);
     }
 
-    pub(super) fn tick(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+    pub(super) fn tick(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         let Some(seat) = core.partitions.look(idx).and_then(|p| p.seat()) else { return };
         match seat.member.deadline() {
             Some(at) if at <= now.ticks => self.tell(idx, Event::Tick),
@@ -352,7 +352,7 @@ impl Cluster {
     }
 
     /// The turn's batches are sealed: they go to the followers while the journal writes them.
-    pub(super) fn replicate_sealed(&mut self, core: &mut CoreParts<'_>) {
+    pub(super) fn replicate_sealed(&mut self, core: &mut CoreParts) {
         for idx in std::mem::take(&mut self.grown) {
             if let Some(seat) = core.partitions.get_mut(idx).seat_mut() {
                 seat.has_grown = false;
@@ -360,13 +360,13 @@ impl Cluster {
             self.tell(idx, Event::Sealed);
             if core.store.has_open_batch(idx) {
                 // The journal is busy, and what is open still grows.
-                self.has_grown(core.partitions, idx);
+                self.has_grown(&mut core.partitions, idx);
             }
         }
     }
 
     /// The partition's log is durable up to here.
-    pub(super) fn durable(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, end: Position, upto: AppendTicket) {
+    pub(super) fn durable(&mut self, core: &mut CoreParts, idx: PartitionIdx, end: Position, upto: AppendTicket) {
         let p = core.partitions.get_mut(idx);
         if !p.publishers.is_empty()
             && let Some(seat) = p.seat_mut()
@@ -377,7 +377,7 @@ impl Cluster {
     }
 
     /// When several writes became durable at once, the first notice commits everything: the later ones find nothing new.
-    fn answer_late(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+    fn answer_late(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let Some(seat) = core.partitions.get(idx).seat() else { return };
         let committed = seat.member.committed().offset;
         if seat.marks.front().is_some_and(|mark| mark.0 <= committed) {
@@ -386,7 +386,7 @@ impl Cluster {
     }
 
     /// Records up to here are durable.
-    pub(super) fn records_durable(&mut self, core: &mut CoreParts<'_>, now: Now, upto: RecordTicket) {
+    pub(super) fn records_durable(&mut self, core: &mut CoreParts, now: Now, upto: RecordTicket) {
         while let Some((_, idx, what)) = self.records.pop_front_if(|r| r.0 <= upto) {
             match what {
                 Recorded::Promise(epoch) => self.tell(idx, Event::EpochDurable { epoch }),
@@ -404,7 +404,7 @@ impl Cluster {
 
     /// Reason that keeps a publish from being appended. Bytes that wait for the other replicas count like those that wait for this
     /// node's disk, but only for publishes: batches of a leader elsewhere are taken, or two nodes would wait for each other.
-    pub(super) fn check_publish(&self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
+    pub(super) fn check_publish(&self, core: &mut CoreParts, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
         if let Err(error) = core.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(core, now, idx)) {
             return Some(Attempt::Refused(error));
         }
@@ -413,7 +413,7 @@ impl Cluster {
         is_full.then_some(Attempt::Wait)
     }
 
-    fn count_uncommitted(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+    fn count_uncommitted(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let durable = core.store.durable_end(idx).offset;
         let Some(seat) = core.partitions.get_mut(idx).seat_mut() else { return };
         let committed = seat.member.committed().offset;
@@ -423,7 +423,7 @@ impl Cluster {
     }
 
     /// The journal takes nothing more.
-    pub(super) fn log_failed(&mut self, core: &CoreParts<'_>) {
+    pub(super) fn log_failed(&mut self, core: &CoreParts) {
         self.tell_all(core, || Event::LogFailed);
     }
 }

@@ -85,15 +85,15 @@ impl Lifecycle {
 
 impl Shard {
     pub(super) fn begin_stop(&mut self, now: Now) {
-        if self.engine.life.is_stopping() {
+        if self.engine.core.life.is_stopping() {
             return;
         }
-        tracing::info!(core = self.engine.core.0, connections = self.conns.len(), "stopping");
+        tracing::info!(core = self.engine.core.id.0, connections = self.conns.len(), "stopping");
         let until = now.ticks + STOP_ANSWERS;
-        self.engine.life.stop = StopStage::Answering { until };
-        self.engine.timers.at_most(Timer::Stop, Some(until));
+        self.engine.core.life.stop = StopStage::Answering { until };
+        self.engine.core.timers.at_most(Timer::Stop, Some(until));
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
-        stalled.for_each(|conn| self.engine.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
+        stalled.for_each(|conn| self.engine.core.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
         self.engine.in_cluster(now, |c, core| c.refuse_forwards(core, None, PublishError::Stopping));
         self.engine.removing().stop_removals();
         self.engine.retry_waiting(now);
@@ -101,28 +101,28 @@ impl Shard {
 
     /// Enters, at a turn's end, the next stage of a stop once this one is done.
     pub(super) fn go_on_stopping(&mut self, now: Now, out: &mut Effects) {
-        if let StopStage::Answering { until } = self.engine.life.stop
+        if let StopStage::Answering { until } = self.engine.core.life.stop
             && (now.ticks >= until || !self.engine.has_outstanding())
         {
             let until = now.ticks + STOP_CLOSES;
-            self.engine.life.stop = StopStage::Closing { until };
-            self.engine.timers.at_most(Timer::Stop, Some(until));
+            self.engine.core.life.stop = StopStage::Closing { until };
+            self.engine.core.timers.at_most(Timer::Stop, Some(until));
             for (conn, c) in self.conns.iter_mut().filter(|(_, c)| !c.closing) {
                 c.closing = true;
                 out.push(Effect::Close { conn: *conn });
             }
             self.stop_links(now, out);
         }
-        if let StopStage::Closing { until } = self.engine.life.stop
+        if let StopStage::Closing { until } = self.engine.core.life.stop
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
-            self.engine.life.stop = StopStage::Flushing;
+            self.engine.core.life.stop = StopStage::Flushing;
             if !self.engine.is_clustered() {
                 self.engine.channels().keep_attempts(now);
             }
             self.engine.channels().journal_fins(now, true);
             let e = &mut self.engine;
-            e.store.stop(now, &e.partitions, e.outbox.io());
+            e.core.store.stop(now, &e.core.partitions, e.core.outbox.io());
             self.settle(now);
             self.emit(out);
         }

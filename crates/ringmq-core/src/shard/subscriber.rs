@@ -22,7 +22,7 @@ impl Engine {
         options: SubOptions,
         slot: ReplySlot,
     ) -> Attempt {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         if self.moves.is_moving(conn) {
@@ -31,16 +31,16 @@ impl Engine {
         match self.ensure_topic(now, topic) {
             Ok(true) => {}
             Ok(false) => {
-                self.topics.wait_conn(topic, conn);
+                self.core.topics.wait_conn(topic, conn);
                 return Attempt::Wait;
             }
             Err(error) => return Attempt::Refused(error),
         }
-        let topic = self.topics.known(topic).expect("the topic is known").clone();
+        let topic = self.core.topics.known(topic).expect("the topic is known").clone();
         if partition.is_some_and(|p| p.0 >= topic.partitions) {
             return Attempt::Refused(PublishError::NoPartition);
         }
-        let mut partitions = self.topics.readable(&topic.name);
+        let mut partitions = self.core.topics.readable(&topic.name);
         partitions.retain(|readable| partition.is_none_or(|only| only == *readable));
         if let Some(cluster) = &self.cluster {
             let route = |&partition| Route { topic_id: topic.id, partition };
@@ -49,20 +49,20 @@ impl Engine {
             }
         }
         let home = match partition {
-            None => best_core(&topic, &partitions, self.core, self.cores),
-            Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
+            None => best_core(&topic, &partitions, self.core.id, self.core.cores),
+            Some(p) => Some(topic.core_of(p, self.core.cores)).filter(|core| *core != self.core.id),
         };
         if let Some(home) = home {
             self.moves.begin(conn, home);
             return Attempt::Wait;
         }
-        let parts = partitions.iter().map(|&p| Part::new(p, topic.core_of(p, self.cores))).collect();
+        let parts = partitions.iter().map(|&p| Part::new(p, topic.core_of(p, self.core.cores))).collect();
         let mut s = Subscription::new(topic, channel, options, slot, parts);
         s.is_alone = partition.is_some();
         if self.is_clustered() {
             s.follow(partition);
         }
-        let sub = SubId { core: self.core, conn };
+        let sub = SubId { core: self.core.id, conn };
         let requests: Vec<SubRequest> = s.parts[..s.asked()].iter().map(|part| s.request(sub, part.partition)).collect();
         let lacks_any = s.lacks_any();
         self.subs.insert(conn, s);
@@ -76,10 +76,10 @@ impl Engine {
     /// Subscriptions that lack a partition ask whoever leads it now, here or at another node. One that has had none for as long as a
     /// publish waits for a leader ends.
     pub fn look_for_parts(&mut self, now: Now) {
-        let limit = leader_limit(&self.settings);
+        let limit = leader_limit(&self.core.settings);
         for conn in self.subs.take_lacking(now.ticks) {
             let Some(s) = self.subs.get(conn) else { continue };
-            let readable = self.topics.readable(&s.topic.name).into_iter().filter(|partition| s.lacks(*partition));
+            let readable = self.core.topics.readable(&s.topic.name).into_iter().filter(|partition| s.lacks(*partition));
             readable.collect::<Vec<_>>().into_iter().for_each(|partition| self.join_part(now, conn, partition));
             self.consumers().end_idle(now, conn, limit);
         }
@@ -88,8 +88,8 @@ impl Engine {
     /// A subscription takes in a partition that it lacks.
     pub fn join_part(&mut self, now: Now, conn: ConnId, partition: PartitionId) {
         let Some(s) = self.subs.get_mut(conn) else { return };
-        s.join(Part::new(partition, s.topic.core_of(partition, self.cores)));
-        let request = s.request(SubId { core: self.core, conn }, partition);
+        s.join(Part::new(partition, s.topic.core_of(partition, self.core.cores)));
+        let request = s.request(SubId { core: self.core.id, conn }, partition);
         self.ask(now, request);
         self.consumers().open(conn);
     }
@@ -98,7 +98,7 @@ impl Engine {
     pub fn open_subscriptions(&mut self, now: Now) {
         for conn in self.subs.take_opening() {
             let Some(s) = self.subs.get(conn) else { continue };
-            let sub = SubId { core: self.core, conn };
+            let sub = SubId { core: self.core.id, conn };
             let others: Vec<SubRequest> = s.parts[1..].iter().map(|part| s.request(sub, part.partition)).collect();
             others.into_iter().for_each(|request| self.ask(now, request));
             self.consumers().open(conn);
@@ -107,8 +107,8 @@ impl Engine {
 
     /// What is said of the client next follows the request.
     fn ask(&mut self, now: Now, request: SubRequest) {
-        let core = request.topic.core_of(request.partition, self.cores);
-        if core == self.core {
+        let core = request.topic.core_of(request.partition, self.core.cores);
+        if core == self.core.id {
             self.attach(now, request);
         } else {
             self.pass(core, MeshMessage::Subscribe { request: Box::new(request) });
@@ -119,7 +119,7 @@ impl Engine {
     pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
         self.consumers().flush_fins();
         self.moves.forget(conn);
-        self.timers.remove(Timer::Session(conn));
+        self.core.timers.remove(Timer::Session(conn));
         self.forget_native(now, conn);
         if let Some(topic) = self.consumers().forget(conn) {
             self.channels().topic_idle(&topic);

@@ -491,12 +491,12 @@ fn an_ephemeral_topic_goes_with_its_last_channel_and_comes_back_as_another_one()
             assert!(
                 n.shards
                     .iter()
-                    .all(|s| s.engine.partitions.iter().count() == 0 && s.engine.topics.known("e#ephemeral").is_none())
+                    .all(|s| s.engine.core.partitions.iter().count() == 0 && s.engine.core.topics.known("e#ephemeral").is_none())
             );
         }
         n.publish(p, "t", "x");
         assert_eq!(n.take(p), ["OK"]);
-        let counted = |s: &Shard| s.engine.topics.total();
+        let counted = |s: &Shard| s.engine.core.topics.total();
         assert!(n.shards.iter().all(|s| counted(s) == 1), "what is gone does not count for --max-topics");
     }
 }
@@ -585,11 +585,11 @@ fn health_tells_of_a_full_disk_and_the_other_cores_hear_of_it() {
     let health = |n: &Node, core: usize| n.shards[core].stats(Ticks(0), None, None, false).health;
     assert!(health(&n, home).starts_with(&format!("core {home}: the disk is full: 1 partitions take no publish")));
     assert_eq!(health(&n, 1 - home), "", "each core speaks for itself");
-    assert!(n.shards[1 - home].engine.store.is_short_of_space() && !n.shards[1 - home].engine.store.is_disk_full());
+    assert!(n.shards[1 - home].engine.core.store.is_short_of_space() && !n.shards[1 - home].engine.core.store.is_disk_full());
     n.is_full = false;
     n.pass_time(Duration::from_secs(1));
     assert_eq!(health(&n, home), "");
-    assert!(!n.shards[1 - home].engine.store.is_short_of_space());
+    assert!(!n.shards[1 - home].engine.core.store.is_short_of_space());
 }
 
 /// A checkpoint that waits for space for hours must not cost the core its journal.
@@ -614,12 +614,14 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
             n.send(c, format!("FIN {}\n", id_of(&got[0])).as_bytes());
             n.pass_time(Duration::from_millis(101));
             finished += 1;
-            most = most.max(n.shards[0].engine.store.queued_bytes());
+            most = most.max(n.shards[0].engine.core.store.queued_bytes());
         }
     };
     finish(&mut n, MESSAGES - 1);
     let engine = &n.shards[0].engine;
-    assert!(!engine.store.takes_facts() && engine.partitions.agenda.num_fins() == 1 && !engine.store.is_read_only());
+    assert!(
+        !engine.core.store.takes_facts() && engine.core.partitions.agenda.num_fins() == 1 && !engine.core.store.is_read_only()
+    );
     for (core, op, request) in n.held.take().expect("set above") {
         n.pending.push_back((core, op, request));
     }
@@ -629,7 +631,9 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
     n.pass_time(Duration::from_millis(101));
     assert!(most < 4096, "{most} bytes of facts waited");
     let engine = &n.shards[0].engine;
-    assert!(engine.partitions.agenda.num_fins() == 0 && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
+    assert!(
+        engine.core.partitions.agenda.num_fins() == 0 && engine.core.store.takes_facts() && engine.core.store.queued_bytes() == 0
+    );
     let p = n.connect(0);
     n.publish(p, "t", "x");
     assert_eq!(n.take(p), ["OK"]);
@@ -640,7 +644,7 @@ fn a_publish_that_no_batch_can_hold_is_refused() {
     let mut n = Node::new(1, 1);
     let c = n.connect(0);
     n.publish(c, "t", "one");
-    let idx = n.shards[0].engine.topics.place("t", crate::base::PartitionId(0)).expect("it was published to");
+    let idx = n.shards[0].engine.core.topics.place("t", crate::base::PartitionId(0)).expect("it was published to");
     let publisher = partitions::Publisher::Core(CoreId(0), crate::seam::message::Ticket(1));
     // An MPUB of six million messages of one byte has 30 MB on the wire, and 78 MB in a batch.
     let bodies = std::iter::repeat_n(&b"x"[..], 6_000_000);

@@ -16,7 +16,7 @@ use crate::seam::outcome::PublishError;
 
 impl Removing<'_> {
     pub fn delete_topic(&mut self, now: Now, name: &TopicName, asker: Asker) {
-        let life = self.core.life;
+        let life = &self.core.life;
         let begun = match () {
             // The coordinator says which topics there are.
             () if self.cluster.is_some() => Err(PublishError::TopicNotExist),

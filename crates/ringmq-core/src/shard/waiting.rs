@@ -154,17 +154,18 @@ impl Shard {
     pub(super) fn expire_stalls(&mut self, now: Now) {
         self.engine.expire_parked(now);
         let e = &mut self.engine;
-        let limit = e.waiting.limit;
+        let limit = e.core.waiting.limit;
         let here = e.why_late();
         // The resource that another core lacks is not known here.
-        for (waiters, error) in [(&mut e.waiting.here, here), (&mut e.waiting.elsewhere, PublishError::TooMuchWaiting)] {
+        for (waiters, error) in [(&mut e.core.waiting.here, here), (&mut e.core.waiting.elsewhere, PublishError::TooMuchWaiting)]
+        {
             waiters.retain(|&conn| {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
                 let is_late = now.ticks.since(since) >= limit;
                 if is_late {
-                    e.outbox.tell(conn, LateAnswer::StallFailed(error));
+                    e.core.outbox.tell(conn, LateAnswer::StallFailed(error));
                 } else {
-                    e.timers.at_most(Timer::Stalls, Some(since + limit));
+                    e.core.timers.at_most(Timer::Stalls, Some(since + limit));
                 }
                 !is_late
             });

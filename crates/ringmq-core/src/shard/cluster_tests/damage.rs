@@ -47,8 +47,8 @@ impl Net {
 
     fn damage(&self, node: usize) -> bool {
         let e = &self.nodes[node].shards[0].engine;
-        let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
-        e.store.log_view(idx).damage().is_some()
+        let (idx, _) = e.core.partitions.iter().next().expect("the node has the partition");
+        e.core.store.log_view(idx).damage().is_some()
     }
 
     fn segments(&self, node: usize) -> Vec<Vec<u8>> {
@@ -60,8 +60,7 @@ impl Net {
     fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
         let (now, topic) = (self.now, self.topic.clone());
         let engine = &mut self.nodes[node].shards[0].engine;
-        let (mut core, cluster) = engine.lend();
-        let accepted = accept(&mut core, cluster, &topic, PartitionId(0), loss);
+        let accepted = accept(&mut engine.core, engine.cluster.as_deref_mut(), &topic, PartitionId(0), loss);
         engine.in_cluster(now, |_, _| ());
         accepted.map(|accepted| accepted.what)
     }
@@ -194,7 +193,7 @@ fn that_a_replica_is_suspect_survives_a_kill_and_ends_when_it_was_compared() {
         recover(&mut disk, &net.recover_options(0)).expect("a disk without faults").partitions.remove(0).damage.doubt()
     };
     for (is_suspect, expected) in [(true, Doubt::Lost), (false, Doubt::None), (true, Doubt::Lost)] {
-        let store = &mut net.nodes[0].shards[0].engine.store;
+        let store = &mut net.nodes[0].shards[0].engine.core.store;
         if is_suspect {
             store.mark_suspect(idx)
         } else {
@@ -221,7 +220,7 @@ fn lost_channels_come_from_a_leader_unless_the_replica_has_led_without_them() {
         let (mut net, ..) = stored();
         net.subscribe(0, "ch", 1);
         net.pass_time(Duration::from_secs(2));
-        let lost_on = |net: &Net, i: usize| net.nodes[i].shards[0].engine.store.channels_lost(net.index(i));
+        let lost_on = |net: &Net, i: usize| net.nodes[i].shards[0].engine.core.store.channels_lost(net.index(i));
         let lost = |net: &Net| lost_on(net, 1);
         assert_eq!((lost(&net), net.state(1)), (0, State::Aligned));
         net.kill(1);

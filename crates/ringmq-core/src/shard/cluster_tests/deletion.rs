@@ -36,7 +36,7 @@ impl Net {
     }
 
     fn old_partitions(&self, node: usize) -> usize {
-        let partitions = self.nodes[node].shards.iter().flat_map(|s| s.engine.partitions.iter());
+        let partitions = self.nodes[node].shards.iter().flat_map(|s| s.engine.core.partitions.iter());
         partitions.filter(|(_, p)| p.topic.id == OLD).count()
     }
 }
@@ -211,7 +211,7 @@ fn a_name_that_came_back_before_its_deletions_were_told_is_the_last_topics() {
     for id in 20..40 {
         net.name_next_topic(id);
         net.tell(1, Fact::Topic(net.topic.clone()));
-        let known = net.nodes[1].shards[0].engine.topics.known("t").map(|t| t.id);
+        let known = net.nodes[1].shards[0].engine.core.topics.known("t").map(|t| t.id);
         assert_eq!(known, Some(TopicId([id; 16])));
     }
 }

@@ -153,9 +153,9 @@ fn a_leader_whose_log_retention_emptied_opens_with_its_channels() {
     net.finish(c, &got);
     net.pass_time(Duration::from_secs(1));
     // Another core of node 0 has no space.
-    net.nodes[0].shards[0].engine.store.set_other_full(CoreId(1), true);
+    net.nodes[0].shards[0].engine.core.store.set_other_full(CoreId(1), true);
     net.pass_time(Duration::from_secs(2));
-    let starts = |net: &Net| [0, 1].map(|i| net.nodes[i].shards[0].engine.store.start(net.index(i)).count);
+    let starts = |net: &Net| [0, 1].map(|i| net.nodes[i].shards[0].engine.core.store.start(net.index(i)).count);
     assert_eq!((starts(&net), net.cursors(0)["ch"]), ([6, 0], 7), "its log is empty, the next one's is not");
     net.elect(0, 0);
     assert_eq!((net.state(0), starts(&net), net.cursors(0)["ch"]), (State::Open, [6, 0], 7));

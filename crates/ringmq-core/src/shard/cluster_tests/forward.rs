@@ -217,7 +217,7 @@ fn a_leader_keeps_no_more_of_other_nodes_than_its_bound() {
     }
     for _ in 0..20 {
         net.pass_time(Duration::from_millis(50));
-        assert!(net.nodes[0].shards[0].engine.waiting.bytes_of_nodes() <= 4096);
+        assert!(net.nodes[0].shards[0].engine.core.waiting.bytes_of_nodes() <= 4096);
     }
     net.nodes[0].is_slow = false;
     net.pass_time(Duration::from_secs(5));

@@ -25,7 +25,7 @@ impl Net {
     }
 
     fn partitions_in_memory(&self, node: usize) -> usize {
-        self.nodes[node].shards.iter().map(|s| s.engine.partitions.iter().count()).sum()
+        self.nodes[node].shards.iter().map(|s| s.engine.core.partitions.iter().count()).sum()
     }
 
     /// Messages that a startup would find in the partition, if the node lost power now.

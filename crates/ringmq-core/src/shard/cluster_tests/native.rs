@@ -131,7 +131,7 @@ fn a_replica_that_begins_behind_a_producer_s_batches_knows_it() {
     let got = net.take(c);
     net.finish(c, &got);
     net.pass_time(Duration::from_secs(1));
-    let start = |net: &Net, node: usize| net.nodes[node].shards[0].engine.store.start(net.index(node)).offset;
+    let start = |net: &Net, node: usize| net.nodes[node].shards[0].engine.core.store.start(net.index(node)).offset;
     assert!(start(&net, 0) > 0, "the segment with them is gone");
     net.restart(2);
     net.pass_time(RECONNECT);

@@ -247,7 +247,7 @@ fn a_deletion_that_a_replica_does_not_confirm_is_taken_back() {
     net.send(late, b"SUB t ch\n");
     assert_eq!((net.changed(0), net.take(late)), (None, vec![]), "who comes waits");
     net.is_taken_back();
-    assert_eq!(net.nodes[0].shards[0].engine.store.collect_start(net.index(0)).offset, 0, "a new channel gets all there is");
+    assert_eq!(net.nodes[0].shards[0].engine.core.store.collect_start(net.index(0)).offset, 0, "a new channel gets all there is");
     assert_eq!(net.cursors(0), BTreeMap::from([("ch".into(), 1)]));
     assert!((1..3).all(|i| net.cursors(i) == net.cursors(0)), "the others have it again");
     let (_, got) = net.subscribe(0, "ch", 9);

@@ -262,8 +262,8 @@ fn a_follower_removes_nothing_that_its_leader_may_still_give() {
         net.pass_time(Duration::from_secs(1));
         let oldest = |net: &Net, node: usize| {
             let e = &net.nodes[node].shards[0].engine;
-            let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
-            (e.store.start(idx).offset, e.store.collect_start(idx).offset)
+            let (idx, _) = e.core.partitions.iter().next().expect("the node has the partition");
+            (e.core.store.start(idx).offset, e.core.store.collect_start(idx).offset)
         };
         let (start, _) = oldest(&net, 0);
         for node in 1..3 {
@@ -273,7 +273,7 @@ fn a_follower_removes_nothing_that_its_leader_may_still_give() {
     }
     let begins = |node: usize| {
         let e = &net.nodes[node].shards[0].engine;
-        e.partitions.iter().map(|(idx, _)| e.store.start(idx).offset).max().expect("the node has the partition")
+        e.core.partitions.iter().map(|(idx, _)| e.core.store.start(idx).offset).max().expect("the node has the partition")
     };
     assert!((0..3).all(|node| begins(node) > 0), "segments go on every node");
 }
@@ -290,7 +290,7 @@ fn a_leader_removes_nothing_that_another_replica_may_still_give() {
     net.nodes[2].is_slow = true;
     net.finish(c, &got);
     let starts = |net: &Net| -> Vec<i64> {
-        let start = |node: usize| net.nodes[node].shards[0].engine.store.start(net.index(node)).offset;
+        let start = |node: usize| net.nodes[node].shards[0].engine.core.store.start(net.index(node)).offset;
         (0..3).map(start).collect()
     };
     net.pass_time(Duration::from_secs(1));

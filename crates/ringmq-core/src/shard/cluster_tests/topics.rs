@@ -55,7 +55,7 @@ fn a_name_that_comes_back_with_another_id_is_another_topic() {
     assert_eq!(net.metadata[0].isr.len(), 2, "node 2 is no replica of it");
     let of_node = |net: &Net, node: usize| -> Vec<(TopicId, i64)> {
         let e = &net.nodes[node].shards[0].engine;
-        e.partitions.iter().map(|(idx, p)| (p.dir.topic_id, e.store.durable_end(idx).count)).collect()
+        e.core.partitions.iter().map(|(idx, p)| (p.dir.topic_id, e.core.store.durable_end(idx).count)).collect()
     };
     assert_eq!(of_node(&net, 2), [(TopicId([9; 16]), 4)], "what it had stays as it was");
     net.kill(2);

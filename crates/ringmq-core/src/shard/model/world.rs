@@ -447,7 +447,7 @@ impl World {
                 let is_known = |channel: &str| known.iter().any(|(t, c)| p.topic == topic_name(*t) && c == channel);
                 for c in p.channels.into_iter().filter(|c| is_known(&c.channel)) {
                     let left = (c.depth, c.in_flight_count, c.deferred_count);
-                    assert_eq!(left, (0, 0, 0), "core {} {}/{} {}", shard.engine.core.0, p.topic, p.partition, c.channel);
+                    assert_eq!(left, (0, 0, 0), "core {} {}/{} {}", shard.engine.core.id.0, p.topic, p.partition, c.channel);
                 }
             }
         }
@@ -467,8 +467,8 @@ impl World {
         let name = topic_name(EPHEMERAL);
         for shard in &self.shards {
             let e = &shard.engine;
-            assert!(e.topics.known(&name).is_none() && !e.topics.is_pending(&name), "core {} knows it", e.core.0);
-            assert!(e.partitions.iter().all(|(_, p)| *p.topic.name != *name), "core {} has a partition of it", e.core.0);
+            assert!(e.core.topics.known(&name).is_none() && !e.core.topics.is_pending(&name), "core {} knows it", e.core.id.0);
+            assert!(e.core.partitions.iter().all(|(_, p)| *p.topic.name != *name), "core {} has a partition of it", e.core.id.0);
         }
         let left: Vec<_> = self.disk.files().filter(|f| f.to_string().contains(&name)).collect();
         assert!(left.is_empty(), "files are left: {left:?}");

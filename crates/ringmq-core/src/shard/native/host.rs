@@ -8,7 +8,7 @@ const SUBSCRIPTIONS_MAX: usize = 4096;
 
 impl NativeHost for Engine {
     fn native_move(&mut self, conn: ConnId, core: u16) -> bool {
-        if self.life.is_stopping() || core >= self.cores || core == self.core.0 {
+        if self.core.life.is_stopping() || core >= self.core.cores || core == self.core.id.0 {
             return false;
         }
         self.moves.begin(conn, CoreId(core));
@@ -16,7 +16,7 @@ impl NativeHost for Engine {
     }
 
     fn native_publish(&mut self, now: Now, conn: ConnId, publish: &mut NativePublish) -> NativeTaken {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         match self.locate(now, conn, &publish.topic, publish.partition) {
@@ -27,10 +27,10 @@ impl NativeHost for Engine {
     }
 
     fn native_subscribe(&mut self, now: Now, conn: ConnId, subscribe: &NativeSubscribe, client: &ClientIdentity) -> NativeTaken {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        let (subs, number) = (self.native.subs.get(&conn), subscribe.subscription);
+        let (subs, number) = (self.core.native.subs.get(&conn), subscribe.subscription);
         let is_taken = subs.is_some_and(|subs| subs.iter().any(|s| s.number == number));
         if is_taken || self.searches.is_subscribing(conn, number) {
             let why = format!("subscription {} is in use on this connection", subscribe.subscription);
@@ -45,7 +45,7 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
-        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+        if let Err(error) = self.core.partitions.get(idx).check_read(now.ticks) {
             return NativeTaken::Refused(failure_of(error));
         }
         let options = SubOptions {
@@ -56,12 +56,12 @@ impl NativeHost for Engine {
             ordered: subscribe.ordered,
             placed: false,
         };
-        let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
-        let begin = match place_of(&self.store, &self.partitions, idx, subscribe.start) {
+        let is_new = self.core.partitions.get(idx).channel(&subscribe.channel).is_none();
+        let begin = match place_of(&self.core.store, &self.core.partitions, idx, subscribe.start) {
             Err(by) if is_new => {
                 let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
                 let finding = Finding { conn: Some(conn), idx, start: subscribe.start, what };
-                self.searches.begin(by, finding, &mut self.store, self.outbox.io());
+                self.searches.begin(by, finding, &mut self.core.store, self.core.outbox.io());
                 return NativeTaken::Accepted;
             }
             place => place.unwrap_or_default(),
@@ -77,15 +77,17 @@ impl NativeHost for Engine {
     }
 
     fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
-        let sub = SubId { core: self.core, conn };
-        let Some(key) = self.native.sub_mut(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
+        let sub = SubId { core: self.core.id, conn };
+        let Some(key) = self.core.native.sub_mut(conn, subscription).map(|s| s.key) else {
+            return NativeFinished::NoSubscription;
+        };
+        let Some(c) = self.core.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
         if c.machine.is_ordered()
-            && let Err(error) = self.partitions.check_change(now.ticks, key)
+            && let Err(error) = self.core.partitions.check_change(now.ticks, key)
         {
             return NativeFinished::Refused(failure_of(error));
         }
-        let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::Done(0) };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return NativeFinished::Done(0) };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 && c.machine.finishing().is_some() {
             self.channels().sync(key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
@@ -99,9 +101,9 @@ impl NativeHost for Engine {
     }
 
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
-        let sub = SubId { core: self.core, conn };
-        let key = self.native.sub_mut(conn, subscription)?.key;
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
+        let sub = SubId { core: self.core.id, conn };
+        let key = self.core.native.sub_mut(conn, subscription)?.key;
+        let Some(c) = self.core.partitions.served_mut(now.ticks, key) else { return Some(0) };
         if c.machine.is_ordered() && delay_ms > 0 {
             // as for REQ: they come again by their timeout
             return Some(0);
@@ -113,29 +115,29 @@ impl NativeHost for Engine {
     }
 
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
-        let sub = SubId { core: self.core, conn };
-        let key = self.native.sub_mut(conn, subscription)?.key;
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
+        let sub = SubId { core: self.core.id, conn };
+        let key = self.core.native.sub_mut(conn, subscription)?.key;
+        let Some(c) = self.core.partitions.served_mut(now.ticks, key) else { return Some(0) };
         Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
     }
 
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
         if let Some(request) = self.searches.give_up(conn, subscription) {
             let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
-            self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
+            self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
             return true;
         }
         let is_number =
             |a: &NativeAnswer| matches!(a, NativeAnswer::Subscribed { subscription: number, .. } if *number == subscription);
-        if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
-            let request = self.native.subscribing.remove(at).request;
+        if let Some(at) = self.core.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
+            let request = self.core.native.subscribing.remove(at).request;
             let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
-            self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
+            self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
         }
-        let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
+        let Some(subs) = self.core.native.subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
         let key = subs.swap_remove(at).key;
-        let sub = SubId { core: self.core, conn };
+        let sub = SubId { core: self.core.id, conn };
         self.channels().leave(now, key, sub);
         true
     }
@@ -146,13 +148,13 @@ impl NativeHost for Engine {
 
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
         if names.is_empty() {
-            for topic in self.topics.after(after) {
+            for topic in self.core.topics.after(after) {
                 if !each(self.topic_entry(&topic)) {
                     return;
                 }
             }
         } else {
-            for topic in names.iter().filter_map(|name| self.topics.known(name)) {
+            for topic in names.iter().filter_map(|name| self.core.topics.known(name)) {
                 if !each(self.topic_entry(topic)) {
                     return;
                 }
@@ -161,17 +163,17 @@ impl NativeHost for Engine {
     }
 
     fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         match self.ensure_topic_with(now, topic, partitions) {
             Ok(true) => {
-                let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
-                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
+                let entry = self.topic_entry(&self.core.topics.known(topic).expect("the topic is known").clone());
+                self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
                 NativeTaken::Accepted
             }
             Ok(false) => {
-                self.topics.wait_conn(topic, conn);
+                self.core.topics.wait_conn(topic, conn);
                 NativeTaken::Stall
             }
             Err(error) => NativeTaken::Refused(failure_of(error)),
@@ -187,10 +189,10 @@ impl NativeHost for Engine {
         partition: PartitionId,
         start: Start,
     ) -> NativeTaken {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
+        if self.core.topics.known(topic).is_none() && !self.core.topics.is_pending(topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
         }
         let idx = match self.locate(now, conn, topic, partition) {
@@ -198,27 +200,27 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
-        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+        if let Err(error) = self.core.partitions.get(idx).check_read(now.ticks) {
             return NativeTaken::Refused(failure_of(error));
         }
-        match place_of(&self.store, &self.partitions, idx, start) {
+        match place_of(&self.core.store, &self.core.partitions, idx, start) {
             Ok(place) => {
-                let at = place.unwrap_or_else(|| self.store.collect_start(idx));
-                self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Found { at }));
+                let at = place.unwrap_or_else(|| self.core.store.collect_start(idx));
+                self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Found { at }));
             }
             Err(by) => {
                 let finding = Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } };
-                self.searches.begin(by, finding, &mut self.store, self.outbox.io());
+                self.searches.begin(by, finding, &mut self.core.store, self.core.outbox.io());
             }
         }
         NativeTaken::Accepted
     }
 
     fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken {
-        if self.life.is_stopping() {
+        if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        if self.topics.known(&set.topic).is_none() && !self.topics.is_pending(&set.topic) {
+        if self.core.topics.known(&set.topic).is_none() && !self.core.topics.is_pending(&set.topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {}", set.topic)));
         }
         match self.locate(now, conn, &set.topic, set.partition) {
@@ -229,7 +231,7 @@ impl NativeHost for Engine {
         let Ok(channel) = ChannelName::new(&set.channel) else {
             return NativeTaken::Refused(Failure::never(Code::BadChannel, "the channel's name is not valid"));
         };
-        let topic = self.topics.known(&set.topic).expect("it was just located").clone();
+        let topic = self.core.topics.known(&set.topic).expect("it was just located").clone();
         let setter = Setter::Native { conn, request: set.request };
         let NativeSetOffset { partition, to, force, .. } = *set;
         self.set_offset(now, SetOffset { topic, partition, channel, to, from: None, force }, setter);
@@ -241,7 +243,7 @@ impl Engine {
     fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
         let place = |p: u16| {
             let elsewhere = self.cluster.as_ref().and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
-            elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.cores).0 })
+            elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.core.cores).0 })
         };
         TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
     }

@@ -27,7 +27,7 @@ impl Cluster {
     // ---- a leader's
 
     /// The change of a cursor is durable here: now the other replicas. False: there are none, or this one does not lead.
-    pub(in crate::shard) fn replicate_cursor(&mut self, core: &mut CoreParts<'_>, change: &DurableChange) -> bool {
+    pub(in crate::shard) fn replicate_cursor(&mut self, core: &mut CoreParts, change: &DurableChange) -> bool {
         let &DurableChange { request, idx, ref name, deletes } = change;
         let Some(p) = core.partitions.look(idx) else { return false };
         if !p.is_retired() && (p.seat().is_none() || name.is_ephemeral()) {
@@ -59,7 +59,7 @@ impl Cluster {
     /// The channels as they are, for a follower.
     pub(super) fn collect_cursors(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         idx: PartitionIdx,
         (to, session): (NodeId, Session),
         wanted: Channels,
@@ -81,7 +81,7 @@ impl Cluster {
             }
         }
         fit(&mut cursors, CURSORS_BYTES_MAX);
-        let collect_start = core.partitions.oldest(idx, core.store);
+        let collect_start = core.partitions.oldest(idx, &core.store);
         let producers = if is_all { core.store.producers_before_start(idx, PRODUCERS_TOLD_MAX) } else { vec![] };
         let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers };
         self.tell(idx, Event::Cursor(event));
@@ -89,7 +89,7 @@ impl Cluster {
 
     /// Retention would remove all before `at`: from now on no channel of this leader begins there, and the others are told so, until
     /// all who may lead next have it. A follower's retention waits for its leader's word.
-    pub(in crate::shard) fn collect_from(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, at: Position) {
+    pub(in crate::shard) fn collect_from(&mut self, core: &mut CoreParts, idx: PartitionIdx, at: Position) {
         let p = core.partitions.get_mut(idx);
         // A deletion that is not final may be taken back, and with it the collect start. It is looked at again then.
         let is_deleting = p.channels.iter().any(|(_, c)| c.machine.is_deleting());
@@ -107,7 +107,7 @@ impl Cluster {
 
     pub(super) fn apply_cursors(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         idx: PartitionIdx,
         number: u64,
         (images, deleted): (Vec<CursorImage>, Vec<ChannelName>),

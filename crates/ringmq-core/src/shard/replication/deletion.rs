@@ -61,7 +61,7 @@ impl Cluster {
     }
 
     /// The metadata has a tombstone of the topic.
-    pub(super) fn on_topic_deleted(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    pub(super) fn on_topic_deleted(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.leave_topic(core, topic);
         if !core.is_home_of(topic) {
             return;
@@ -86,26 +86,26 @@ impl Cluster {
     }
 
     /// Ends all use of the topic on this core; its replicas decide nothing more.
-    pub(in crate::shard) fn retire_topic(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    pub(in crate::shard) fn retire_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.leave_topic(core, topic);
         self.work.push_back(Work::Retire(topic.clone()));
     }
 
     /// Ends all use of the topic on this core; its replicas here follow and lead nobody.
-    fn leave_topic(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    fn leave_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.work.push_back(Work::EndClients(topic.clone()));
         self.on_topic_gone(core, topic);
     }
 
     /// Retires this core's replicas of the topic: they decide nothing more.
-    pub(super) fn retire_replicas(&mut self, core: &mut CoreParts<'_>, topic: TopicId) {
+    pub(super) fn retire_replicas(&mut self, core: &mut CoreParts, topic: TopicId) {
         core.partitions.of_topic(topic).into_iter().for_each(|idx| self.retire(core, idx));
         self.refused.retain(|(_, route), _| route.topic_id != topic);
         self.work.push_back(Work::Retry);
     }
 
     /// Retires the partition's replica: it decides nothing more.
-    pub(super) fn retire(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+    pub(super) fn retire(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let p = core.partitions.get_mut(idx);
         let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
         let Some(seat) = p.retire() else { return };
@@ -120,14 +120,14 @@ impl Cluster {
     }
 
     /// Notes that nothing of the topic is left on this core.
-    pub(in crate::shard) fn part_is_gone(&mut self, core: &CoreParts<'_>, topic: &TopicRef) {
+    pub(in crate::shard) fn part_is_gone(&mut self, core: &CoreParts, topic: &TopicRef) {
         if !core.is_home_of(topic) {
             self.unrecord(topic);
         }
     }
 
     /// Frees a name at the home core: nothing of the topic is left on the disk, and another topic may take its name.
-    pub(in crate::shard) fn name_is_free(&mut self, core: &mut CoreParts<'_>, now: Now, topic: &TopicRef) {
+    pub(in crate::shard) fn name_is_free(&mut self, core: &mut CoreParts, now: Now, topic: &TopicRef) {
         self.unrecord(topic);
         if let Some(next) = self.deletions.waiting.remove(&topic.name) {
             self.record_topic(core, now, &next);

@@ -14,7 +14,7 @@ use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 
 impl Cluster {
-    pub(super) fn carry_out(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, effect: Effect) {
+    pub(super) fn carry_out(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, effect: Effect) {
         let p = core.partitions.get_mut(idx);
         let Some(seat) = p.seat_mut() else { return };
         let route = seat.member.route();
@@ -102,7 +102,7 @@ impl Cluster {
     // ---- a follower's log
 
     /// Gives the store the batches of a peer that wait, as far as it has room.
-    fn append_held(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+    fn append_held(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let p = core.partitions.get_mut(idx);
         while let Some(Incoming { batch, is_settled }) = p.seat_mut().and_then(|seat| seat.held.pop_front()) {
             let bytes = message_bytes(&batch);
@@ -123,7 +123,7 @@ impl Cluster {
     }
 
     /// The store has room again.
-    pub(in crate::shard) fn go_on_following(&mut self, core: &mut CoreParts<'_>) {
+    pub(in crate::shard) fn go_on_following(&mut self, core: &mut CoreParts) {
         let waits = |p: &Partition| p.seat().is_some_and(|s| !s.held.is_empty());
         let waiting: Vec<PartitionIdx> = core.partitions.iter().filter(|(_, p)| waits(p)).map(|(idx, _)| idx).collect();
         waiting.into_iter().for_each(|idx| self.append_held(core, idx));
@@ -142,7 +142,7 @@ impl Cluster {
     // ---- publishers
 
     /// Answers the publishers of everything before `end`, which is committed, in order.
-    pub(super) fn answer_committed(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, end: i64) {
+    pub(super) fn answer_committed(&mut self, core: &mut CoreParts, idx: PartitionIdx, end: i64) {
         let Some(seat) = core.partitions.get_mut(idx).seat_mut() else { return };
         let mut upto = None;
         while let Some((_, ticket)) = seat.marks.pop_front_if(|m| m.0 <= end) {
@@ -163,7 +163,7 @@ impl Cluster {
     }
 
     /// Fails the publishes that are not committed: this epoch will not commit them.
-    fn close_publishes(&mut self, core: &mut CoreParts<'_>, idx: PartitionIdx, error: ReplicaError) {
+    fn close_publishes(&mut self, core: &mut CoreParts, idx: PartitionIdx, error: ReplicaError) {
         let p = core.partitions.get_mut(idx);
         if let Some(seat) = p.seat_mut() {
             seat.marks.clear();

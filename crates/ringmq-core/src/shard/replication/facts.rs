@@ -55,7 +55,7 @@ impl Cluster {
 
 impl Cluster {
     /// Takes a fact, but [`Fact::MayLeave`].
-    pub(super) fn on_fact(&mut self, core: &mut CoreParts<'_>, now: Now, fact: Fact) {
+    pub(super) fn on_fact(&mut self, core: &mut CoreParts, now: Now, fact: Fact) {
         match fact {
             Fact::Nodes(nodes) => self.on_nodes(now, nodes),
             Fact::Topic(topic) => self.on_topic(core, &topic),
@@ -74,7 +74,7 @@ impl Cluster {
             Fact::NodeDown { node } => self.tell_all(core, || Event::Down { node }),
             Fact::MayLeave { .. } => {}
             Fact::TopicRefused { name, error } => {
-                let ended = self.wanted.refused(core.topics, &name, error);
+                let ended = self.wanted.refused(&mut core.topics, &name, error);
                 core.outbox.end_waits(ended);
             }
             Fact::ProposalRefused { route, version } => {
@@ -86,7 +86,7 @@ impl Cluster {
     }
 
     /// The lease was renewed, or the metadata was read.
-    fn change_lease(&mut self, core: &mut CoreParts<'_>, now: Now, change: impl FnOnce(&mut Lease)) {
+    fn change_lease(&mut self, core: &mut CoreParts, now: Now, change: impl FnOnce(&mut Lease)) {
         let before = self.lease.until();
         change(&mut self.lease);
         let until = self.lease.until();
@@ -110,7 +110,7 @@ impl Cluster {
         self.places.get(&route).copied()
     }
 
-    fn on_topic(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    fn on_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         if let Some(known) = self.topics.get(&topic.id) {
             if known.partitions < topic.partitions {
                 self.grow_topic(core, topic);
@@ -130,7 +130,7 @@ impl Cluster {
 
     fn on_membership(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         now: Now,
         topic: &TopicRef,
         partition: PartitionId,
@@ -148,7 +148,7 @@ impl Cluster {
         if is_mine {
             self.record_topic(core, now, topic);
         }
-        if topic.core_of(partition, core.cores) != core.core {
+        if topic.core_of(partition, core.cores) != core.id {
             return;
         }
         if let Some(is_elsewhere) = led_elsewhere {
@@ -160,14 +160,14 @@ impl Cluster {
     }
 
     /// Who asked for the topic goes on, if all its leaders are known.
-    pub(super) fn leaders_changed(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
-        let ended = self.wanted.leaders_changed(core.topics, topic);
+    pub(super) fn leaders_changed(&mut self, core: &mut CoreParts, topic: &TopicRef) {
+        let ended = self.wanted.leaders_changed(&mut core.topics, topic);
         core.outbox.end_waits(ended);
     }
 
     fn take_membership(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         now: Now,
         topic: &TopicRef,
         route: Route,
@@ -187,7 +187,7 @@ impl Cluster {
     }
 
     /// The topic's home core makes its record durable, once.
-    pub(super) fn record_topic(&mut self, core: &mut CoreParts<'_>, now: Now, topic: &TopicRef) {
+    pub(super) fn record_topic(&mut self, core: &mut CoreParts, now: Now, topic: &TopicRef) {
         if !core.is_home_of(topic) || core.life.is_read_only() {
             return;
         }
@@ -221,7 +221,7 @@ impl Cluster {
     }
 
     /// Records up to here are durable.
-    pub(super) fn topics_recorded(&mut self, core: &mut CoreParts<'_>, now: Now, upto: RecordTicket) {
+    pub(super) fn topics_recorded(&mut self, core: &mut CoreParts, now: Now, upto: RecordTicket) {
         while let Some((_, topic)) = self.recording.pop_front_if(|r| r.0 <= upto) {
             core.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
             self.on_topic_recorded(core, now, &topic);
@@ -232,12 +232,12 @@ impl Cluster {
     }
 
     /// The topic's record is durable at its home: its partitions may come into being.
-    pub(in crate::shard) fn on_topic_recorded(&mut self, core: &mut CoreParts<'_>, now: Now, topic: &TopicRef) {
+    pub(in crate::shard) fn on_topic_recorded(&mut self, core: &mut CoreParts, now: Now, topic: &TopicRef) {
         self.topic_recorded(topic);
         self.create_coming(core, now);
     }
 
-    pub(super) fn create_coming(&mut self, core: &mut CoreParts<'_>, now: Now) {
+    pub(super) fn create_coming(&mut self, core: &mut CoreParts, now: Now) {
         if self.coming.is_empty() || core.life.is_stopping() {
             return;
         }
@@ -257,7 +257,7 @@ impl Cluster {
 
     fn create_member(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         now: Now,
         topic: &TopicRef,
         partition: PartitionId,
@@ -278,7 +278,7 @@ impl Cluster {
     }
 
     /// Ends the use of a topic; its stored data stays. False: it was not in use.
-    pub(super) fn on_topic_gone(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) -> bool {
+    pub(super) fn on_topic_gone(&mut self, core: &mut CoreParts, topic: &TopicRef) -> bool {
         self.end_wait_for_name(topic);
         if self.topics.remove(&topic.id).is_none() {
             return false;
@@ -299,7 +299,7 @@ impl Cluster {
         true
     }
 
-    fn forget_topic(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    fn forget_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.refuse_forwards(core, Some(topic), PublishError::TopicNotExist);
         self.work.push_back(Work::EndSubscribers(topic.clone()));
         let waiters = core.topics.forget_shared(topic);
@@ -308,7 +308,7 @@ impl Cluster {
 }
 
 /// The logs and channels of the topic follow these from now on.
-fn set_properties(core: &mut CoreParts<'_>, topic: &TopicRef, properties: TopicProperties) {
+fn set_properties(core: &mut CoreParts, topic: &TopicRef, properties: TopicProperties) {
     let TopicProperties { retention_ms, retention_bytes, .. } = properties;
     core.topics.properties.set(topic.id, &properties);
     core.store.set_topic_retention(&topic.name, TopicSettings { retention_ms, retention_bytes });

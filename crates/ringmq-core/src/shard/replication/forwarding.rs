@@ -73,7 +73,7 @@ impl Cluster {
     /// A publish for a partition of this core goes to its leader, once one can be reached.
     pub(in crate::shard) fn forward(
         &mut self,
-        core: &mut CoreParts<'_>,
+        core: &mut CoreParts,
         now: Now,
         route: Route,
         publisher: Publisher,
@@ -82,12 +82,12 @@ impl Cluster {
         // An OK to this publish implies the FINs before it, if the same leader has their partition.
         self.flush_relays();
         self.lines.push(now.ticks, route, publisher, bodies, delay_ms);
-        core.timers.at_most(Timer::Forwards, Some(now.ticks + leader_limit(core.settings)));
+        core.timers.at_most(Timer::Forwards, Some(now.ticks + leader_limit(&core.settings)));
         self.go_on_forwarding(core, now, route);
     }
 
     /// Sends what may go now; or has it appended, if this node leads the partition by now.
-    pub(super) fn go_on_forwarding(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route) {
+    pub(super) fn go_on_forwarding(&mut self, core: &mut CoreParts, now: Now, route: Route) {
         if !self.lines.has(route) {
             return;
         }
@@ -110,15 +110,15 @@ impl Cluster {
         self.lines.take_first(route)
     }
 
-    pub(super) fn give_back(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route, pending: Pending, error: PublishError) {
+    pub(super) fn give_back(&mut self, core: &mut CoreParts, now: Now, route: Route, pending: Pending, error: PublishError) {
         self.lines.give_back(now.ticks, route, pending, error);
         core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
     }
 
     /// The leader has answered a publish of this core.
-    pub(super) fn on_forwarded(&mut self, core: &mut CoreParts<'_>, now: Now, route: Route, answer: Forwarded) {
+    pub(super) fn on_forwarded(&mut self, core: &mut CoreParts, now: Now, route: Route, answer: Forwarded) {
         let Asker { generation, core: asked_by, ticket } = answer.asker;
-        if (generation, asked_by) != (self.generation, core.core) {
+        if (generation, asked_by) != (self.generation, core.id) {
             return; // of an earlier life of this node, perhaps with other cores
         }
         match result_of(answer.outcome) {
@@ -145,7 +145,7 @@ impl Cluster {
     }
 
     /// The connection with a node is there, or was lost: what was sent to it may have been stored.
-    pub(super) fn forward_to(&mut self, core: &mut CoreParts<'_>, now: Now, node: NodeId, is_connected: bool) {
+    pub(super) fn forward_to(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
         if self.lines.is_empty() {
             return;
         }
@@ -158,15 +158,15 @@ impl Cluster {
     }
 
     /// Gives up publishes that have waited for long enough, and tries others again.
-    pub(in crate::shard) fn tick_forwards(&mut self, core: &mut CoreParts<'_>, now: Now) {
-        let (limit, mut told) = (leader_limit(core.settings), vec![]);
+    pub(in crate::shard) fn tick_forwards(&mut self, core: &mut CoreParts, now: Now) {
+        let (limit, mut told) = (leader_limit(&core.settings), vec![]);
         self.lines.routes().into_iter().for_each(|route| self.lines.expire(now.ticks, limit, route, &mut told));
         self.tell_forwarded(core, told);
         self.go_on_with_all(core, now);
         core.timers.at_most(Timer::Forwards, self.lines.deadline(limit));
     }
 
-    fn go_on_with_all(&mut self, core: &mut CoreParts<'_>, now: Now) {
+    fn go_on_with_all(&mut self, core: &mut CoreParts, now: Now) {
         for route in self.lines.routes() {
             self.go_on_forwarding(core, now, route);
             self.after_forwarding(route);
@@ -174,20 +174,20 @@ impl Cluster {
     }
 
     /// Refuses waiting publishes: the node stops, or the topic is gone.
-    pub(in crate::shard) fn refuse_forwards(&mut self, core: &mut CoreParts<'_>, topic: Option<&TopicRef>, error: PublishError) {
+    pub(in crate::shard) fn refuse_forwards(&mut self, core: &mut CoreParts, topic: Option<&TopicRef>, error: PublishError) {
         let mut routes = self.lines.routes();
         routes.retain(|route| topic.is_none_or(|t| t.id == route.topic_id));
         self.refuse_held(core, &routes, error);
     }
 
-    fn refuse_held(&mut self, core: &mut CoreParts<'_>, routes: &[Route], error: PublishError) {
+    fn refuse_held(&mut self, core: &mut CoreParts, routes: &[Route], error: PublishError) {
         let mut told = vec![];
         routes.iter().for_each(|route| self.lines.refuse_held(*route, error, &mut told));
         self.tell_forwarded(core, told);
         routes.iter().for_each(|route| self.after_forwarding(*route));
     }
 
-    fn tell_forwarded(&mut self, core: &mut CoreParts<'_>, told: Vec<(Publisher, PublishError)>) {
+    fn tell_forwarded(&mut self, core: &mut CoreParts, told: Vec<(Publisher, PublishError)>) {
         for (publisher, error) in told {
             self.remote.forwards.count(told_of(error));
             core.tell_publisher(Some(self), publisher, Err(error));

@@ -9,7 +9,7 @@ use crate::shard::partitions::ChannelKey;
 
 impl Cluster {
     /// The topic is known with fewer partitions.
-    pub(super) fn grow_topic(&mut self, core: &mut CoreParts<'_>, topic: &TopicRef) {
+    pub(super) fn grow_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         tracing::info!(topic = %topic.name, partitions = topic.partitions, "the topic has more partitions");
         self.topics.insert(topic.id, topic.clone());
         core.topics.grow(topic);
@@ -19,7 +19,7 @@ impl Cluster {
     }
 
     /// Creates the channels with which the partition begins, before its first message. An error says that they are on their way.
-    pub(super) fn begin_channels(&self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) -> Result<(), PublishError> {
+    pub(super) fn begin_channels(&self, core: &mut CoreParts, now: Now, idx: PartitionIdx) -> Result<(), PublishError> {
         if self.added.is_empty() {
             return Ok(());
         }

@@ -68,13 +68,13 @@ impl Cluster {
     }
 
     /// The version of the metadata by which the replica's files are needed no more.
-    fn moved_by(&self, core: &CoreParts<'_>, idx: PartitionIdx) -> Option<u64> {
+    fn moved_by(&self, core: &CoreParts, idx: PartitionIdx) -> Option<u64> {
         let membership = core.partitions.look(idx)?.seat()?.member.membership()?;
         (membership.has_moved_from(self.me) && core.store.has_any_of(idx)).then_some(membership.version)
     }
 
     /// The replica took the metadata: whether it has moved away is asked once of each version, and again after a pause.
-    pub(super) fn look_whether_moved(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+    pub(super) fn look_whether_moved(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         let moved = self.moved_by(core, idx);
         let p = core.partitions.get(idx);
         let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
@@ -93,7 +93,7 @@ impl Cluster {
         core.outbox.ask(Ask::Leave { route, version });
     }
 
-    pub(in crate::shard) fn tick_leaving(&mut self, core: &mut CoreParts<'_>, now: Now) {
+    pub(in crate::shard) fn tick_leaving(&mut self, core: &mut CoreParts, now: Now) {
         let asked = self.leaving.asked.iter();
         let due: Vec<Route> = asked.filter(|(_, asked)| asked.again_at <= now.ticks).map(|(route, _)| *route).collect();
         for route in due {
@@ -108,7 +108,7 @@ impl Cluster {
 
     /// The replica that may leave: the metadata was of this version after the replica had heard of it, nothing of it is under way, and
     /// the journal takes its end. What cannot be done now is asked for again.
-    pub(super) fn leaver(&self, core: &CoreParts<'_>, route: Route, version: u64) -> Option<PartitionIdx> {
+    pub(super) fn leaver(&self, core: &CoreParts, route: Route, version: u64) -> Option<PartitionIdx> {
         let idx = self.member_at(route).filter(|idx| self.moved_by(core, *idx) == Some(version))?;
         let p = core.partitions.get(idx);
         let is_used = !p.publishers.is_empty()
@@ -120,7 +120,7 @@ impl Cluster {
     }
 
     /// The replica leaves: its files go once that is durable.
-    pub(super) fn leave(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+    pub(super) fn leave(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         let p = core.partitions.get(idx);
         let (name, partition) = (p.topic.name.clone(), p.dir.partition);
         let route = Route { topic_id: p.topic.id, partition };
@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     /// Records up to here are durable.
-    pub(super) fn departures_durable(&mut self, core: &mut CoreParts<'_>, upto: RecordTicket) {
+    pub(super) fn departures_durable(&mut self, core: &mut CoreParts, upto: RecordTicket) {
         for going in self.leaving.going.values_mut() {
             if going.after.take_if(|after| *after <= upto).is_some() {
                 core.store.remove_departed(going.idx, core.outbox.io());
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// The files are gone. What the store could not remove stays closed until the next startup.
-    pub(in crate::shard) fn has_left(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, is_gone: bool) {
+    pub(in crate::shard) fn has_left(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, is_gone: bool) {
         let going = &mut self.leaving.going;
         let Some((&route, of)) = going.iter_mut().find(|(_, g)| g.idx == idx && !g.is_stuck) else { return };
         of.is_stuck = !is_gone;

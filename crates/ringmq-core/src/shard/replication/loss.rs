@@ -68,7 +68,7 @@ impl Acceptances {
 
 /// Accepts a loss in a partition of this core. `loss`: as the refusal named it.
 pub(in crate::shard) fn accept(
-    core: &mut CoreParts<'_>,
+    core: &mut CoreParts,
     cluster: Option<&mut Cluster>,
     topic: &TopicRef,
     partition: PartitionId,
@@ -111,7 +111,7 @@ pub(in crate::shard) fn accept(
 }
 
 fn accept_channels(
-    core: &mut CoreParts<'_>,
+    core: &mut CoreParts,
     cluster: Option<&mut Cluster>,
     idx: PartitionIdx,
     generation: u64,
@@ -125,7 +125,7 @@ fn accept_channels(
     tracing::warn!(topic = %p.dir.topic, partition = %p.dir.partition, loss = name, "an operator accepts a loss: {what}");
     let record = core.store.accept_channels_lost(idx);
     p.low_water_stale = true;
-    p.update_low_water(idx, core.store);
+    p.update_low_water(idx, &mut core.store);
     if let Some(cluster) = cluster.filter(|_| p.seat().is_some_and(|seat| seat.is_leader())) {
         cluster.tell(idx, Event::Cursor(CursorEvent::LossAccepted));
     }

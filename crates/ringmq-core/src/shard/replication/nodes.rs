@@ -14,7 +14,7 @@ use crate::shard::outbox::LateAnswer;
 
 impl Cluster {
     /// A message of another node for a partition of this core.
-    pub(in crate::shard) fn on_peer_message(&mut self, core: &mut CoreParts<'_>, now: Now, from: NodeId, addressed: Addressed) {
+    pub(in crate::shard) fn on_peer_message(&mut self, core: &mut CoreParts, now: Now, from: NodeId, addressed: Addressed) {
         let Addressed { route, message } = addressed;
         match message {
             Message { head, body: Body::Forward(forward) } => self.on_forward(from, (route, head.session), forward),
@@ -25,7 +25,7 @@ impl Cluster {
             }
             Message { head, body: Body::Relay(relayed) } => match self.on_relayed(from, (route, head.session), relayed) {
                 Some((sub, ForClient::Message(message))) => core.outbox.pass(sub.core, message),
-                Some((sub, ForClient::Frames(frames))) if sub.core == core.core => {
+                Some((sub, ForClient::Frames(frames))) if sub.core == core.id => {
                     core.outbox.tell(sub.conn, LateAnswer::Frames(frames));
                 }
                 Some((sub, ForClient::Frames(frames))) => {
@@ -59,7 +59,7 @@ impl Cluster {
     }
 
     /// The connection of this core to another node is there, or is gone: what was on its way may be lost.
-    pub(in crate::shard) fn on_peer(&mut self, core: &mut CoreParts<'_>, now: Now, node: NodeId, is_connected: bool) {
+    pub(in crate::shard) fn on_peer(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
         self.tell_all(core, || if is_connected { Event::Connected { node } } else { Event::Disconnected { node } });
         self.forward_to(core, now, node, is_connected);
         if !is_connected {
@@ -74,11 +74,11 @@ impl Cluster {
     }
 
     /// The metadata names a leader: who reads from another one joins again.
-    pub(super) fn look_at_relays(&mut self, core: &mut CoreParts<'_>, route: Route) {
+    pub(super) fn look_at_relays(&mut self, core: &mut CoreParts, route: Route) {
         self.relays_elsewhere(route).into_iter().for_each(|key| self.drop_relay(core, key, true));
     }
 
-    fn drop_relay(&mut self, core: &mut CoreParts<'_>, key: RelayKey, is_connected: bool) {
+    fn drop_relay(&mut self, core: &mut CoreParts, key: RelayKey, is_connected: bool) {
         let lost = self.end_relay(key, is_connected);
         core.outbox.pass(key.0.core, lost);
     }

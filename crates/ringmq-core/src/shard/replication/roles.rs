@@ -39,7 +39,7 @@ pub(super) fn role_of(state: State) -> &'static str {
 
 impl Cluster {
     /// Tells a changed state: to all cores the share that clients can use, to the operator the rest.
-    pub(super) fn note_role(&self, core: &mut CoreParts<'_>, idx: PartitionIdx) {
+    pub(super) fn note_role(&self, core: &mut CoreParts, idx: PartitionIdx) {
         let p = core.partitions.get_mut(idx);
         let (topic, partition) = (p.topic.clone(), p.dir.partition);
         let Some(seat) = p.seat_mut() else { return };
@@ -75,12 +75,12 @@ impl Cluster {
         let message = || MeshMessage::Share { topic: topic.clone(), partition, share };
         core.outbox.pass_to_others(message);
         core.outbox.pass(CoreId::HTTP, message());
-        core.outbox.pass(core.core, message());
+        core.outbox.pass(core.id, message());
     }
 
     /// Another node leads from now on, or nobody: no client of this one has a say in the channels any more, and what was in flight
     /// is forgotten.
-    pub(super) fn stop_leading(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx) {
+    pub(super) fn stop_leading(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         // FINs until now belong to the channel's state.
         core.channels().journal_fins(now, true);
         core.partitions.channel_keys(idx).into_iter().for_each(|key| lose_clients(core, key));
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// The replica's log is about to end at `to`: no channel stands beyond it.
-    pub(super) fn clamp_channels(&mut self, core: &mut CoreParts<'_>, now: Now, idx: PartitionIdx, to: Position) {
+    pub(super) fn clamp_channels(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, to: Position) {
         let p = core.partitions.get(idx);
         let partition = p.dir.partition;
         let beyond: Vec<u32> = (p.channels.iter())
@@ -121,7 +121,7 @@ impl Cluster {
 }
 
 /// Takes the channel's clients off. A durable channel stands where its cursor does; an ephemeral one goes with them.
-fn lose_clients(core: &mut CoreParts<'_>, key: ChannelKey) {
+fn lose_clients(core: &mut CoreParts, key: ChannelKey) {
     let options = core.channels().options();
     let idx = key.partition_idx();
     let partition = core.partitions.get(idx).dir.partition;
@@ -148,7 +148,7 @@ fn lose_clients(core: &mut CoreParts<'_>, key: ChannelKey) {
 
 /// The coordinator hears whether the replica lost something that was complete once. A torn tail alone is no reason to elect others:
 /// every crash under a write leaves one.
-pub fn note_doubt(core: &mut CoreParts<'_>, idx: PartitionIdx) {
+pub fn note_doubt(core: &mut CoreParts, idx: PartitionIdx) {
     let is_suspect = core.store.log_view(idx).doubt() == Doubt::Lost;
     let Some(seat) = core.partitions.get_mut(idx).seat_mut() else { return };
     if std::mem::replace(&mut seat.is_told_suspect, is_suspect) != is_suspect {
@@ -157,7 +157,7 @@ pub fn note_doubt(core: &mut CoreParts<'_>, idx: PartitionIdx) {
 }
 
 /// Notes damage, or its end, with which the alarm of damage ends.
-pub fn note_damage(core: &mut CoreParts<'_>, idx: PartitionIdx) {
+pub fn note_damage(core: &mut CoreParts, idx: PartitionIdx) {
     let is_damaged = core.store.log_view(idx).awaited().is_some();
     core.partitions.get_mut(idx).end_alarm(|alarm| matches!(alarm, Alarm::Damaged { .. }) && !is_damaged);
 }

@@ -55,10 +55,10 @@ impl Engine {
     pub(in crate::shard) fn in_cluster<R>(
         &mut self,
         now: Now,
-        work: impl FnOnce(&mut Cluster, &mut CoreParts<'_>) -> R,
+        work: impl FnOnce(&mut Cluster, &mut CoreParts) -> R,
     ) -> Option<R> {
-        let (mut core, Some(cluster)) = self.lend() else { return None };
-        let result = work(cluster, &mut core);
+        let cluster = self.cluster.as_deref_mut()?;
+        let result = work(cluster, &mut self.core);
         if !cluster.work.is_empty() && !std::mem::replace(&mut cluster.is_working, true) {
             self.work_off(now);
         }
@@ -66,15 +66,15 @@ impl Engine {
     }
 
     fn work_off(&mut self, now: Now) {
-        while let (mut core, Some(cluster)) = self.lend() {
+        while let Some(cluster) = &mut self.cluster {
             let Some(work) = cluster.work.pop_front() else {
                 cluster.is_working = false;
                 return;
             };
             match work {
-                Work::Event(idx, event) => cluster.step(&mut core, now, idx, event),
-                Work::Forward(route) => cluster.go_on_forwarding(&mut core, now, route),
-                Work::Retire(topic) => cluster.retire_replicas(&mut core, topic.id),
+                Work::Event(idx, event) => cluster.step(&mut self.core, now, idx, event),
+                Work::Forward(route) => cluster.go_on_forwarding(&mut self.core, now, route),
+                Work::Retire(topic) => cluster.retire_replicas(&mut self.core, topic.id),
                 Work::Append(route) => self.append_forwarded(now, route),
                 Work::Take(idx, origin, bodies, delay_ms) => {
                     let publisher = Publisher::Node(origin);
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     pub(in crate::shard) fn on_fact(&mut self, now: Now, fact: Fact) {
-        if self.life.is_stopped() {
+        if self.core.life.is_stopped() {
             return;
         }
         match fact {
@@ -109,9 +109,9 @@ impl Engine {
 
     /// The coordinator lets a replica leave. What cannot be done now is asked for again.
     fn on_may_leave(&mut self, now: Now, route: Route, version: u64) {
-        let (core, Some(cluster)) = self.lend() else { return };
-        let Some(idx) = cluster.leaver(&core, route, version) else { return };
-        let topic = self.partitions.get(idx).topic.clone();
+        let Some(cluster) = &mut self.cluster else { return };
+        let Some(idx) = cluster.leaver(&self.core, route, version) else { return };
+        let topic = self.core.partitions.get(idx).topic.clone();
         let is_used = self.searches.is_any_in(idx) || self.removing().changes_channels_of(&topic);
         if !is_used && !self.removals.is_removing(topic.id) {
             self.in_cluster(now, |c, core| c.leave(core, now, idx));
@@ -120,7 +120,7 @@ impl Engine {
 
     /// Takes in a share that a partition's core told. A subscription adds the partitions that this node leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
-        let serves_now = self.topics.set_share(topic, partition, share);
+        let serves_now = self.core.topics.set_share(topic, partition, share);
         self.in_cluster(now, |c, core| c.leaders_changed(core, topic));
         if !serves_now {
             return;
@@ -136,7 +136,7 @@ impl Engine {
     /// Carries out an operator's change of a channel, here or where the partition is led. A change that another node passed on goes no
     /// further.
     pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
-        let is_stopping = self.life.is_stopping();
+        let is_stopping = self.core.life.is_stopping();
         let message = match self.cluster.as_mut().filter(|_| from != CoreId::GUESTS) {
             None => message,
             Some(cluster) => match cluster.ask_leader(now, from, message, is_stopping) {
@@ -161,9 +161,8 @@ impl Engine {
         (topic, partition): (&TopicRef, PartitionId),
         loss: Option<&str>,
     ) {
-        let (mut core, cluster) = self.lend();
-        let result = accept(&mut core, cluster, topic, partition, loss);
-        self.operators.losses.answer(&mut self.outbox, from, ticket, result);
+        let result = accept(&mut self.core, self.cluster.as_deref_mut(), topic, partition, loss);
+        self.operators.losses.answer(&mut self.core.outbox, from, ticket, result);
         self.in_cluster(now, |_, _| ());
     }
 
@@ -180,9 +179,9 @@ impl Engine {
         slot: ReplySlot,
     ) -> Attempt {
         if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
-            if self.waiting.has_parked_for(idx) {
+            if self.core.waiting.has_parked_for(idx) {
                 // A publish of the same connection may be among them.
-                self.waiting.wait_here(now, conn, &mut self.timers);
+                self.core.waiting.wait_here(now, conn, &mut self.core.timers);
                 return Attempt::Wait;
             }
             match self.publish_here(now, conn, idx, bodies, slot) {
@@ -190,15 +189,15 @@ impl Engine {
                 attempt => return attempt,
             }
         }
-        if let Err(error) = self.life.check_running() {
+        if let Err(error) = self.core.life.check_running() {
             return Attempt::Refused(error);
         }
         if is_too_big(bodies.count(), bodies.bytes()) {
             return Attempt::Refused(PublishError::TooBig);
         }
         let waiting = self.elsewhere_bytes();
-        if waiting > 0 && waiting + bodies.bytes() as u64 > self.settings.max_pub_waiting_size {
-            self.waiting.wait_elsewhere(now, conn, &mut self.timers);
+        if waiting > 0 && waiting + bodies.bytes() as u64 > self.core.settings.max_pub_waiting_size {
+            self.core.waiting.wait_elsewhere(now, conn, &mut self.core.timers);
             return Attempt::Wait;
         }
         self.moves.published_here(conn);
@@ -232,7 +231,7 @@ impl Engine {
 
     /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
     fn append_forwarded(&mut self, now: Now, route: Route) {
-        let (_, Some(cluster)) = self.lend() else { return };
+        let Some(cluster) = &mut self.cluster else { return };
         let idx = cluster.member_at(route);
         while let Some(pending) = self.cluster.as_mut().and_then(|c| c.take_forwarded(route)) {
             let Pending { publisher, bodies, delay_ms, .. } = &pending;
@@ -241,7 +240,7 @@ impl Engine {
                 Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
             };
             match attempt {
-                Attempt::Refused(error) if may_be_stored_later(error) && !self.life.is_stopping() => {
+                Attempt::Refused(error) if may_be_stored_later(error) && !self.core.life.is_stopping() => {
                     self.in_cluster(now, |c, core| c.give_back(core, now, route, pending, error));
                     return;
                 }
@@ -262,12 +261,12 @@ impl Engine {
         bodies: &PackedBodies,
         delay_ms: u64,
     ) -> Attempt {
-        let attempt = match self.waiting.has_parked() {
+        let attempt = match self.core.waiting.has_parked() {
             true => Attempt::Wait,
             false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
         };
         if matches!(attempt, Attempt::Wait) {
-            if !self.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
+            if !self.core.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
                 return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
             }
             let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };

@@ -6,7 +6,7 @@ const LONG_MS: u64 = 3_600_000;
 
 /// Log id of the first message that the channel has not confirmed.
 fn confirmed(n: &Node, channel: &str) -> u64 {
-    let mut partitions = n.shards.iter().flat_map(|s| s.engine.partitions.iter().map(|(_, p)| p));
+    let mut partitions = n.shards.iter().flat_map(|s| s.engine.core.partitions.iter().map(|(_, p)| p));
     let (_, c) = partitions.find_map(|p| p.channels.iter().find(|(_, c)| &*c.name == channel)).expect("the channel is there");
     c.machine.confirmed().log_id.0
 }
@@ -117,8 +117,8 @@ fn a_publish_deferred_for_a_month_keeps_no_segment_of_the_traffic_behind_it() {
     }
     n.pass_time(Duration::from_secs(60));
     let engine = &n.shards[0].engine;
-    let (idx, partition) = engine.partitions.iter().next().expect("one");
-    let (start, end) = (engine.store.start(idx), partition.committed());
+    let (idx, partition) = engine.core.partitions.iter().next().expect("one");
+    let (start, end) = (engine.core.store.start(idx), partition.committed());
     assert!(end.offset > 600_000 && end.offset - start.offset < 200_000, "{start:?} to {end:?} is kept");
     // Each channel gets it once, in a month, as the message that was published.
     for (channel, _) in ["ch", "other"].into_iter().zip(consumers) {
@@ -161,6 +161,6 @@ fn a_copy_that_is_under_way_when_the_topic_is_paused_stands_before_the_mark() {
     n.end_turn(0);
     let pause = crate::seam::message::ChannelChange::Create { first: Some(false), is_alone: true };
     n.operate(0, "#paused", pause).expect("it is paused");
-    let (_, partition) = n.shards[0].engine.partitions.iter().next().expect("one");
+    let (_, partition) = n.shards[0].engine.core.partitions.iter().next().expect("one");
     assert_eq!((confirmed(&n, "ch"), partition.flows_to().log_id.0), (2, 3));
 }

@@ -20,9 +20,9 @@ impl Node {
     /// Messages before the place from which on the log of the only partition is needed.
     fn unneeded(&self) -> i64 {
         let e = &self.shards[0].engine;
-        let (idx, p) = e.partitions.iter().next().expect("one");
+        let (idx, p) = e.core.partitions.iter().next().expect("one");
         assert!(!p.low_water_stale, "the store knows it");
-        p.low_water(e.store.collect_start(idx)).count
+        p.low_water(e.core.store.collect_start(idx)).count
     }
 
     fn publish_many(&mut self, topic: &str, bodies: std::ops::Range<u32>) {

@@ -72,7 +72,7 @@ fn a_channel_holds_at_the_memory_bound_says_so_and_goes_on_below_it() {
     n.send(c, b"SUB t ch\nRDY 100\n");
     multi_publish(&mut n, p, "t", 3000);
     let (finished, put_off) = consume(&mut n, c, |_| true);
-    let open_bytes = |n: &Node| n.shards[0].engine.partitions.open_bytes();
+    let open_bytes = |n: &Node| n.shards[0].engine.core.partitions.open_bytes();
     assert!(finished == 0 && (400..700).contains(&put_off), "{put_off}");
     assert!(open_bytes(&n) < 36_000, "{}", open_bytes(&n));
     let found = stats(&n, "ch");

@@ -20,7 +20,7 @@ impl Node {
     }
 
     fn known(&self, topic: &str) -> TopicRef {
-        self.shards[0].engine.topics.known(topic).expect("it is known everywhere").clone()
+        self.shards[0].engine.core.topics.known(topic).expect("it is known everywhere").clone()
     }
 
     fn ask(&mut self, partition: u16, channel: &str, change: ChannelChange) {
@@ -62,7 +62,7 @@ impl Node {
 
     fn channels(&self, partition: u16) -> Vec<String> {
         let engines = self.shards.iter().map(|s| &s.engine);
-        let partitions = engines.flat_map(|e| e.partitions.iter().map(|(_, p)| p));
+        let partitions = engines.flat_map(|e| e.core.partitions.iter().map(|(_, p)| p));
         let one = partitions.filter(|p| p.dir.partition == PartitionId(partition));
         one.flat_map(|p| p.channels.iter().map(|(_, c)| c.name.to_string())).collect()
     }
@@ -156,7 +156,7 @@ fn a_pause_waits_for_a_fin_and_both_hold() {
     assert!(n.take(c).is_empty(), "the next one does not come");
     let confirmed = |n: &Node| {
         let e = &n.shards[0].engine;
-        let p = e.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there").1;
+        let p = e.core.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there").1;
         p.channels.iter().map(|(_, c)| c.machine.confirmed().log_id.0).collect::<Vec<_>>()
     };
     assert_eq!(confirmed(&n), [2]);
@@ -202,7 +202,7 @@ fn a_deleted_channel_is_gone_with_its_clients_and_comes_anew_at_the_end() {
         n.publish_all(1, &["five"]);
         assert_eq!(bodies(&n.take(c)), ["five"]);
         let engines = n.shards.iter().map(|s| &s.engine);
-        let p = engines.flat_map(|e| e.partitions.iter().map(|(_, p)| p)).find(|p| p.dir.partition == PartitionId(1));
+        let p = engines.flat_map(|e| e.core.partitions.iter().map(|(_, p)| p)).find(|p| p.dir.partition == PartitionId(1));
         let generation = p.and_then(|p| p.channels.iter().find(|(_, c)| &*c.name == "ch")).map(|(_, c)| c.machine.generation());
         assert!(generation > Some(0), "whoever knows the old one takes it for newer: {generation:?}");
     }
@@ -214,8 +214,8 @@ fn retention_no_longer_waits_for_a_deleted_channel() {
     let mut n = Node::new(1, 2);
     let low_water = |n: &Node| {
         let e = &n.shards[0].engine;
-        let (idx, p) = e.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there");
-        p.low_water(e.store.collect_start(idx)).log_id.0
+        let (idx, p) = e.core.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there");
+        p.low_water(e.core.store.collect_start(idx)).log_id.0
     };
     n.subscribed(0, "slow", 0);
     let (c, _) = n.subscribed(0, "ch", 9);
@@ -370,7 +370,7 @@ fn an_ephemeral_topic_goes_when_its_last_channel_is_deleted_under_a_client() {
                 }
                 n.pass_time(Duration::from_secs(1));
                 assert!(n.closed.contains(&c), "its connection ends, as nsqd's do");
-                let known = n.shards.iter().filter(|s| s.engine.topics.known("e#ephemeral").is_some()).count();
+                let known = n.shards.iter().filter(|s| s.engine.core.topics.known("e#ephemeral").is_some()).count();
                 assert_eq!(known, 0, "{cores} cores, {partitions} partitions, {channel}, client of core {core}");
             }
         }

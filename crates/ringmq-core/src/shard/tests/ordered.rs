@@ -56,7 +56,7 @@ impl Node {
     }
 
     fn change_offset(&mut self, partition: u16, to: Start, from: Option<LogId>, force: bool) -> Result<Position, SetOffsetError> {
-        let topic = self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone();
+        let topic = self.shards[0].engine.core.topics.known("t").expect("it is known everywhere").clone();
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
         let channel = ChannelName::new("ch").expect("valid");
         let set = Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to, from, force });
@@ -294,7 +294,7 @@ fn an_offset_waits_for_the_fin_before_it() {
 
 impl Node {
     fn set_order(&mut self, partition: u16, ordered: bool) {
-        let topic = self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone();
+        let topic = self.shards[0].engine.core.topics.known("t").expect("it is known everywhere").clone();
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
         let channel = ChannelName::new("ch").expect("valid");
         let set = Box::new(SetOrder { topic, partition: PartitionId(partition), channel, ordered });

@@ -150,7 +150,7 @@ impl Reads {
     }
 
     fn shard_bytes(&self) -> usize {
-        self.node.shards.iter().map(|s| s.engine.store.read_bytes()).sum()
+        self.node.shards.iter().map(|s| s.engine.core.store.read_bytes()).sum()
     }
 }
 

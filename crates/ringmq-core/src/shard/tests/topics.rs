@@ -35,17 +35,17 @@ impl Node {
     }
 
     fn id_of_topic(&self, topic: &str) -> TopicRef {
-        self.shards[self.home(topic)].engine.topics.known(topic).expect("it is known").clone()
+        self.shards[self.home(topic)].engine.core.topics.known(topic).expect("it is known").clone()
     }
 
     fn knows_nothing_of(&self, topic: &str) -> bool {
         let left = |s: &Shard| {
             let e = &s.engine;
-            e.partitions.iter().any(|(_, p)| *p.topic.name == *topic)
-                || e.topics.known(topic).is_some()
-                || e.topics.is_pending(topic)
+            e.core.partitions.iter().any(|(_, p)| *p.topic.name == *topic)
+                || e.core.topics.known(topic).is_some()
+                || e.core.topics.is_pending(topic)
         };
-        let counted: u64 = self.shards[0].engine.topics.total();
+        let counted: u64 = self.shards[0].engine.core.topics.total();
         !self.shards.iter().any(left) && counted == self.topic_names().len() as u64
     }
 }
@@ -116,11 +116,11 @@ fn a_core_that_cannot_write_keeps_the_topic() {
         n.send(c, b"SUB t ch\n");
         n.take(p);
         let other = (n.home("t") + sick) % 2;
-        n.shards[other].engine.life.fail("its journal failed".into());
+        n.shards[other].engine.core.life.fail("its journal failed".into());
         n.ask_delete("t");
         n.run();
         assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
-        n.shards[other].engine.life.heal();
+        n.shards[other].engine.core.life.heal();
         assert_eq!(n.topic_names(), ["t"]);
         n.publish(p, "t", "y");
         assert_eq!(n.take(p), ["OK"], "it goes on");
@@ -199,7 +199,7 @@ fn a_topic_without_channels_is_emptied_and_the_answer_follows_the_record() {
         let depth = n.shards[core].stats(Ticks(0), None, None, false).partitions[0].channels[0].depth;
         let in_flight = n.shards[core].stats(Ticks(0), None, None, false).partitions[0].channels[0].in_flight_count;
         assert_eq!((depth, in_flight), (0, 1), "a channel keeps what it has");
-        n.shards[core].engine.life.fail("its journal failed".into());
+        n.shards[core].engine.core.life.fail("its journal failed".into());
         empty(&mut n);
         n.run();
         assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
