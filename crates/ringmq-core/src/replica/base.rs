@@ -1,4 +1,4 @@
-//! State of a replica in any role: its metadata, its promise, its committed end, and what it gave to its log.
+//! State of a replica in any role: its metadata, its promise, its committed end, and the end of the batches given to its log.
 
 use super::event::{Effect, LogView, ReplicaOptions};
 use super::states::{State, Trigger, next};
@@ -18,9 +18,9 @@ pub(super) struct Base {
     /// Promised epoch: no lower one is followed, and none that is not higher is opened.
     pub promised: Epoch,
     pub promise_durable: Epoch,
-    /// Lower bound of what is committed. Beyond the durable end only after this replica lost something.
+    /// Lower bound of the committed end. Beyond the durable end only after this replica lost something.
     pub committed: Position,
-    /// End of what was given to the log. The store may hold some of it until it has room.
+    /// End of the batches given to the log. The store may hold some of them until it has room.
     pub taken: Tail,
     /// Truncations that are not durable yet.
     pub truncations: u32,
@@ -30,7 +30,7 @@ pub(super) struct Base {
     pub hand_overs: u32,
     /// Number of times that this replica gave up to open since it last heard of enough members.
     pub given_up: u32,
-    /// The highest epoch that anybody spoke of while this node led a lower one. No epoch up to it is opened.
+    /// Highest epoch in any message received while this node led a lower one. No epoch up to it is opened.
     pub heard: Epoch,
     pub lease_until: Ticks,
     pub state: State,
@@ -72,7 +72,7 @@ impl Base {
         self.promised.max(self.membership.as_ref().map_or(Epoch(0), |m| m.epoch))
     }
 
-    /// True if no request to the log is outstanding: its end, its durable end and the end of what was given to it are equal.
+    /// True if no request to the log is outstanding: its end, its durable end and the end of the batches given to it are equal.
     pub fn is_settled(&self, log: &dyn LogView) -> bool {
         let end = log.end().at;
         self.truncations == 0
@@ -97,16 +97,16 @@ impl Base {
         }
     }
 
-    /// The lowest place this replica may be truncated to: what it knows to be committed stays, unless damage took it already. Of an
-    /// empty log, wherever it begins, nothing is truncated.
+    /// Lowest offset to which this replica may be truncated. Data known to be committed stays, unless damage destroyed it already. 0 for
+    /// an empty log, wherever it begins.
     pub fn truncation_floor(&self, log: &dyn LogView) -> i64 {
         let (start, vouched) = (log.start().0.offset, log.vouched().offset);
         if vouched <= start { 0 } else { self.committed.offset.min(vouched) }
     }
 
-    /// True for a replica outside the ISR that holds committed data which an operator gave up: its log is of lower epochs than the one
-    /// that opened after the loss, and what it knows to be committed is not all in the log with which that one opened. Where it lost some
-    /// of its log nobody knows of which epochs that was.
+    /// True for a replica outside the ISR that holds committed data which an operator gave up: its epochs are below the one that opened
+    /// after the loss, and its committed data is not all in the log with which that epoch opened. False if it lost a part of its log:
+    /// the epochs of the lost part are unknown.
     pub fn has_given_up(&self, log: &dyn LogView) -> bool {
         let Some(membership) = &self.membership else { return false };
         let Some(loss) = membership.given_up.filter(|_| !membership.is_in_sync(self.me)) else { return false };

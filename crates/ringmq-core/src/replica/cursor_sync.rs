@@ -1,18 +1,18 @@
-//! A leader's cursors on their way to the followers. Ordinary channels: those that moved, once per interval, all their
-//! intervals, nobody waits. Ordered FIN, set offset, empty, create, pause, delete: answered when every member of the required set has it
-//! applied, unclamped, durable. Of two images of a channel the one with the higher generation holds, so a pause raises it as a set offset
-//! does, and one that is sent again late is superseded. A deletion has no generation: no other operation of the channel is under way
-//! beside it, no list names the channel from its beginning on, and what comes later under the name has a higher generation than what went.
+//! A leader's cursors on their way to the followers. Ordinary channels: those that moved, once per interval, with all their intervals;
+//! no client waits. Ordered FIN, set offset, empty, create, pause, delete: answered when every member of the required set has applied
+//! the whole change durably. The image with the higher generation wins, so a pause raises the generation as a set offset does, and a
+//! late repeat is superseded. A deletion has no generation: no other operation of the channel runs beside it, no list names the channel
+//! from the start of the deletion on, and a later channel of the name has a higher generation than the deleted one.
 //!
-//! A follower gets the whole list when it becomes live; what changes then follows in order. A message
-//! that stays without answer ends the session, and the next one begins with a list, so nothing is ever missing for long.
+//! A follower gets the whole list when it becomes live; changes then follow in order. A message without an answer ends the session, and
+//! the next session begins with a list, so nothing is missing for long.
 //!
 //! **A follower joins the ISR with every channel complete.** An operation that a follower clamps, or that fails, leaves the channel
 //! incomplete there, whether the operation waits for this follower or not: the channel is sent with each interval until an answer is OK.
 //!
-//! **What retention may remove is agreed on.** A place before which the leader gives nothing to a new channel any more (its collect
-//! start) is told to all; when every member of the required set has it durable, it is the *agreed start*: the leader removes what lies
-//! before, and tells the followers that they may. So whoever leads next gives no channel what another replica has removed.
+//! **Retention needs an agreement.** The leader tells all followers its collect start, the position before which it gives nothing to a
+//! new channel. When every member of the required set has it durable, it is the *agreed start*: the leader removes the segments before
+//! it, and allows the followers to do so. So no later leader gives a channel messages that another replica has removed.
 
 use super::base::Cx;
 use super::error::ReplicaError;
@@ -51,7 +51,8 @@ pub(super) struct CursorLink {
     seq: u64,
     sent: VecDeque<(u64, SentContent)>,
     list: List,
-    /// Channels of which it may lack what was acknowledged: each until a later number brought it, and was answered with OK.
+    /// Channels whose acknowledged state the follower may lack, with the number of the message at that time. An OK to a later message
+    /// with the channel removes it.
     incomplete: BTreeMap<ChannelName, u64>,
     /// The collect start that it has, durably.
     collects: Position,
@@ -170,7 +171,7 @@ pub(super) struct Leading<'a> {
     pub required: &'a [NodeId],
     /// True if enough replicas are in sync for a write: with fewer nothing is final.
     pub has_quorum: bool,
-    /// True before a hand-over: the follower's end moves to the committed end with what it is told.
+    /// True before a hand-over: the follower's end moves to the committed end with the next message.
     pub flush: bool,
     pub interval: Duration,
     pub limit: Duration,
@@ -231,8 +232,8 @@ impl CursorSync {
         self.next_at.get_or_insert(cx.now + interval);
     }
 
-    /// Agrees on a collect start: retention may remove what lies before the collect start of every required member, as far as this
-    /// leader has it durable.
+    /// Agrees on a collect start: the lowest durable one of all required members and this leader. Retention may remove the segments
+    /// before it.
     pub fn agree(&mut self, cx: &mut Cx<'_>, peers: &[Peer], required: &[NodeId], interval: Duration) {
         let of = |node: &NodeId| peers.iter().find(|p| p.node == *node).map_or(Position::START, |p| p.cursors.collects);
         let starts = required.iter().map(of).chain([self.collecting]);
@@ -244,7 +245,7 @@ impl CursorSync {
         }
     }
 
-    /// True if the follower was told the agreed collect start, so that it gives no channel what may be removed.
+    /// True if the follower was told the agreed start, so that it gives no channel messages that may be removed.
     pub fn is_agreed_by(&self, link: &CursorLink) -> bool {
         link.collects.offset >= self.agreed.offset
     }
@@ -361,7 +362,7 @@ impl CursorSync {
         let now = cx.now;
         self.operations.retain(|&request, o| {
             if o.until <= now {
-                // Some have it and some do not; what it was before is told to all under a higher generation.
+                // Some followers have the change and some do not: all get the former state under a higher generation.
                 peers.iter_mut().for_each(|p| p.cursors.doubt(o.what.channel()));
                 self.next_at.get_or_insert(now + leading.interval);
                 cx.out.push(Effect::CursorDone { request, result: Err(ReplicaError::NotConfirmed) });
@@ -397,14 +398,14 @@ impl CursorSync {
         }
     }
 
-    /// The leader leads no longer, or writes are disabled: nothing of what waits will be confirmed.
+    /// Fails all waiting operations: the leader leads no longer, or writes are disabled.
     pub fn fail_all(&mut self, cx: &mut Cx<'_>, error: ReplicaError) {
         for request in std::mem::take(&mut self.operations).into_keys() {
             cx.out.push(Effect::CursorDone { request, result: Err(error) });
         }
     }
 
-    /// True if nobody waits for an operation.
+    /// True if no operation is waited for.
     pub fn is_quiet(&self) -> bool {
         self.operations.is_empty()
     }

@@ -1,14 +1,14 @@
-//! A follower's cursors (rule 3): which of what the leader says is news, what has to wait for the log, what is applied.
+//! A follower's cursors (rule 3): which of the leader's cursors are new, wait for the log, or are applied.
 //!
 //! ```text
-//! (epoch, generation, log id) of what came     lower epoch or generation than here: superseded; than what is kept: clamped
+//! (epoch, generation, log id) of the message    lower epoch or generation than here: superseded; than the kept one: clamped
 //!                                              same, and not beyond: old news, nothing to do
-//! confirmed, or an interval, beyond the end    kept, the largest of a channel wins, until a flush moves the end
-//!                                              with the flush flag: the end moves now; what is still beyond is applied up to it
+//! confirmed, or an interval, beyond the end    kept until a flush moves the end; the largest of a channel wins
+//!                                              with the flush flag: the end moves now; a cursor still beyond is applied up to it
 //! a channel that is new here                   begins at once, as far as the end goes
 //! ```
-//! The *end* is the lesser of the leader's committed end, as it came with the cursors, and this log's durable end; the flush
-//! is moving to it. What was kept or clamped is answered as such: the leader sends it again.
+//! The *end* is the lesser of the leader's committed end, as it came with the cursors, and this log's durable end; a flush moves it
+//! there. The answer says that a cursor was kept or clamped, and the leader sends it again.
 
 use super::base::Cx;
 use super::event::Effect;
@@ -79,7 +79,7 @@ impl Changes {
 }
 
 impl FollowerCursors {
-    /// A session begins: numbers begin anew, and nobody waits for what was before.
+    /// A session begins: numbers begin anew, and answers of the former session are dropped.
     pub fn begin(&mut self) {
         (self.last_seq, self.list) = (0, List::Missing);
         self.applying.iter_mut().for_each(|a| a.1 = None);
@@ -90,13 +90,13 @@ impl FollowerCursors {
         self.list == List::Durable
     }
 
-    /// The log ends elsewhere now, and this is what of it is committed.
+    /// The log ends elsewhere now. `end`: its committed end.
     pub fn align(&mut self, end: Position) {
         self.end = end;
     }
 
     pub fn on_cursors(&mut self, cx: &mut Cx<'_>, from: NodeId, head: Head, message: Cursors) {
-        // In order, without a gap: what is missing may be a deletion.
+        // In order, without a gap: a missing message may be a deletion.
         if message.seq != self.last_seq.saturating_add(1) {
             return;
         }
@@ -173,7 +173,7 @@ impl FollowerCursors {
         cx.out.push(Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost });
     }
 
-    /// Moves the end, and takes what was kept for it.
+    /// Moves the end, and takes the kept cursors that it reaches.
     fn flush(&mut self, cx: &Cx<'_>, committed: Position, changes: &mut Changes) {
         let durable = cx.log.durable().at;
         self.end = if committed.offset < durable.offset { committed } else { durable };

@@ -19,7 +19,7 @@ impl From<Unreadable> for PeerError {
     }
 }
 
-/// Why a replica does not do what a client asks.
+/// Reason why a replica refuses a client's request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplicaError {
     #[error("this node does not lead the partition")]

@@ -44,8 +44,7 @@ pub trait LogView {
     /// The end of the longest run of sealed batches from `from` on that is in memory and at most `bytes_max` long, one batch
     /// at least. `None`: not in memory, or nothing is there.
     fn run_end(&self, from: i64, bytes_max: usize) -> Option<Position>;
-    /// Adds the newest `max` epochs below `below` of what the log holds before [`LogView::vouched`], newest first.
-    /// Whether there are older ones.
+    /// Appends the newest `max` epochs below `below` of the log before [`LogView::vouched`], newest first. True if there are older ones.
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
     /// The same of all that the log holds, also behind damage.
     fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
@@ -64,7 +63,7 @@ pub struct ReplicaOptions {
     pub window_bytes: u64,
     /// Rate of catch-up for one follower. Zero: no limit.
     pub catch_up_bytes_per_second: u64,
-    /// Pause after which what got no answer is tried again, in a new session.
+    /// Pause before an unanswered request is repeated, in a new session.
     pub retry: Duration,
     /// Pause after which a follower in step is told the committed end, and asked for an answer.
     pub heartbeat: Duration,
@@ -114,8 +113,8 @@ pub enum Event {
     Lease {
         until: Ticks,
     },
-    /// A [`Effect::Propose`] was refused: the version is another by now. A repeat of what was applied is refused, too, so
-    /// this ends nothing; metadata of a higher version does. A store that takes no proposals (the static file) answers with that.
+    /// An [`Effect::Propose`] was refused: the version has changed. The repeat of an applied proposal is refused, too, so this does not
+    /// end the proposal; metadata of a higher version does. A store that takes no proposals (the static file) answers with this.
     ProposalRefused {
         version: u64,
     },
@@ -157,7 +156,7 @@ pub enum Event {
     Mended {
         is_whole: bool,
     },
-    /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
+    /// A write failed: appended bytes that are not durable never will be, and the log takes nothing more until a restart.
     LogFailed,
     /// An operator's answer to an [`Alarm`] with the [`Loss`] that was named: the opening under way goes on with the best there is, if
     /// that ends there or later. Of an open leader: replicas that stay out begin anew.
@@ -189,8 +188,8 @@ pub enum CursorEvent {
     },
     /// An operator has accepted that channels of this leader are lost: the others are told so.
     LossAccepted,
-    /// The collect start of this leader is there, durably: retention would remove what lies before. The others are told, and
-    /// [`Effect::Agreed`] says when they all have it.
+    /// The leader's collect start is durably at this position, and retention would remove the segments before it. The followers are
+    /// told, and [`Effect::Agreed`] comes when they all have it.
     Collecting { at: Position },
     /// The [`Effect::ApplyCursors`] of this number is durable here.
     Applied { number: u64 },
@@ -202,8 +201,8 @@ pub enum Effect {
         to: NodeId,
         message: Message,
     },
-    /// An `Append` on the data lane with the batches of memory from `from` to `end`; none when both are equal. A frame of the
-    /// turn's end takes those of many partitions.
+    /// An `Append` on the data lane with the batches in memory from `from` to `end`; none when both are equal. At the turn's end one
+    /// frame carries the batches of many partitions.
     SendTail {
         to: NodeId,
         head: Head,
@@ -232,7 +231,7 @@ pub enum Effect {
     /// Append this batch verbatim: it goes on at the log's end. The store may hold it until it has room.
     Append {
         batch: Batch,
-        /// True if the log is committed without this replica: nobody waits for it.
+        /// True if the log is committed without this replica: no commit waits for it.
         is_settled: bool,
     },
     /// Truncate the log to `to`, durably. Everything that is not durable beyond it is forgotten.
@@ -251,11 +250,11 @@ pub enum Effect {
     /// Committed data goes with the truncation that follows, and the channels' records behind it: the replica is suspect until
     /// [`Effect::Cleared`].
     Doubted,
-    /// An operator gave up what the replica has: the committed end goes back, before the restart that follows.
+    /// An operator gave up data of the replica: its committed end goes back to `committed`, before the restart that follows.
     GaveUp {
         committed: Position,
     },
-    /// The replica was compared with another member and holds what it should: it is suspect no longer.
+    /// The replica was compared with another member and lacks nothing: it is no longer suspect.
     Cleared,
     /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.
     Committed {
@@ -265,7 +264,7 @@ pub enum Effect {
     Opened {
         epoch: Epoch,
     },
-    /// End of writing in this epoch: publishers of what is not committed are told `error`.
+    /// End of writing in this epoch: publishers of uncommitted messages get `error`.
     Closed {
         error: ReplicaError,
     },
@@ -278,7 +277,7 @@ pub enum Effect {
     GiveUp {
         loss: GivenUp,
     },
-    /// The leader needs an epoch higher than this that nobody had, by [`Event::Metadata`].
+    /// The leader needs a new epoch above this one, by [`Event::Metadata`].
     AskEpoch {
         above: Epoch,
     },
@@ -311,7 +310,7 @@ pub enum Effect {
         /// Whether channels may be lost, where that changes.
         channels_lost: Option<bool>,
     },
-    /// Leader's border of retention: no later leader gives what lies before it to a channel.
+    /// Leader's border of retention: no later leader gives messages before it to a channel.
     Agreed {
         at: Position,
     },
@@ -329,7 +328,7 @@ pub enum Channels {
     Some(Vec<ChannelName>),
 }
 
-/// Loss if a leader went on with the data there is: what stood between the two offsets.
+/// Loss that a leader would take if it continued with the available data: the bytes between the two offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loss {
     pub kind: LossKind,
@@ -340,9 +339,9 @@ pub struct Loss {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossKind {
-    /// The log would end at `from`: whoever has more is away.
+    /// The log would end at `from`: the replicas that have more are away.
     Tail,
-    /// The same, and none of those that are there knows what it had.
+    /// As `Tail`, and no available replica knows what was lost.
     Unknown,
     /// Damage that no other replica mends; the log behind it stays.
     Damage,

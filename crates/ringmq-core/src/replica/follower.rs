@@ -1,7 +1,8 @@
-//! A replica that follows: promises, says where it stands, is truncated to what it shares with its leader, and appends what comes.
+//! A replica that follows: it promises, reports its ends, is truncated to the common prefix with its leader, and appends the leader's
+//! batches.
 //!
-//! It believes a leader that its own metadata names, in an epoch not below its promise. Whatever does not go on where its log
-//! ends makes it refuse everything until the next session, in which the logs are compared again.
+//! It accepts a leader that its own metadata names, in an epoch not below its promise. After a batch that does not continue its log it
+//! refuses everything until the next session, in which the logs are compared again.
 
 use super::base::{Base, Cx};
 use super::cursors::FollowerCursors;
@@ -37,7 +38,7 @@ pub(super) struct Follower {
     /// Committed end that this session's leader told.
     told: Option<Position>,
     acked: Position,
-    /// This replica stays out with what an operator gave up: once the leader orders its log, it begins anew.
+    /// True if this replica stays out because it has given-up data: once the leader orders its log, it begins anew.
     is_given_up: bool,
     pub cursors: FollowerCursors,
 }
@@ -149,7 +150,7 @@ impl Follower {
         }
     }
 
-    /// What was given up counts as committed no longer, also where this log begins behind the leader's end.
+    /// The reply to an inquiry. Given-up data does not count as committed any more, also where this log begins behind the leader's end.
     fn standing(&self, base: &Base, cx: &Cx<'_>, below: Option<Epoch>) -> Standing {
         let mut standing = base.standing(cx.log, below);
         if self.is_given_up {
@@ -170,7 +171,7 @@ impl Follower {
         let durable = cx.log.durable().at;
         let end = if told.offset < durable.offset { told } else { durable };
         if base.remembers_given_up(self.head.epoch, told) {
-            // Nobody has that data any more, and a later opening would ask for it.
+            // No replica has that data any more, and a later opening would ask for it.
             base.committed = end;
             cx.out.push(Effect::GaveUp { committed: end });
         }
@@ -202,7 +203,7 @@ impl Follower {
             return self.disagree(base, cx, PeerError::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < end.at.offset {
-            // The replica's channels are truncated, too: it must not give them to anybody before the leader's have come.
+            // The replica's channels are truncated, too: it must not give them to another replica before it has the leader's.
             cx.out.push(Effect::Doubted);
         }
         match align {
@@ -221,7 +222,7 @@ impl Follower {
         }
     }
 
-    /// Drops the whole copy. What the producers' table counted of the log that was given up goes with it.
+    /// Drops the whole copy of the log, and the producers that were counted from it.
     fn begin_anew(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
         let (start, chain_crc) = match align {
             // The logs are the same up to there, so also where this one begins.

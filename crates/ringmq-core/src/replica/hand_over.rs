@@ -3,16 +3,16 @@
 //! ```text
 //! Open ── wanted is in step ──> Quiescing: new publishes wait, reads go on
 //!                                  │  everything taken is committed, no operation of a channel is open
-//!                                  │  the wanted one gets the channels as they are now, and confirms them
+//!                                  │  the wanted leader gets the channels as they are now, and confirms them
 //!   <── not done in time, or no ───┤
 //!       longer wanted              v
 //!                               Resigned: nothing is read or written; the store is asked to name the wanted one, again and again
 //!                                  │
 //!                                  v  metadata: another leads; or this one, in another epoch
 //! ```
-//! A resigned leader never opens again in its epoch: nobody knows whether the store has named the other one already. When the store does
-//! not answer for long, it asks for an epoch of its own; that compare-and-swap shuts the resignation out.
-//! FINs that come behind the last word on the channels are not told: those messages are delivered again.
+//! A resigned leader never opens again in its epoch: the store may have named the other leader already. When the store does not answer
+//! for long, it asks for a new epoch of its own; that compare-and-swap excludes the resignation. FINs after the last message about the
+//! channels are not passed on: these messages are redelivered.
 
 use super::base::{Base, Cx};
 use super::error::ReplicaError;

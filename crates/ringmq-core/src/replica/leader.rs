@@ -1,7 +1,7 @@
-//! A replica that leads, once its epoch is open (or settling): what the followers have, what is committed, who is to be removed
-//! from the ISR or added to it, and when writes can no longer be told to be committed.
+//! A replica that leads, once its epoch is open (or settling): progress of the followers, commit, changes of the ISR, and the moment
+//! from which outcomes of writes are unknown.
 //!
-//! How it gets there stands in [`opening`](super::opening).
+//! [`opening`](super::opening) opens the epoch.
 
 use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
@@ -24,7 +24,7 @@ use bytes::Bytes;
 pub(super) enum Phase {
     Claiming,
     Asking,
-    /// Truncates its own tail; then takes that of `source` up to `end`.
+    /// Truncates its own tail; then takes the tail of `source` up to `end`.
     Trimming {
         source: NodeId,
         end: Position,
@@ -35,7 +35,7 @@ pub(super) enum Phase {
         retry_at: Ticks,
         until: Ticks,
     },
-    /// `tail`: what was there before the epoch's first batch.
+    /// Commits the log before the epoch's first batch; `tail` is its end.
     Settling {
         tail: Position,
     },
@@ -87,8 +87,8 @@ pub(super) struct Leader {
     damaged_since: Option<Ticks>,
     /// Loss that going on would cost, while an alarm reports it.
     pub loss: Option<Loss>,
-    /// ISR member that knows this to be committed while this log lacks it or differs there. Until the two are in step nobody is removed
-    /// from the ISR, and no opening goes on with a log that ends before it.
+    /// ISR member that knows data up to this position to be committed, while this log lacks it or differs there. Until the two are in
+    /// step no replica is removed from the ISR, and no opening continues with a log that ends before it.
     pub missing: Option<(NodeId, Position)>,
     /// An operator accepted that the log ends there, or later.
     pub accepts_loss: Option<Position>,
@@ -261,7 +261,7 @@ impl Leader {
         matches!(self.phase, Phase::Settling { .. } | Phase::Open | Phase::Quiescing { .. })
     }
 
-    /// The others are in step, or on their way, and may have what damage takes here.
+    /// True if another replica is in step, or on its way, and may have the bytes that damage destroys here.
     pub fn has_followers(&self) -> bool {
         self.is_settled() && !self.peers.is_empty()
     }
@@ -298,7 +298,7 @@ impl Leader {
     fn on_standing(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, standing: Standing) {
         let Some(peer) = self.peer(from) else { return };
         match &mut peer.standing {
-            // A later page: the marks are those of the first.
+            // A later page: the ends are those of the first page.
             Some(first) => (first.epochs, first.more) = (standing.epochs, standing.more),
             none => *none = Some(standing),
         }
@@ -357,7 +357,7 @@ impl Leader {
         cx.out.push(Effect::AskEpoch { above: base.fence() });
     }
 
-    /// Sends what may be sent, to all.
+    /// Sends to every peer the batches that its window and rate allow.
     pub fn pump(&mut self, base: &Base, cx: &mut Cx<'_>) {
         if !self.is_settled() {
             return;
@@ -413,7 +413,7 @@ impl Leader {
         }
     }
 
-    /// Moves the committed end to what all of the required set have, durably.
+    /// Moves the committed end to the end that every member of the required set has durable.
     pub fn commit(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
         // The tail was written when enough were in sync.
@@ -515,7 +515,7 @@ impl Leader {
         if self.proposal.as_ref().is_none_or(|p| p.version != version) {
             return;
         }
-        // A refusal may be that of a repeat whose first copy was applied: only newer metadata ends a proposal.
+        // The refused request may be the repeat of an applied one: only newer metadata ends a proposal.
         if let Some(proposal) = &mut self.proposal {
             proposal.retry_at = cx.now + base.options.retry;
         }
@@ -557,7 +557,7 @@ impl Leader {
         self.cursors = sync;
     }
 
-    /// Refusal of a publish, or of a change of a channel that somebody waits for; the lease aside.
+    /// Refusal of a publish, or of a change of a channel with a waiting client; the lease is not checked.
     pub fn may_write(&self, base: &Base) -> Result<(), ReplicaError> {
         match (&self.phase, &base.membership) {
             (Phase::Open, Some(m)) if !m.has_quorum() => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
@@ -620,8 +620,8 @@ impl Leader {
         self.look_at_tail(base, cx);
     }
 
-    /// The opening chose a log of which damage was found since, and nobody has had what is missing for as long as a write waits:
-    /// what was chosen is not what there is, and another epoch is to choose again.
+    /// Asks for a new epoch when the log that the opening chose turns out damaged, and no replica supplies the missing part for as long
+    /// as a write waits: the next epoch chooses again.
     fn look_at_tail(&mut self, base: &Base, cx: &mut Cx<'_>) {
         let Phase::Settling { tail } = self.phase else { return };
         let damage = cx.log.damage().map_or(cx.log.vouched(), |(from, _)| from);

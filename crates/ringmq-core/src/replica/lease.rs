@@ -1,13 +1,13 @@
-//! A node's lease, and what it is worth: it counts once the node has read the metadata as of the lease's revision (rule 17).
+//! A node's lease. It counts once the node has read the metadata as of the lease's revision (rule 17).
 //!
-//! A store that renews a lease vouches for one thing: until the lease ends, it makes nobody else the leader of what this node leads *by
-//! the metadata of that revision*. What was changed before that revision, the node has to have read by then.
+//! A store that renews a lease promises one thing: until the lease ends, it makes no other node the leader of a partition that this node
+//! leads *by the metadata of that revision*. So the node must have read all changes up to that revision.
 //!
 //! ```text
 //! revision   5        6: another leader is named       7
 //! store   ───┼────────┼────────────────────────────────┼──>
 //! lease      renewed at 5: holds to its end            renewed at 7: counts when the node has read up to 7, and then the node
-//!                      the other one waits for that    knows that it leads no more
+//!                      the other leader waits for it    knows that it leads no more
 //! ```
 //! So a node whose lease lapsed serves nothing before it has read the metadata anew; one whose lease is renewed in time goes on
 //! while it reads.
@@ -29,7 +29,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Time until which the node may serve what it leads, by its own clock.
+    /// Time until which the node may serve its partitions, by its own clock.
     pub fn until(&self) -> Ticks {
         self.until
     }
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(lease.until(), Ticks(100));
         lease.renewed(Ticks(150), 7);
         assert_eq!(lease.until(), Ticks(150), "nothing changed since");
-        // Another change: what was renewed before it holds on, what is renewed after it waits.
+        // Another change: a renewal before it holds, a renewal after it waits.
         lease.renewed(Ticks(200), 8);
         lease.renewed(Ticks(250), 9);
         assert_eq!(lease.until(), Ticks(150));

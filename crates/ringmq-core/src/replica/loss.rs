@@ -1,5 +1,5 @@
-//! What a leader's log lacks of what another replica knows to be committed: whether that replica is believed, and which of the two an
-//! operator gives up.
+//! Committed data of another replica that a leader's log lacks: whether the leader accepts that replica's statement, and which of the
+//! two logs an operator gives up.
 
 use super::base::{Base, Cx};
 use super::error::ReplicaError;
@@ -10,9 +10,9 @@ use crate::codec::peer::message::Standing;
 use crate::format::tail::Tail;
 use crate::seam::membership::GivenUp;
 
-/// Whether a replica has committed data beside this log, which is longer: it knows more to be committed than this log has of epochs up to
-/// the replica's last one. `settled_on`: the end of this log when the leader's epoch opened, for a log that begins behind all these epochs.
-/// Otherwise such a replica would be restarted at this log's start, as one is that is merely behind it.
+/// True if a replica has committed data that is not in this, perhaps longer, log: its committed end lies beyond the end of this log's
+/// epochs up to the replica's last one. `settled_on`: the end of this log when the leader's epoch opened, for a log that begins behind
+/// all these epochs. Without this check such a replica would be restarted at this log's start, like a replica that is merely behind.
 pub(super) fn lacks_committed(log: &dyn LogView, settled_on: Tail, epoch: Epoch, theirs: &Standing) -> bool {
     let has_it = theirs.committed.offset > theirs.start.offset && theirs.committed.offset <= theirs.durable.offset;
     let mut mine = Vec::with_capacity(1);
@@ -22,19 +22,19 @@ pub(super) fn lacks_committed(log: &dyn LogView, settled_on: Tail, epoch: Epoch,
 }
 
 impl Leader {
-    /// A replica outside the ISR has what this log lacks: an operator decides which of the two counts.
+    /// Leaves out a replica outside the ISR whose committed data this log lacks: an operator decides which of the two logs is kept.
     pub fn leaves_out(&mut self, cx: &mut Cx<'_>, node: NodeId, committed: Position) {
         self.stays_out = Some((node, committed));
         cx.out.push(Effect::Alarm(Alarm::StaysOut { node, committed }));
     }
 
-    /// Whether an operator accepted a loss in this epoch. A replica is then ordered this log also where it knows more to be committed: it
-    /// refuses to truncate committed data that it has, and what it remembers of data that it lost itself keeps nobody waiting.
+    /// True if an operator accepted a loss in this epoch. A replica then gets this log even if it knows more to be committed: it refuses
+    /// to truncate committed data that it still has, and a committed end of data that it lost itself blocks nothing.
     pub fn is_loss_accepted(&self, base: &Base) -> bool {
         self.accepts_loss.is_some() || self.has_told_loss(base)
     }
 
-    /// Whether the store has the loss that was accepted in this epoch.
+    /// True if the store has the loss that was accepted in this epoch.
     fn has_told_loss(&self, base: &Base) -> bool {
         base.membership.as_ref().and_then(|m| m.given_up).is_some_and(|loss| loss.epoch >= self.epoch)
     }
@@ -49,16 +49,17 @@ impl Leader {
         Some(Loss { kind: LossKind::StaysOut, from, to })
     }
 
-    /// An operator accepted a loss: the store is told with which log this epoch opened, since those of all in-sync replicas are the same.
+    /// An operator accepted a loss: tells the store the end of the log with which this epoch opened. The logs of all in-sync replicas
+    /// are the same up to there.
     pub fn give_up(&mut self, base: &Base, cx: &mut Cx<'_>) {
         self.give_up_at = Some(cx.now + base.options.retry);
         let Tail { at, epoch: last_epoch, .. } = self.settled_on;
         cx.out.push(Effect::GiveUp { loss: GivenUp { epoch: self.epoch, last_epoch, end: at.offset } });
     }
 
-    /// A replica says that this log lacks what is committed. Of a member of the ISR that is believed: it has what this node lost, so it
-    /// must not go, nothing more is taken, and another epoch decides again, in which this node is suspect, also after a restart.
-    /// Whether it was believed; it is not where an operator accepted the loss.
+    /// A replica says that this log lacks committed data. The leader accepts that from a member of the ISR: the member has what this
+    /// node lost, so it must stay, the leader takes nothing more, and another epoch decides again. This node is suspect in it, also
+    /// after a restart. Returns true if accepted; false where an operator accepted the loss.
     pub fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
         let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
         let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));

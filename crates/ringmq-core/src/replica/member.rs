@@ -54,7 +54,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// A replica of a new partition, or as recovery left it: the highest promise that was found, and what is known to be committed.
+    /// A replica of a new partition, or as recovery left it: the highest promise found, and the known committed end.
     pub fn new(
         me: NodeId,
         topic: TopicRef,
@@ -131,7 +131,7 @@ impl Member {
         peers.iter().map(|p| FollowerStatus { node: p.node, state: p.link.name(), acked: p.acked, sent: p.sent })
     }
 
-    /// Refusal of a publish now, or of a change of a channel that somebody waits for.
+    /// Refusal of a publish now, or of a change of a channel with a waiting client.
     pub fn check_write(&self, now: Ticks) -> Result<(), ReplicaError> {
         self.check_lead(now)?.may_write(&self.base)
     }
@@ -163,7 +163,7 @@ impl Member {
         }
     }
 
-    /// Takes one event; `out` gets what is to be done, in order, before the next event.
+    /// Takes one event. `out` gets the effects, in order; they are carried out before the next event.
     pub fn step(&mut self, now: Ticks, log: &dyn LogView, event: Event, out: &mut Vec<Effect>) {
         let mut cx = Cx { now, log, out };
         self.take(&mut cx, event);
@@ -232,8 +232,8 @@ impl Member {
         }
     }
 
-    /// Stops leading at once when a message shows a higher epoch that somebody promised, or leads in, whatever the lease says. The
-    /// replica leads again only in an epoch above that one.
+    /// Stops leading at once when a message shows a higher epoch, promised by a replica or led in, whatever the lease says. The replica
+    /// leads again only in an epoch above that one.
     fn hear_epoch(&mut self, cx: &mut Cx<'_>, message: &Message) {
         let heard = epoch_in(message);
         if let Role::Leader(leader) = &self.role
@@ -288,7 +288,7 @@ impl Member {
         }
     }
 
-    /// Asks for what damage took, of who has it.
+    /// Requests damaged batches from a replica that has them.
     fn mend(&mut self, cx: &mut Cx<'_>) {
         match &self.role {
             Role::Leader(l) if l.has_followers() => self.mender.ask(&self.base, cx, |tries, to| l.mend_source(tries, to)),
@@ -351,7 +351,7 @@ impl Member {
         match &mut self.role {
             Role::Leader(l) if l.epoch >= epoch => l.on_membership(base, cx),
             _ if epoch > base.promised.max(base.heard) => {
-                // This epoch decides what the last one left open.
+                // This epoch decides the writes that the last one left open.
                 if let Role::Leader(l) = &mut self.role
                     && !matches!(l.phase, Phase::Closed { .. })
                 {
@@ -399,7 +399,7 @@ impl Member {
         self.role = Role::Follower(follower);
     }
 
-    /// A leader that leads no longer: who waits for it hears of it.
+    /// The leader leads no longer: waiting clients get an error.
     fn step_down(&mut self, cx: &mut Cx<'_>) {
         let leader = self.base.membership.as_ref().and_then(|m| m.leader);
         if let Role::Leader(l) = &mut self.role {

@@ -1,13 +1,13 @@
-//! Damage in a replica's log is made whole with what another replica has: a follower asks its leader, a leader the followers that
-//! have everything up to there. Both logs are one up to what was aligned, and (epoch, log id) names one batch, so what the other
-//! has is what stood here; the store checks the chain where it knows it.
+//! Repair of damage in a replica's log with another replica's batches: a follower asks its leader, a leader the followers whose logs
+//! reach beyond the damage. Both logs are the same up to the aligned end, and (epoch, log id) names one batch, so the other replica has
+//! the lost batches; the store checks the chain where it knows it.
 //!
 //! ```text
 //! LogView::damage ─> Pull ─> Pulled: verified, one behind the other ─> Effect::Mend ─> Event::Mended ─> the next range
 //!                     └── no answer, or nothing in it: another one is asked after the pause
 //! ```
-//! It goes on beside all else: nothing is truncated, no write waits, and readers hold at the damage. Where the leader says that
-//! no batch begins where the follower's damage does, the follower's log is compared anew, and ends where the damage begins.
+//! The repair runs beside all other work: nothing is truncated, no write waits, and readers wait at the damage. If the leader says that
+//! none of its batches begins at the damage, the follower's log is compared anew, and ends where the damage begins.
 
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect};
@@ -33,7 +33,7 @@ pub(super) struct Mender {
 }
 
 impl Mender {
-    /// Asks `source` for what is damaged, unless it was just asked.
+    /// Requests the damaged range from `source`, unless it was just requested.
     pub fn ask(&mut self, base: &Base, cx: &mut Cx<'_>, source: impl FnOnce(u32, Position) -> Option<(NodeId, Head)>) {
         let Some((from, to)) = cx.log.damage() else {
             return *self = Mender::default();

@@ -1,5 +1,5 @@
-//! Runs one partition replica: open the epoch, write, replicate, commit, catch up, change role. Pure: events in, effects
-//! out ([`event`]); what replicas say to each other stands in [`message`].
+//! Runs one partition replica: open the epoch, write, replicate, commit, catch up, change role. Pure: events in, effects out
+//! ([`event`]); the messages between replicas are in [`message`].
 //!
 //! # The states
 //! ```text
@@ -17,21 +17,21 @@
 //!                                          asked to hand over: Quiescing <─┘ └── it lacks what another has ──> Resigned
 //!                                                                 └── all is committed, channels are told ──────^
 //! ```
-//! All transitions are data: [`states::TRANSITIONS`]. A lease is no state: an open leader whose lease is over takes no write
-//! and serves no read or FIN. It goes on in the same epoch when it still leads by metadata that was read after the lapse ([`lease`]).
+//! All transitions are data: [`states::TRANSITIONS`]. A lease is no state: an open leader whose lease is over takes no write and serves
+//! no read or FIN. It continues in the same epoch if it still leads by metadata that was read after the lapse ([`lease`]).
 //!
 //! # What holds it together
 //! - A batch commits when every member of the *required* set has it durable: the ISR of the newest known metadata, and a
 //!   member whose growth was proposed, from the moment of the proposal. A removal counts once the store confirmed it. So the
 //!   leader's set never lacks a node that the store could elect.
-//! - Every elected leader is in that set, so its log has all that was committed; the same goes for every ISR member that
-//!   answers its inquiry. Of those logs the one with the highest (last epoch, end) is taken: it holds everything a
-//!   member of an earlier epoch's required set can have committed, and what only others have was never committed.
+//! - Every elected leader is in that set, so its log has all committed batches; the same holds for every ISR member that answers its
+//!   inquiry. The leader takes the log with the highest (last epoch, end): it has everything that an earlier epoch can have committed.
+//!   Batches that only other logs have were never committed.
 //! - (epoch, log id) names one batch: an epoch is opened once, its leader never truncates within it, so two logs that share an
 //!   epoch share all before it; the common prefix is the lesser of the two ends of the newest shared epoch. The chain of
 //!   header crcs checks that with the first batch that follows.
-//! - A session's first answer waits until all that the follower appended before is durable: from then on its log changes
-//!   only by messages of that session, or of later ones.
+//! - A session's first answer waits until the follower's earlier appends are durable: from then on its log changes only by messages of
+//!   that session, or of later ones.
 
 mod base;
 mod cursor_sync;
@@ -68,8 +68,8 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// `committed` is what recovery found durable; a stand-alone node opens its epoch by having raised it durably
-    /// before the first append (the node's generation), and commits what it found under it.
+    /// `committed`: the durable end that recovery found. A stand-alone node's epoch is its generation, raised durably before the first
+    /// append; the node commits the recovered log under it.
     pub fn new(epoch: Epoch, committed: Position) -> Self {
         Replica { epoch, committed }
     }

@@ -1,30 +1,30 @@
 //! A leader opens its epoch before it writes (rule 2): its own promise becomes durable, at least min_isr members of the ISR (itself
-//! included) say where they stand, the tail of the one that has most is taken, and committed under the new epoch.
+//! included) report their ends, and the longest tail is taken and committed under the new epoch.
 //!
 //! ```text
-//! who answered                                          what is done
-//! fewer than min_isr ISR members, nor all of them        ask on, and resign now and then: the others may reach each other
-//! somebody in sync that is not suspect, or all of the   the highest (last epoch, end) is the log: it has all that an earlier
-//! ISR, and those are more than one                      epoch can have committed
-//! only suspects, not all of the ISR, or somebody        no leader rather than a wrong one: an operator may accept the loss
-//! alone in the ISR of several replicas who lost
-//! something that was complete once
-//! alone in the ISR, only a torn tail was truncated      its log: what was in flight at a crash, or failed, was never acknowledged
-//! the highest lacks what somebody knows committed, or   the same
-//! this log is the highest and has something else there
-//! a suspect itself, and somebody in sync is not; or it  it resigns, and goes on only when nobody takes over for long, or when it comes
-//! lost something that was complete once, and all        back to it again and again
+//! answers                                                action
+//! fewer than min_isr ISR members, and not all of them    ask on, and resign now and then: the others may reach each other
+//! an in-sync replica that is not suspect,                the highest (last epoch, end) is the log: it has all that an earlier
+//! or the whole ISR, which has more than one              epoch can have committed
+//! only suspects, and not the whole ISR; or the ISR is    no leader rather than a wrong one: an operator may accept the loss
+//! this one of several replicas, and it lost something
+//! that was complete once
+//! the ISR is this one, and only a torn tail is lost      its log: writes in flight at a crash, or failed ones, were never acknowledged
+//! the highest log lacks data known to be committed, or   no leader, as above
+//! is this log and differs from such data
+//! this one is suspect, and another in-sync one is not;   it resigns, and goes on only if no other takes over for long, or if the
+//! or it lost something that was complete once, and all   partition comes back to it again and again
 //! others are suspect, too
 //! ```
-//! What the leader vouched for may turn out damaged once it is read for the others. When nobody has it for as long as a write waits,
-//! the leader asks for another epoch, and answers for less there. So a tail that only it had, which nobody was told to be committed,
-//! goes by the rules above, and not by an operator.
+//! Batches that the leader vouched for may turn out damaged when they are read for the others. If no replica has them for as long as a
+//! write waits, the leader asks for another epoch, and vouches for less there. So a tail that only this leader had, and that was never
+//! told to be committed, is dropped by the rules above, without an operator.
 //!
-//! A partition with one replica opens in any case: there is nobody to compare with, and its recovery has told the loss.
-//! A tail that nothing says was ever complete is torn, or was acknowledged last and has rotted since. So it is compared wherever there is
-//! somebody in sync; where nobody is, nobody else has it either, and every crash under a write would wait for an operator.
-//! The leader's own log is truncated only where the chosen one goes another way, under this new epoch, and never below what it knows to
-//! be committed, but where damage has taken it already.
+//! A partition with one replica opens in any case: there is no replica to compare with, and its recovery has reported the loss. A tail
+//! that no record names as complete is torn, or it was acknowledged last and has rotted since. So it is compared with another in-sync
+//! replica if there is one. Without one, no other replica has it either, and otherwise every crash under a write would wait for an
+//! operator. The leader's own log is truncated only where the chosen log differs, under this new epoch, and never below its committed
+//! end, except where damage destroyed that already.
 
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect, Loss, LossKind};
@@ -41,7 +41,7 @@ const HAND_OVERS_MAX: u32 = 8;
 /// The wait for answers doubles so often, at most.
 const GIVEN_UP_MAX: u32 = 6;
 
-/// Position where this log differs from that of a member which knows a longer part of its own to be committed.
+/// Position where this log differs from a member's log although the member's committed end lies beyond it.
 fn contradicted(cx: &Cx<'_>, heard: &[(NodeId, &Standing)]) -> Option<Position> {
     let parts_at = |theirs: &Standing| match common(cx.log, theirs, Whose::Leader) {
         Common::At { at, .. } => Some(at),
@@ -133,16 +133,16 @@ impl Leader {
             && !accepts_loss
             && let Some(at) = contradicted(cx, &heard)
         {
-            // Long enough, and another one: who has what is committed should lead.
+            // Long enough, and another replica is there: the one with the committed data should lead.
             self.loss = Some(Loss { kind: LossKind::Tail, from: at, to });
             let to = heard.iter().max_by_key(|(_, s)| s.committed.offset).map(|(node, _)| *node);
             cx.out.push(Effect::Resign { to });
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
         let sound = heard.iter().copied().filter(|(_, s)| !s.suspect).max_by_key(|(_, s)| rank(s)).map(|(node, _)| node);
-        // Of those that are suspect, too, most have merely truncated a torn tail, and have all channels. Their answers do not tell which
-        // ones: whoever lost as much hands over in turn.
-        // Damage that is found while it runs takes the channels' last word as well, once the log is truncated there.
+        // Most other suspects merely truncated a torn tail, and have all channels. Their answers do not say which of them: a replica
+        // that lost more hands over in turn. Damage that is found at run time also destroys the channels' last records, once the log is
+        // truncated there.
         let has_lost = cx.log.doubt() == Doubt::Lost || own.durable.offset < own.committed.offset;
         let may_lack_less = has_lost && !heard.is_empty() && self.accepts_loss.is_none();
         if (own.suspect && sound.is_some() || may_lack_less) && self.hands_over(base, cx, sound) {
@@ -151,13 +151,14 @@ impl Leader {
         // A single replica keeps the log behind its damage.
         let left = if is_alone { cx.log.durable().at } else { end };
         if base.committed.offset > left.offset {
-            // Only when that was accepted, or nobody can know better. A startup before the next commit must not ask about it again.
+            // Only if the loss was accepted, or no replica can know better. A startup before the next commit must not ask about it
+            // again.
             base.committed = left;
             cx.out.push(Effect::GaveUp { committed: left });
         }
         let Some((source, standing)) = best else {
             if own.durable.offset < cx.log.end().at.offset && !is_alone {
-                // Damage took something, and nobody else has it: the log goes on from where it begins.
+                // Damage destroyed something, and no other replica has it: the log continues from the start of the damage.
                 if has_lost {
                     cx.out.push(Effect::Doubted);
                 }
@@ -173,8 +174,8 @@ impl Leader {
         self.go_to(base, cx, source, end, found);
     }
 
-    /// Too few answer, for as long as a write waits and a follower may be silent: the others may well reach each other, and one of them
-    /// should lead. Where too few are alive nobody is better, so each time takes twice as long as the one before.
+    /// Resigns when too few answer for as long as a write waits and a follower may be silent: the others may reach each other, and one
+    /// of them should lead. If too few are alive, no other leader is better, so each wait is twice as long as the one before.
     pub fn look_at_silence(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         if self.gives_up_at(base).is_none_or(|at| cx.now < at) {
             return;
@@ -194,8 +195,8 @@ impl Leader {
     }
 
     /// Asks for another leader when this replica is suspect, and waits for one; returns whether it waits. A suspect may have lost more
-    /// than its log shows, above all the last state of its channels, which a leader gives to everybody. It does not wait for ever:
-    /// there may be nobody who names a leader, or all may have lost something. `to`: the best of those that lost nothing.
+    /// than its log shows, above all the last state of its channels, which a leader gives to all replicas. It does not wait for ever:
+    /// the store may name no other leader, or all replicas may have lost something. `to`: the best of those that lost nothing.
     fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>, to: Option<NodeId>) -> bool {
         if base.hands_over_until.is_none() {
             if to.is_none() && base.hand_overs >= HAND_OVERS_MAX {
@@ -233,7 +234,7 @@ impl Leader {
             return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < cx.log.end().at.offset {
-            // Until the log is decided it must not give its channels, which are truncated too, to anybody.
+            // Until the log is decided it must not give its channels, which are truncated too, to another replica.
             cx.out.push(Effect::Doubted);
         }
         match restart {
@@ -306,7 +307,7 @@ impl Leader {
         }
     }
 
-    /// The chosen member is gone: everybody is asked again.
+    /// The chosen member is gone: all members are asked again.
     pub fn source_lost(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
         if !matches!(self.phase, Phase::Fetching { source, .. } if source == node) {
             return;

@@ -1,13 +1,13 @@
-//! Follower as its leader sees it: where it stands, what is on its way to it, and since when it lags.
+//! Follower as its leader sees it: its ends, the batches on their way to it, and the time since which it lags.
 //!
 //! ```text
 //! Apart ──Inquire──> Asked ──Standing──> (chosen epoch) Aligning ──Aligned──> CatchingUp <──> Live
 //!   ^                                                                             │             │
 //!   └────────────── no answer within the retry pause, a refusal, a lost connection ┴─────────────┘
 //! ```
-//! Live: batches go out from memory as they are sealed, in a window. CatchingUp: they are read from the files, one read at a
-//! time, at a limited rate; when the follower has all that was sent and the rest is in memory, it is live, without a pause. Of a follower
-//! for which no write waits that rest is at most the bytes of a second of the rate.
+//! Live: batches go out from memory as they are sealed, in a window. CatchingUp: they are read from the files, one read at a time, at a
+//! limited rate; when the follower has all sent batches and the rest is in memory, it is live, without a pause. For a follower that no
+//! write waits for, the rest is at most the bytes of a second at the rate.
 
 use super::base::Cx;
 use super::cursor_sync::CursorLink;
@@ -49,7 +49,7 @@ pub(super) struct Peer {
     pub standing: Option<Standing>,
     /// True if the peer confirmed the list of this leader's channels in its epoch, and so was in step.
     pub was_listed: bool,
-    /// Durable there, of what is the leader's log. Never goes back within an epoch but by a new alignment.
+    /// Durable end of the leader's log at the follower. Within an epoch it goes back only by a new alignment.
     pub acked: Position,
     pub sent: Position,
     reading: bool,
@@ -170,7 +170,7 @@ impl Peer {
         self.has_outstanding() && now >= self.retry_at
     }
 
-    /// Sends what may be sent. `is_awaited`: writes wait for the peer.
+    /// Sends the batches that window and rate allow. `is_awaited`: writes wait for the peer.
     pub fn pump(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, is_awaited: bool, options: &ReplicaOptions) {
         let end = cx.log.end().at;
         let may_go_live = self.may_go_live(cx, end, is_awaited, options);

@@ -50,7 +50,7 @@ pub(super) fn common(log: &dyn LogView, theirs: &Standing, whose: Whose) -> Comm
             std::cmp::Ordering::Equal if mine.chain_crc == their.chain_crc => {
                 Common::At { at: mine.end, chain_crc: Some(mine.chain_crc) }
             }
-            // Damage, or a mistake of the program: what stands there is not shared.
+            // Damage, or a bug: the batches there are not shared.
             std::cmp::Ordering::Equal => continue,
         };
         let Common::At { at, .. } = found else { return found };
@@ -64,7 +64,7 @@ pub(super) fn common(log: &dyn LogView, theirs: &Standing, whose: Whose) -> Comm
     }
 }
 
-/// The place in a run of batches, and what is known of it.
+/// The place in a run of batches, and the facts known about it.
 struct Walk {
     /// The batch before: where it ends, its crc.
     before: Option<(Position, u32)>,
@@ -72,8 +72,8 @@ struct Walk {
     unproven: bool,
 }
 
-/// Takes the batches that go on at `taken`, the end of what was given to the log, and skips what is held already; what ends up to
-/// `settled` is committed without this replica. Whether any was taken. On an error those before it were taken.
+/// Takes the batches that continue the log at `taken`, the end of the batches given to it, and skips those that it has. Batches up to
+/// `settled` are committed without this replica. True if any was taken. On an error the batches before it were taken.
 pub(super) fn take_run(
     route: Route,
     leader_epoch: Epoch,
@@ -110,7 +110,7 @@ pub(super) fn take_run(
             if h.epoch.get() < taken.epoch.0 {
                 return Err(PeerError::BadBatch(Bad::Chain));
             }
-            // The chain proves what came before it, too.
+            // The chain also proves the batches before it.
             walk.unproven = false;
             *taken = Tail { at: h.end(), chain_crc: crc, epoch: Epoch(h.epoch.get()) };
             let is_settled = h.end().offset <= settled.offset;

@@ -8,11 +8,11 @@ use Trigger::*;
 pub enum State {
     /// The node is not a known replica of the partition.
     Idle,
-    /// Follows nobody yet, or was refused by or refused its leader: takes no batch before the logs are compared.
+    /// Follows no leader yet, or leader and replica refused each other: takes no batch before the logs are compared.
     Apart,
     /// The promise, or an earlier append, is not durable yet; the replica reports its standing after that.
     Promising,
-    /// The log is being truncated to what it shares with the leader.
+    /// The log is being truncated to the common prefix with the leader's.
     Truncating,
     /// The log is a prefix of the leader's, and takes batches.
     Aligned,
@@ -20,7 +20,7 @@ pub enum State {
     Claiming,
     /// Hears where the others stand.
     Asking,
-    /// Truncates what the chosen log does not have.
+    /// Truncates the batches that the chosen log does not have.
     Trimming,
     /// Takes the chosen log's tail.
     Fetching,
@@ -32,7 +32,7 @@ pub enum State {
     Quiescing,
     /// Serves nothing, and waits for another leader to be named.
     Resigned,
-    /// Could not commit what it took: the next epoch decides it.
+    /// Could not commit the batches that it took: the next epoch decides.
     Closed,
     /// A write failed here.
     Failed,
@@ -40,7 +40,7 @@ pub enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum Trigger {
-    /// Metadata: another leads, or nobody.
+    /// Metadata: another node leads, or none.
     ToFollow,
     /// Metadata: leads, in a new epoch.
     ToLead,
@@ -74,7 +74,7 @@ pub enum Trigger {
     AskedToHandOver,
     /// The hand-over took too long, or is not wanted any more.
     KeptOn,
-    /// Everything is committed and told, or another replica has what is missing here.
+    /// Everything is committed and told, or another replica has the data that is missing here.
     HandedOver,
     /// A write waited too long.
     Unknown,
