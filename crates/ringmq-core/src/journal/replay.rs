@@ -62,7 +62,7 @@ pub enum RingAction {
 /// | Hold | Current | Follow | the usual case |
 /// | OneBad | Older | Search | the damaged slot may have been the newer one |
 /// | OneBad | Current | Follow | unless later writes know of a newer slot: then as Search |
-/// | BothBad | any | Search | the writes that redo needs were never written over |
+/// | BothBad | any | Search | what redo needs was never written over |
 /// | Unknown | any | Halt | written by a newer version |
 /// | Hold, OneBad | NoSlot | Search | cannot be: a slot that holds has a generation |
 pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
