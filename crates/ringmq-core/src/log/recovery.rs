@@ -1,5 +1,5 @@
-//! Recovery: from whatever a crash left on the data path to partitions whose files are whole and synced, and journals
-//! that stand empty under a new generation. Blocking, before any executor runs; pure but for the [`Storage`] it is given.
+//! Recovery: from any state that a crash leaves on the data path to partitions whose files are whole and synced, and empty journals
+//! under a new generation. Blocking, before any executor runs; pure except for the given [`Storage`].
 //!
 //! ```text
 //! node.meta -> scan every journal that is found (1) -> topics (2) -> open each partition (3)
@@ -7,19 +7,18 @@
 //!   -> raise the generation in node.meta: from here on the old journals are closed (6) -> new checkpoint slots (7)
 //!   -> node.meta says that all journals are begun: from here on a missing one is a loss (8)
 //! ```
-//! A crash anywhere before (6) changes nothing that a new recovery would do: redo writes the same bytes to the same
-//! places, snapshots say what they contain. After (6) nothing in the journals is needed any more.
+//! A crash anywhere before (6) does not change the work of the next recovery: redo writes the same bytes to the same places, and a
+//! snapshot names the last record that it contains. After (6) nothing in the journals is needed any more.
 //!
-//! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], missing ones
-//! in [`journals`], node.meta in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`],
-//! file headers in [`headers`], batches in [`scan`]. Recovery halts only where going on could lose or invent data: at files
-//! of a newer version, at a journal that is gone and may be found again, and when the disk refuses a write. Damage is
-//! reported and stepped over.
+//! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], missing ones in
+//! [`journals`], node.meta in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`], file headers in
+//! [`headers`], batches in [`scan`]. Recovery halts only where continuing could lose or invent data: at files of a newer version, at a
+//! missing journal that may be found again, and when the disk refuses a write. Damage is reported and stepped over.
 //!
-//! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals
-//! are rewritten in place, a snapshot that must grow takes the space that its own partition had allocated ahead, and
-//! node.meta keeps 4 MiB that recovery may use up. What still does not fit ends in [`RecoverError::NoSpace`]; nothing
-//! is lost then, since the journals are not closed.
+//! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals are rewritten in
+//! place, a snapshot that must grow takes the space that its own partition had allocated ahead, and node.meta keeps 4 MiB that recovery
+//! may use up. If that is not enough, recovery ends in [`RecoverError::NoSpace`]; nothing is lost then, since the journals are not
+//! closed.
 
 pub mod channels;
 mod departed;
@@ -59,7 +58,7 @@ use truncations::Truncations;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverOptions {
-    /// Journals are made for so many cores; those of others are replayed and removed.
+    /// Number of cores, for which journals are made. Journals of other cores are replayed and removed.
     pub cores: u16,
     pub journal_bytes: u64,
     /// A segment is not made longer by recovery where it can begin a new one.
@@ -70,9 +69,9 @@ pub struct RecoverOptions {
     pub seed: u64,
     /// The generation for which [`RecoverError::LostJournals`] and [`RecoverError::LostNode`] are no error; 0: none.
     pub accept_lost_journal: u64,
-    /// The node is one of several: its batches' epochs are composed with its generation
-    /// ([`static_epoch`](crate::seam::membership::static_epoch)), or those of other leaders, so the generation is counted
-    /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this startup's batches.
+    /// True for a node of a cluster: the epochs of its batches are composed with its generation
+    /// ([`static_epoch`](crate::seam::membership::static_epoch)), or are other leaders', so the generation simply counts startups. On a
+    /// stand-alone node it rises above all epochs found, since it is the epoch of this startup's batches.
     pub is_clustered: bool,
 }
 
@@ -89,8 +88,8 @@ pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 #[derive(Debug)]
 pub struct Recovered {
     pub node_id: [u8; 16],
-    /// Durable, and above that of each earlier start. Of a node that is alone also above every epoch that any batch carries: the
-    /// epoch of this startup's batches.
+    /// Generation of this startup: durable, and above that of each earlier startup. On a stand-alone node also above every batch's
+    /// epoch, since it is the epoch of this startup's batches.
     pub generation: u64,
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.
@@ -208,7 +207,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     // Where node.meta is lost, the journals that are there tell how many there were.
     let cores = if node.meta.journals > 0 { node.meta.journals } else { rings.iter().map(|r| r.core + 1).max().unwrap_or(0) };
     partitions.lose_journals(&mut cx, &lost, cores);
-    // Before anything looks behind the journal: what it finds there is believed where something is missing.
+    // Before any step looks behind the journal: findings there count where something is missing.
     partitions.all.iter_mut().for_each(|p| p.report_unfounded(&mut cx));
     partitions.complete_firsts(&topics, options.is_clustered);
     if options.is_clustered {
@@ -223,8 +222,8 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
     partitions.iter_mut().for_each(|p| settle(p, options, generation));
     let mut meta = NodeMeta { node_id, generation, journals: 0, ..node.meta };
-    // Both files each time: when one rots, the other says the same. No journal is named until all are begun: what a crash
-    // leaves of them in between holds nothing.
+    // Both files each time: when one rots, the other has the same content. No journal is named until all are begun: the journals that a
+    // crash leaves in between are empty.
     write_both(storage, &mut meta)?;
     let journals = journals::begin(storage, options, &rings, generation, &mut rng)?;
     meta.journals = options.cores;
@@ -245,7 +244,7 @@ fn write_both(storage: &mut dyn Storage, meta: &mut NodeMeta) -> Result<(), Reco
 /// Whether a partition is one replica of several follows from the node, since its own word may be lost with a snapshot.
 fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64) {
     if !options.is_clustered {
-        // Alone, what is durable is committed.
+        // Stand-alone: the durable end is the committed end.
         (p.promised, p.committed) = (Epoch(0), p.end);
     } else {
         let is_of_peers = p.epoch.0 > generation;
@@ -308,7 +307,7 @@ struct Journaled {
     /// A partition's records may stand in another core's journal than its topic's creation.
     topics: topics::JournaledTopics,
     departed: Departed,
-    /// Truncations. Bytes that one removes must not be redone over what came after it.
+    /// Truncations. Bytes that one removes must not be redone over later bytes.
     truncations: Truncations,
 }
 
@@ -489,7 +488,8 @@ impl Partitions {
         Ok(())
     }
 
-    /// Marks what had its records in a journal that is gone, or was truncated. `cores`: of the node when it wrote it.
+    /// Marks the partitions whose records were in a journal that is missing or truncated. `cores`: number of the node's cores when it
+    /// wrote the journal.
     fn lose_journals(&mut self, cx: &mut Context<'_>, lost: &[journals::Lost], cores: u16) {
         for lost in lost {
             let file = FileId::Journal(lost.core);
@@ -523,7 +523,8 @@ impl Partitions {
         }
     }
 
-    /// Space for snapshots of a partition that never had a record may be there, and nobody may ever use it: others have the partition.
+    /// Removes the space for snapshots of a partition that never had a record here and may never be used: other nodes have the
+    /// partition.
     fn remove_unused(&self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         let is_unused =
             |i: usize, p: &Partition| p.is_blank() && p.files.ahead().is_empty() && self.leap == 0 && !self.orphaned.contains(&i);

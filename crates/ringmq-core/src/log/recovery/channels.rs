@@ -1,4 +1,4 @@
-//! The cursors of a partition during recovery, and what a journal's small facts do to them.
+//! The cursors of a partition during recovery, and the effect of journal records on them.
 
 use crate::base::{ChannelName, LogId, Position};
 use crate::format::cursor::{CursorImage, Interval};
@@ -115,8 +115,8 @@ impl Channels {
     }
 }
 
-/// Adds confirmed intervals to a cursor and moves it over what is confirmed without a gap. Adding one twice changes nothing. Takes
-/// the time of one walk over all its intervals, however many are added.
+/// Adds confirmed intervals to a cursor and moves it over those that follow without a gap. Adding one twice changes nothing. Takes the
+/// time of one walk over all its intervals, however many are added.
 pub fn confirm(cursor: &mut CursorImage, intervals: &[Interval]) {
     let all = &mut cursor.intervals;
     all.extend(intervals.iter().filter(|i| i.start < i.end.log_id));

@@ -1,7 +1,7 @@
-//! Partitions that moved to other nodes: what the journals have of one before the record of its deletion counts no more.
+//! Partitions that moved to other nodes: journal records of one before the record of its deletion do not count any more.
 //!
-//! A replica that comes back later begins with a record of its own, behind that one and once the files were gone. So the records behind
-//! the last deletion are of the files that are there; without any, what is left of the files goes.
+//! A replica that returns later begins with a record of its own, behind the deletion and after the files were removed. So the records
+//! behind the last deletion belong to the present files; without such a record, the remaining files are removed.
 
 use crate::base::TopicId;
 use crate::format::journal::RecordKind;
@@ -64,7 +64,7 @@ impl Departed {
         self.counts(id_of(record))
     }
 
-    /// Whether what redo has come to is of the partition's files that are there.
+    /// True if the present record of redo belongs to the partition's present files.
     pub fn counts(&self, id: Id) -> bool {
         self.all.get(&id).is_none_or(|d| d.passed >= d.records)
     }

@@ -15,7 +15,7 @@ use crate::format::tail::Tail;
 const BLOCK_RECORDS: u64 = (BLOCK / COMMIT_RECORD_LEN) as u64;
 
 impl Partition {
-    /// The table of the log as it is: what is known of it, or what the commit logs say. All records are written.
+    /// The epochs of the present log: the known ones, or those found in the commit logs. All records are written.
     pub fn find_epochs(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.epochs.is_none() {
             let mut epochs = Epochs::default();

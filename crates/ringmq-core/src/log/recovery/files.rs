@@ -1,4 +1,4 @@
-//! The files of one partition during recovery: its segments and commit logs, and what is to be written to the last ones.
+//! The files of one partition during recovery: its segments and commit logs, and the planned writes to the last ones.
 
 use super::RecoverError;
 use super::partition::Context;
@@ -191,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    /// Writes what was appended to a log that ends at `end`. Bytes beside it stay: a direct batch may begin in the same block.
+    /// Writes the appended bytes of a log that ends at `end`. Other bytes of a block stay: a direct batch may begin in it.
     pub fn flush(&mut self, cx: &mut Context<'_>, end: Position) -> Result<(), RecoverError> {
         let Some(base) = self.last_base() else { return Ok(()) };
         let [segment, commit] = self.pair(base);
@@ -237,7 +237,7 @@ impl Files {
         SegmentTable::of(self.segments[..before].iter().copied())
     }
 
-    /// Writes both headers, with what stands before the segment. The files are allocated.
+    /// Writes both headers, with the table of the segments before. The files are allocated.
     pub fn write_headers(&mut self, cx: &mut Context<'_>, meta: &SegmentMeta, epoch: Epoch) -> Result<(), RecoverError> {
         let table = self.table(meta.base.offset);
         let (id, partition) = (self.dir.topic_id, self.dir.partition);
@@ -274,7 +274,7 @@ impl Files {
         Ok(())
     }
 
-    /// Makes what stands in the last segment's files behind the log's end zeros.
+    /// Zeroes the last segment's files behind the log's end.
     pub fn wipe_behind(&mut self, cx: &mut Context<'_>, end: Position) -> Result<(), RecoverError> {
         let Some(base) = self.last_base() else { return Ok(()) };
         let [segment, commit] = self.pair(base);
@@ -295,7 +295,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes what lies wholly before the start, which is durable by now.
+    /// Removes the segments that lie wholly before the start, which is durable by now.
     pub fn retire(&mut self, cx: &mut Context<'_>, start: Position) -> Result<(), RecoverError> {
         for base in std::mem::take(&mut self.retired) {
             cx.storage.remove(&self.pair(base))?;
@@ -323,8 +323,8 @@ impl Files {
         Ok(any)
     }
 
-    /// Clears what stands behind the last record of the commit log: of batches that are lost, or of an earlier life of
-    /// the log. Left there, it would be found when the log has grown to its ids.
+    /// Clears the records behind the last valid one of the commit log: those of lost batches, or of former content. Otherwise they would
+    /// be found when the log has grown to their ids.
     pub fn clear_stale_records(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         let Some(file) = self.last_commit() else { return Ok(()) };
         let at = commit_at(self.commit_count);

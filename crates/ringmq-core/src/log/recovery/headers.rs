@@ -1,9 +1,9 @@
-//! The first blocks of a partition's segment and commit log files: what they say, and what is done when they do not hold; and
-//! which of them a startup reads.
+//! The first blocks of a partition's segment and commit log files: their content, the repair of invalid ones, and the choice of those
+//! that a startup reads.
 //!
 //! The block of a segment names those before it ([`SegmentTable`]): from the newest one backwards a startup reads the headers that no
-//! table names, one in 143, and believes the tables for the rest. A header that it does not read, and that rots, is the scrubber's
-//! to find ([`crate::log::scrub`]).
+//! table names, one in 143, and trusts the tables for the rest. The scrubber finds a rotten header that startup does not read
+//! ([`crate::log::scrub`]).
 
 use super::partition::{Context, Partition};
 use super::report::{Report, Severity};
@@ -36,7 +36,7 @@ finding! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderAction {
     Keep,
-    /// Write it again from what the commit log's header says.
+    /// Write it again from the commit log's header.
     RepairFromCommit,
     /// Write it again from the first commit record, the first batch, or the end of the log when it is just there.
     RepairFromLog,

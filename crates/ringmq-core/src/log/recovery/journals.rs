@@ -75,8 +75,8 @@ pub struct Lost {
     pub why: String,
 }
 
-/// The journals that were truncated below the length that their slots name. They are no reason to stop: what is left of the file is there,
-/// and nobody finds the rest again.
+/// The journals that were truncated below the length that their slots name. They do not end the startup: the rest of the file cannot be
+/// found again.
 pub fn find_truncated(rings: &[Ring]) -> Vec<Lost> {
     let why =
         |r: &Ring| format!("the file was {} bytes long, and is {}: writes behind its end are lost", r.named_len, r.file_len);
@@ -90,7 +90,7 @@ pub fn find_lost(node: &NodeMeta, rings: &[Ring]) -> Vec<Lost> {
         let found = match rings.iter().find(|r| r.core == core) {
             None => JournalFound::Missing,
             Some(r) if !r.is_closed() => JournalFound::There,
-            // Both slots are bad and no write is left to tell of what was there: judged like any damage.
+            // Both slots are bad and no write is left: judged like any damage.
             Some(r) if matches!(r.slots, Slots::BothBad) => JournalFound::There,
             Some(r) if r.generation > 0 => JournalFound::Older,
             Some(_) => JournalFound::Blank,
@@ -131,9 +131,9 @@ pub fn refuse(storage: &mut dyn Storage, node: &NodeMeta, lost: &[Lost]) -> Resu
     Ok(RecoverError::LostJournals { missing: missing.join("; "), held, generation: node.generation })
 }
 
-/// Makes durable what is about to be redone. The process that issued the last writes may have died while they stood in the
-/// device's cache alone, or seen them fail; what a startup does by them (it removes the files of a deleted topic) must not
-/// outlive them when the power goes on its way.
+/// Makes the writes durable that are about to be redone. The process that issued the last writes may have died while they were only in
+/// the device's cache, or seen them fail. The effects of redo (it removes the files of a deleted topic) must not outlive the writes at a
+/// power loss.
 pub fn settle(storage: &mut dyn Storage, ring: &Ring) -> Result<(), RecoverError> {
     let file = FileId::Journal(ring.core);
     for (at, bytes) in ring.open_writes(storage)? {
@@ -144,8 +144,8 @@ pub fn settle(storage: &mut dyn Storage, ring: &Ring) -> Result<(), RecoverError
     Ok(storage.sync(&file)?)
 }
 
-/// Gives each core a journal that stands empty under the new generation. Files of the right length are used again as
-/// they are: what stands in their rings is of an older generation.
+/// Gives each core an empty journal under the new generation. Files of the right length are used again as they are: the writes in their
+/// rings are of an older generation.
 pub fn begin(
     storage: &mut dyn Storage,
     options: &RecoverOptions,

@@ -1,5 +1,5 @@
-//! node.meta: who this node is, and the generation that closes all journals before it. Two files, so that no block, and no file,
-//! holds both.
+//! node.meta: the node's id, and the generation that closes all journals before it. Two files, so that no block, and no file, has both
+//! copies.
 
 use super::report::{Report, Severity};
 use super::{RecoverError, unknown};

@@ -1,8 +1,8 @@
-//! One partition during recovery: opened from its newest snapshot and the files that this needs, changed by redo,
-//! then finished: everything synced, a snapshot that contains it all, and what the engine takes over.
+//! One partition during recovery: opened from its newest snapshot and the files that this needs, changed by redo, then finished:
+//! everything synced, a snapshot that contains it all, and the state that the engine takes over.
 //!
-//! Reads the snapshot slots, the first block of the last segment and of those that its table does not name ([`headers`]), and of
-//! the last segment the end and the last block of records before it; more only where these do not agree.
+//! Reads the snapshot slots, the first block of the last segment and of those that its table does not name ([`headers`]), the end of the
+//! last segment and the last block of its records; more only if these do not agree.
 
 use super::channels::Channels;
 use super::files::Files;
@@ -89,7 +89,7 @@ pub struct Context<'a> {
     pub report: &'a mut Report,
     pub segment_bytes: u64,
     pub now_unix_ns: i64,
-    /// Names what is set aside.
+    /// Suffix in the names of files that are set aside.
     pub label: &'a str,
     /// Generation of this startup, or a lower one that no earlier startup had.
     pub generation: u64,
@@ -115,10 +115,10 @@ pub struct Partition {
     pub end: Position,
     pub collect_start: Position,
     pub chain_crc: u32,
-    /// The last batch is a lost one: the one behind it chains to what was there.
+    /// True if the last batch is a lost one: the next batch chains to the original header.
     pub chain_open: bool,
     pub epoch: Epoch,
-    /// All epochs before that one; `None` while nobody knows.
+    /// All epochs before the last one; `None` while unknown.
     pub epochs: Option<Epochs>,
     pub promised: Epoch,
     pub committed: Position,
@@ -319,8 +319,8 @@ impl Partition {
         self.rebuild_commit(cx, promised)
     }
 
-    /// Writes what is not written, looks behind the end, makes all durable, takes a snapshot when the newest one does
-    /// not say the same, and removes what retention let go. Safe to do again after a crash at any point.
+    /// Writes the pending bytes, looks behind the end, makes all durable, takes a snapshot if the newest one differs, and removes the
+    /// segments below the start. May be repeated after a crash at any point.
     pub fn finish(mut self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
         self.settle_first(cx)?;
         self.advance(cx)?;
@@ -494,8 +494,8 @@ impl Partition {
     }
 }
 
-/// Whether all records in the last block of a commit log that holds `count` of them stand there, one behind the other. The writer goes
-/// on in this block with what is read of it, so no scrubber would ever find it other than it was written.
+/// True if the last block of a commit log with `count` records has all of them, one behind the other. The writer continues this block
+/// with the bytes read now, so the scrubber would never find an error in it.
 fn last_records_hold(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64, count: u64) -> Result<bool, RecoverError> {
     let (to, mut next) = (commit_at(count), None);
     let at = block_down(to - 1).max(commit_at(0));

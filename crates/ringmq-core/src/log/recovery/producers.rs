@@ -1,7 +1,7 @@
 //! The table of idempotent producers during recovery: it follows the log, so it follows a log that is truncated, too.
 //!
-//! Redo counts each batch when it takes its place in the log ([`Partition::index`](super::partition::Partition)); here is
-//! what has to look at headers that it does not pass.
+//! Redo counts each batch when it takes its place in the log ([`Partition::index`](super::partition::Partition)); this file has the
+//! parts that read headers which redo does not pass.
 
 use super::RecoverError;
 use super::partition::{Context, Partition};
@@ -20,7 +20,7 @@ const LOOK_BACK: i64 = 16 * 1024 * 1024;
 /// Idempotent producers as the batches before the log's end tell them, and when the last batch was appended.
 pub struct Counted {
     producers: Producers,
-    /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
+    /// The table at the snapshot's end, for a truncation that goes back before the batches counted by redo.
     at_snapshot: Producers,
     /// Base timestamp of the last batch before the end; zero when unknown.
     last_unix_ns: i64,
@@ -97,8 +97,9 @@ impl Partition {
         Ok(())
     }
 
-    /// The table before each batch behind `committed`: a leader may truncate those. Who has more of them than the table
-    /// remembers is looked for in the segments before that place; one that has no batch near it either is forgotten by such a truncation.
+    /// The table before each batch behind `committed`: a leader may truncate those. If a producer has more of them than the table
+    /// remembers, its earlier batches are looked for in the segments before that place; without a batch near it, such a truncation
+    /// forgets the producer.
     pub fn counted_behind(&self, cx: &mut Context<'_>, committed: i64) -> Result<VecDeque<Before>, RecoverError> {
         let mut counted = VecDeque::new();
         if committed >= self.end.offset || !self.counted.producers.is_used_from(committed) {
@@ -127,7 +128,7 @@ impl Partition {
         Ok(record.map_or(0, |r| r.unix_ns.get()))
     }
 
-    /// The log was truncated to its present end: what the batches behind it told is taken back.
+    /// The log was truncated to its present end: undoes the counts of the batches behind it.
     pub fn uncount_producers(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.counted.producers.is_empty() && self.counted.at_snapshot.is_empty() {
             // Where there never was one, none of the log's batches has to be looked at.

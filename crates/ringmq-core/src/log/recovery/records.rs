@@ -12,16 +12,16 @@ pub struct Records {
     floor: u64,
     /// True if the contained records are unknown: all found records are redone.
     is_unknown: bool,
-    /// There is no snapshot, so the journals begin with the partition's first record, if it has any.
+    /// True without a snapshot: the journals must begin with the partition's first record, if it has any.
     expects_first: bool,
-    /// The partition has records, or what was there is lost.
+    /// True if the files show that the partition had records: if the journals have none, they are lost.
     needs_first: bool,
-    /// True when only one snapshot slot holds. It is complete when the journals have the record behind what it contains; otherwise
-    /// facts that another slot had may be lost.
+    /// True if only one snapshot slot is valid. It is complete if the journals have the record behind its last one; otherwise facts of
+    /// another slot may be lost.
     is_unproven: bool,
     /// A damaged write without facts, or whose facts a copy has, explains that records are missing.
     is_gap_explained: bool,
-    /// Facts of a write that was truncated are kept: they may be of what was truncated with it.
+    /// True if facts of a truncated write are kept: they may refer to batches truncated with it.
     has_kept: bool,
     /// The journals hold a record that the snapshot contains, or the first one behind: so they have all since.
     has_witness: bool,

@@ -1,8 +1,7 @@
-//! Redo: brings what a journal holds into a partition's segments, commit logs and cursors. Same bytes, same place, so
-//! doing it twice changes nothing.
+//! Redo: applies a journal's records to a partition's segments, commit logs and cursors. Same bytes, same place, so doing it twice
+//! changes nothing.
 //!
-//! A hole is bridged by lost batches. What follows a lost batch chains to the header that was lost, so the chain begins
-//! anew behind it.
+//! A hole is bridged by lost batches. The batch behind a lost one chains to the lost header, so the chain begins anew there.
 
 use super::headers::{self, HeaderAction};
 use super::partition::{Context, Partition};
@@ -48,7 +47,7 @@ impl Partition {
         }
     }
 
-    /// Brings in a fact of a write that is truncated. What was journaled before it may be truncated, too.
+    /// Applies a fact of a truncated write. Earlier records may be truncated, too.
     pub fn redo_kept(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let sequence = record.header.sequence.get();
         if !self.records.see_kept(sequence) {
@@ -85,7 +84,7 @@ impl Partition {
             RecordKind::Doubt => {
                 let is_suspect =
                     U64::read_from_prefix(&record.payload).map(|(is, _)| is != 0).expect("verified when it was read");
-                // Damage that this recovery finds was compared by nobody.
+                // Damage that this recovery finds was never compared with another replica.
                 self.damage.set_doubt(if is_suspect || self.is_damaged { Doubt::Lost } else { Doubt::None });
             }
             RecordKind::LossAccepted => {
@@ -187,7 +186,7 @@ impl Partition {
         }
     }
 
-    /// Goes to a position that was promised: what the segments hold is kept, the rest is lost.
+    /// Extends the log to a promised position: batches in the segments are kept, the rest is lost.
     pub fn reach(&mut self, cx: &mut Context<'_>, to: Position, why: &str) -> Result<(), RecoverError> {
         let to = self.truncations.below(to);
         if !to.is_sane() || to.offset <= self.end.offset || self.truncations.is_dropped_later() {
@@ -195,7 +194,7 @@ impl Partition {
         }
         self.advance(cx)?;
         while self.end.offset < to.offset {
-            // A segment that begins in between says where it begins, and may hold what follows.
+            // A segment that begins in between names its start, and may have the batches behind it.
             let step = self.next_segment(cx, to)?;
             let before = self.end;
             let file = FileId::Segment(self.dir.clone(), self.files.last_base().unwrap_or(0));
@@ -340,7 +339,7 @@ impl Partition {
 
     fn append(&mut self, cx: &mut Context<'_>, h: &BatchHeader, bytes: &[u8]) -> Result<(), RecoverError> {
         if self.chain_open {
-            // The header of a segment that begins with this batch says what the batch is chained to; readers hold it to that.
+            // The header of a segment that begins with this batch has the batch's prev crc; readers compare the two.
             self.chain_crc = h.prev_crc.get();
         }
         self.make_room(cx, bytes.len())?;
@@ -368,7 +367,7 @@ impl Partition {
         }
         let base = self.files.last_base().expect("entered above");
         let at = segment_at(base, self.end.offset);
-        // Behind a lost batch the end may lie beyond the file: what is between is not allocated for nothing.
+        // Behind a lost batch the end may lie beyond the file: the bytes between are not allocated.
         let there = self.files.segment_len();
         let is_full = self.end.offset > base && (at > there || at + len as u64 > there.max(cx.segment_bytes));
         if is_full && at + len as u64 > there {
@@ -393,7 +392,7 @@ impl Partition {
         }
         cx.allocate(&segment, 2 * BLOCK as u64)?;
         cx.allocate(&commit, 2 * BLOCK as u64)?;
-        // Behind a lost batch the chain begins anew, with what the batch that stands here was chained to.
+        // Behind a lost batch the chain begins anew, with the prev crc of the batch that stands here.
         let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
         let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
         let before = self.files.table(base);
@@ -436,9 +435,9 @@ impl Partition {
         Ok(())
     }
 
-    /// Skips more ids and offsets than `bytes` of a journal could have named, and all that the files have space for: no
-    /// batch is admitted beyond that, and direct ones take more of the log than of the journal. Durable when done, since
-    /// what tells of that space is removed next.
+    /// Skips more ids and offsets than `bytes` of a journal could have named, and all that the files have space for: no batch is
+    /// admitted beyond that, and direct batches take more of the log than of the journal. Durable when done, since the files that show
+    /// that space are removed next.
     pub fn leap(&mut self, cx: &mut Context<'_>, bytes: u64, why: &str) -> Result<(), RecoverError> {
         let Partition { end: from, .. } = *self;
         let mut space_end = from.offset;
@@ -480,7 +479,7 @@ impl Partition {
             let (found, h) = batches.judge(cx.storage, self.end.offset, &self.chain())?;
             let at = segment_at(base.offset, self.end.offset);
             match (decide(SEGMENT_TABLE, found, place, ()).then, h) {
-                // Behind what is promised it is redo's to look.
+                // Redo itself looks behind the promised position.
                 _ if left.is_none() && promised.is_some() => break,
                 (BatchAction::Keep, Some(h)) => self.accept(cx, &h)?,
                 (BatchAction::KeepHeader, Some(h)) => {
@@ -502,7 +501,7 @@ impl Partition {
                     let before = self.end;
                     self.bridge(cx, next)?;
                     if self.end == before {
-                        // Not a hole that batches left: the position that was promised is what counts.
+                        // No hole that whole batches could have left: the promised position counts.
                         self.end = to;
                     }
                     batches = Batches::new(&dir, base.offset);

@@ -1,4 +1,4 @@
-//! Walks the batches of a segment and judges what stands at a place; finds the records of its commit log.
+//! Walks the batches of a segment and judges the bytes at a place; finds the records of its commit log.
 //!
 //! Reads only, through a window that grows, so that looking behind an idle partition's end costs one block.
 
@@ -46,7 +46,7 @@ pub enum BatchAction {
     KeepHeader,
     /// Damage: a lost batch takes the place up to the next known position.
     Bridge,
-    /// The log ends here; what stands behind was never acknowledged.
+    /// The log ends here; the bytes behind were never acknowledged.
     Truncate,
     Halt,
 }
@@ -169,7 +169,7 @@ impl<'a> Batches<'a> {
         Batches { dir, base, window: Window::new(FileId::Segment(dir.clone(), base)) }
     }
 
-    /// Judges what stands at `offset`; returns the header when it holds and continues the log. With an empty chain only the place is
+    /// Judges the bytes at `offset`. Returns the header if it is valid and continues the log. With an empty chain only the place is
     /// compared.
     pub fn judge(
         &mut self,

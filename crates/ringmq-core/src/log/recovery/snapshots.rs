@@ -1,4 +1,4 @@
-//! The snapshot slots of a partition: what they hold, and where a partition begins.
+//! The snapshot slots of a partition: their content, and the state with which the partition begins.
 
 use super::RecoverError;
 use super::partition::{Context, Partition};
@@ -29,7 +29,7 @@ finding! {
 finding! {
     /// Segments of the partition.
     Data {
-        /// There is no segment, or only the first one, of which no commit record says that a batch was durable.
+        /// No segment, or only the first one without a commit record, so no batch was durable.
         Nothing,
         /// The lowest one begins at offset 0.
         FromStart,
@@ -47,7 +47,7 @@ pub enum SnapshotAction {
     Fresh,
     /// Begin at offset 0; damage if the journal does not begin with the partition's first record.
     FreshIfFirst,
-    /// Take the place from the segments and commit logs; cursors are lost but for what the journal holds.
+    /// Take the positions from the segments and commit logs; cursors are lost except those in the journal.
     Rebuild,
     Halt,
 }
@@ -186,7 +186,7 @@ pub struct FoundSlots {
     sequence: u64,
     /// Snapshot in the newest slot.
     newest: Option<Snapshot>,
-    /// Two slots say what `newest` says.
+    /// True if two slots have the content of `newest`.
     is_twice: bool,
     /// The slots that do not hold (see [`Slots`]), to be reported and written again.
     bad: Vec<(FileId, bool)>,
@@ -208,15 +208,15 @@ impl FoundSlots {
         self.sequence
     }
 
-    /// Gives the next slot a sequence above `floor`, since what slots had is lost.
+    /// Gives the next slot a sequence above `floor`, since the sequences of lost slots are unknown.
     pub fn raise(&mut self, floor: u64) {
         self.sequence = self.sequence.max(floor);
     }
 }
 
 impl Partition {
-    /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
-    /// say so, before anything that stands in its files is taken for its own: what a startup finds there it records.
+    /// Without a snapshot: decides whether there never was one, or it is lost. A partition of which nothing was ever durable gets slots
+    /// that say so before any bytes in its files count as its own.
     pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.saved.newest.is_some() || self.records.has_witness() || self.records.is_gap_explained() {
             return Ok(());
@@ -232,8 +232,8 @@ impl Partition {
         Ok(())
     }
 
-    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one; or
-    /// if it is the very first one: a startup that was cut short wrote it, and never finished the next slot.
+    /// A single valid slot is complete if the journal has the record behind its last one, or an earlier record. So is the very first
+    /// snapshot: an interrupted startup wrote it, and never finished the next slot.
     pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         // The crash may have torn the second one. The third, had it been written, would hold.
         let second = Snapshot::file(&self.dir, 2);
@@ -257,8 +257,8 @@ impl Partition {
         }
     }
 
-    /// Writes one bad slot beside two that hold, before anything else is written: with what the newest one says, under the sequence that
-    /// the slot had. So a crash while a later snapshot is written leaves two slots that hold.
+    /// Writes one bad slot beside two valid ones, before anything else is written: with the newest content, under the slot's former
+    /// sequence. So a crash during a later snapshot leaves two valid slots.
     pub(super) fn mend_slot(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         let (Some(newest), [(file, _)]) = (&self.saved.newest, &self.saved.bad[..]) else { return Ok(()) };
         let sequence = (0..SLOTS as u64).filter_map(|behind| newest.sequence.checked_sub(behind));
@@ -276,7 +276,7 @@ impl Partition {
         }
     }
 
-    /// Number of slots to write until two have this state, and all hold: the next startup could not tell any more what one was.
+    /// Number of slots to write until two have this state and all are valid: the next startup could not judge a bad slot any more.
     pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
         match &self.saved.newest {
             None if self.touched || self.is_damaged || self.end.offset > 0 => SLOTS as u64,

@@ -1,4 +1,4 @@
-//! Topics of the data path: the folders' topic.meta, two files that say the same, against what the journals create and delete.
+//! Topics of the data path: the folders' topic.meta, two equal files, compared with the journals' records of creation and deletion.
 
 use super::report::{Report, Severity};
 use super::{RecoverError, unknown};
@@ -55,7 +55,7 @@ pub enum TopicAction {
     SetAside,
     /// Take the topic's id and partitions from the files in its folder.
     Rebuild,
-    /// An unfinished creation that nobody was told of.
+    /// An unfinished creation that was never acknowledged.
     Ignore,
     Halt,
 }

@@ -79,7 +79,7 @@ impl Truncations {
         }
     }
 
-    /// The partition's files go: what came before is nobody's.
+    /// The partition's files are removed: earlier truncations do not matter any more.
     pub fn forget(&mut self, topic: TopicId, partition: u16) {
         self.truncations.remove(&(topic, partition));
         self.starts.remove(&(topic, partition));
@@ -186,8 +186,8 @@ impl Partition {
         Ok(false)
     }
 
-    /// Opens a log that was restarted: nothing before the restart counts, and what stands behind its place does only when the restart
-    /// was complete.
+    /// Opens a log that was restarted: nothing before the restart counts, and bytes behind its place count only if the restart was
+    /// complete.
     fn open_restarted(&mut self, cx: &mut Context<'_>, restart: TruncationRecord) -> Result<(), RecoverError> {
         let at = restart.to;
         (self.start, self.end, self.chain_crc, self.chain_open) = (at, at, restart.chain_crc, false);
@@ -203,7 +203,7 @@ impl Partition {
         if self.files.begins_at(at.offset) { self.enter(cx) } else { Ok(()) }
     }
 
-    /// The epochs of what is left; the last one is that of the batch before `to`, unless only a commit log can tell.
+    /// Truncates the epochs. The last one is the epoch of the batch before `to`, unless only a commit log has it.
     fn truncate_epochs(&mut self, to: Position) {
         if let Some(epochs) = &mut self.epochs {
             self.epoch = epochs.truncate(to.offset).unwrap_or(self.epoch);
