@@ -10,7 +10,7 @@ pub(super) enum Lack {
     Disk,
     /// A free part of the journal.
     Journal,
-    /// Memory for what waits to be durable.
+    /// Memory for bytes that wait to be durable.
     Memory,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Admission {
     waiting_bytes: u64,
     /// Bytes of the ring that admitted batches will take.
     unpacked: u64,
-    /// Lacks that refused appends, and what has changed since.
+    /// Lacks that refused appends, and those that ended since.
     refused: Lacks,
     changed: Lacks,
 }
@@ -60,7 +60,7 @@ impl Admission {
         self.unpacked += cost;
     }
 
-    /// The ring's queue counts from now on what was set aside for it here.
+    /// `cost` of the space set aside here was queued: from now on the ring's queue counts it.
     pub fn enqueued(&mut self, cost: u64) {
         self.unpacked -= cost;
     }
@@ -90,7 +90,7 @@ impl Admission {
         self.refused.shares_any(Lacks::of(lack))
     }
 
-    /// There may be enough for who was refused.
+    /// Signals that a lack may have ended.
     pub fn signal(&mut self, lack: Lack) {
         self.changed.add(lack);
     }
@@ -100,7 +100,7 @@ impl Admission {
         self.changed = Lacks::ALL;
     }
 
-    /// Whether somebody who was refused may try again.
+    /// True if a refused append may be tried again. Resets the signal.
     pub fn take_signal(&mut self) -> bool {
         let is_worth_it = self.refused.shares_any(std::mem::take(&mut self.changed));
         if is_worth_it {

@@ -1,18 +1,18 @@
-//! Reading ahead of whoever reads on: up to [`RUNS_AHEAD`] runs are cached or being read behind the one that is handed out, and the
-//! disk has several of them to read at a time.
+//! Reading ahead of sequential readers: up to [`RUNS_AHEAD`] runs are cached or being read behind the run that is handed out, so the
+//! disk has several reads at a time.
 //!
-//! The end of a run's last whole batch is known when the run is there, and the next run begins with that. So a read that *follows*
-//! another, while that is still under way, begins where its last whole batch ends if batches are as long as the one before, and is
-//! told the place later. The bytes that the first read has of a batch that was cut, the *head* of the second, are joined with the rest;
-//! that is the only copy. The tail of a run that is cached is joined in the same way, when nothing was read behind it while it came.
+//! A run begins where the last whole batch of the run before ends, which is known only when that run is read. A read that *follows*
+//! another, while the other is still under way, begins at a guess: where that batch ends if batches are as long as the former one. It
+//! gets the true place later. The bytes of a split batch at the end of the first read, the *head* of the second, are joined with the
+//! rest; that is the only copy. The tail of a cached run is joined in the same way, when nothing was read behind it while it came.
 //!
 //! ```text
 //! segment  ...|== batch ==|== batch ==|== batch ==|== batch ==|...
-//!             ^ read .............. ^             ^ the place that was expected
+//!             ^ read .............. ^             ^ the expected place
 //!                                 ^ follows ............ ^
 //! ```
-//! Only who reads in sequence comes here. A read that brings no run takes those that follow it with it: nobody can tell where a
-//! batch begins in them, and whoever wants it asks again.
+//! Only sequential readers use this. If a read brings no run, the reads that follow it are dropped too: the start of a batch in them is
+//! unknown, and a reader asks again.
 
 use super::chain::{Chain, ChainStop, Walk};
 use super::notice::PartitionIdx;
@@ -40,9 +40,9 @@ pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
 }
 
 impl Reader {
-    /// Reads what follows a run before somebody asks: the next run, and while there is little to read those after it, so
-    /// that the disk has something to do while others are handed out. `from` is of a batch that is cached. False: there may be more
-    /// to do when a batch is asked for again.
+    /// Reads the runs behind a cached one before a reader asks: the next run, and while there is little to read also those after it, so
+    /// that the disk works while runs are handed out. `from`: offset of a cached batch. False: there may be more to do when a batch is
+    /// asked for again.
     pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut StoreParts<'_>) -> bool {
         let (mut offset, mut tail) = (from, Bytes::new());
         for ahead in 0..=RUNS_AHEAD {
@@ -112,7 +112,7 @@ impl Reader {
             || self.holds.is_held(p, offset)
     }
 
-    /// Reads what follows what is being read; so many runs are ahead already.
+    /// Reads behind the read `key`. `ahead`: runs that are ahead already.
     fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut StoreParts<'_>) -> bool {
         for ahead in ahead..RUNS_AHEAD {
             let read = &self.reads[key as usize];
@@ -135,7 +135,7 @@ impl Reader {
         true
     }
 
-    /// Whether something is more urgent than to read on, `ahead` runs from where somebody reads.
+    /// True if another read is more urgent than reading ahead by `ahead` runs.
     fn is_crowded(&self, p: PartitionIdx, ahead: usize) -> bool {
         let reads_max = if ahead > 0 { READS_FEW } else { READS_MAX / 2 };
         let of_partition = self.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
@@ -194,7 +194,7 @@ impl Reader {
         self.drop_reads(next);
     }
 
-    /// Drops this read and those that follow it: nobody can use them.
+    /// Drops this read and those that follow it: they are useless.
     fn drop_reads(&mut self, mut next: Option<u32>) {
         while let Some(key) = next {
             let read = &mut self.reads[key as usize];

@@ -1,4 +1,4 @@
-//! Taking what is published: whether there is room for it (rule 10), and a client's own batches.
+//! Appends of publishes: the check for room (rule 10), and a client's own batches.
 //!
 //! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
 
@@ -25,8 +25,8 @@ impl Store {
         self.append_due(now, p, bodies, count, bytes, None, io)
     }
 
-    /// Appends messages to the partition's open batch: all or none, never split over two batches. `bytes` are those of
-    /// all bodies. With a due time no channel delivers them earlier.
+    /// Appends messages to the partition's open batch: all or none, never split over two batches. `bytes`: length of all bodies. With a
+    /// due time no channel delivers the messages earlier.
     #[expect(clippy::too_many_arguments)]
     pub fn append_due<'a>(
         &mut self,
@@ -60,7 +60,7 @@ impl Store {
         self.append_with(p, encoded, io, |builder| builder.push_copy(now.unix_ns, due_unix_ns, copy_of, body))
     }
 
-    /// Appends what `push` adds: so many bytes.
+    /// Appends the messages that `push` adds, `bytes` bytes.
     fn append_with(
         &mut self,
         p: PartitionIdx,

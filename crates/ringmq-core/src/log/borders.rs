@@ -62,19 +62,19 @@ impl Borders {
         self.agreed_start = 0;
     }
 
-    /// No replica may need what lies before `at`. Whether that is news.
+    /// No replica may need messages before `at`. True if `at` is higher than before.
     pub fn agree(&mut self, at: Position) -> bool {
         let is_news = at.offset > self.agreed_start;
         self.agreed_start = self.agreed_start.max(at.offset);
         is_news
     }
 
-    /// No replica may need what lies before `at`, as far as is known.
+    /// True if the replicas have agreed that none may need messages before `at`.
     pub fn is_agreed(&self, at: Position) -> bool {
         at.offset <= self.agreed_start
     }
 
-    /// Retention removed what was before `at`.
+    /// Retention removed the segments before `at`.
     pub fn move_start(&mut self, at: Position) {
         assert!(at.offset >= self.start.offset, "a start never moves back");
         self.start = at;

@@ -55,7 +55,7 @@ struct Run {
     bytes: usize,
     newer: u32,
     older: u32,
-    /// The run came in this turn: those who wait for it have not had theirs.
+    /// True if the run came in this turn: the readers that wait for it have not had their turn.
     is_fresh: bool,
     /// The run's last batch was handed out.
     is_used_up: bool,
@@ -104,7 +104,7 @@ impl ReadCache {
         self.bytes
     }
 
-    /// Bytes for what is cached and what is being read, without what is lent.
+    /// Bytes for cached runs and reads under way, without lent bytes.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max - self.lender.kept()
     }
@@ -200,7 +200,7 @@ impl ReadCache {
         }
     }
 
-    /// Drops what is cached of a partition: its number may soon name another one.
+    /// Drops the cached runs of a partition: its index may soon name another one.
     pub fn forget(&mut self, p: PartitionIdx) {
         let keys: Vec<u32> = self.runs.iter().filter(|(_, r)| r.p == p).map(|(key, _)| key as u32).collect();
         keys.into_iter().for_each(|key| self.remove(key));

@@ -30,7 +30,7 @@ impl Chain {
         }
     }
 
-    /// Whether a batch continues the log, as who wrote it sees that.
+    /// True if a batch continues the log, by its writer's rule.
     pub fn is_continued_by(&self, h: &BatchHeader) -> bool {
         self.is_place_of(h) && self.crc.is_none_or(|crc| crc == h.prev_crc.get()) && h.epoch.get() >= self.epoch
     }
@@ -45,7 +45,7 @@ impl Chain {
     }
 }
 
-/// The way through the batches of a segment, for all who read one: bytes in; a batch, a need of more bytes, or damage out.
+/// Walk over the batches of a segment, used by every reader of segments: bytes in; a batch, a need of more bytes, or damage out.
 #[derive(Clone, Copy, Debug)]
 pub struct Walk<'a> {
     dir: &'a PartitionDir,
@@ -76,7 +76,7 @@ impl<'a> Walk<'a> {
         self.offset
     }
 
-    /// There is no further batch.
+    /// True if there is no further batch.
     pub fn is_over(&self) -> bool {
         self.offset >= self.limit
     }

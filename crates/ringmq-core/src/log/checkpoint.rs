@@ -1,8 +1,8 @@
-//! The checkpoint: frees the ring behind what stands, synced, in the partitions' own files.
+//! The checkpoint: frees the part of the ring whose records are synced in the partitions' own files.
 //!
-//! It begins when the ring is half full, when a publish was refused because the ring is, or at a stop. It aims at the end of
-//! the complete journal writes; every partition with a record before that goes through a flush round with a snapshot, a few
-//! at a time, every `topic.meta` is written; then the slot is. What failed files still need stays in the ring: the slot never passes it.
+//! It begins when the ring is half full, when a full ring refused a publish, or at a stop. It aims at the end of the complete journal
+//! writes; every partition with a record before that goes through a flush round with a snapshot, a few at a time, every `topic.meta` is
+//! written; then the slot is. Records that failed files still need stay in the ring: the slot never passes them.
 
 use super::admission::Lack;
 use super::notice::{Io, PartitionIdx};
@@ -25,7 +25,7 @@ impl Running {
     }
 }
 
-/// Why a slot of the journal is written.
+/// Reason for writing a slot of the journal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SlotReason {
     /// A checkpoint: the part of the ring before it may be written over.
@@ -64,7 +64,7 @@ impl Store {
         self.finish_checkpoint(io);
     }
 
-    /// Whether nothing of the journal is freed until a restart: what a failed file needs stays in the ring, and begins it.
+    /// True if nothing of the journal is freed until a restart: the ring begins with records that a failed file needs.
     pub(super) fn is_kept(&self) -> bool {
         let topics = self.topics.failed_records();
         let deletes = self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence);

@@ -1,4 +1,4 @@
-//! State of a partition's damage: what is lost, up to where the replica vouches for its log, and what it doubts.
+//! State of a partition's damage: the lost ranges, the end up to which the replica vouches for its log, and its suspicion.
 
 use crate::base::{Epoch, Position};
 use crate::format::snapshot::Doubt;
@@ -11,7 +11,7 @@ pub struct Damage {
     /// Start of the first of them, with the known facts of the batch before it. A startup may know this alone.
     vouched: Option<Box<Tail>>,
     doubt: Doubt,
-    /// The generation of the startup that may have lost channels, until somebody accepts that; zero: none.
+    /// Generation of the startup that may have lost channels, until an operator accepts the loss; zero: none.
     channels_lost: u64,
 }
 
@@ -30,7 +30,7 @@ impl Damage {
         self.lost.get(index).copied().filter(|l| offset < l.1.offset)
     }
 
-    /// Adds to what is known to be lost.
+    /// Adds a range to the lost ones.
     pub fn add_lost(&mut self, from: Position, to: Position) {
         let index = self.lost.partition_point(|l| l.0.offset < from.offset);
         if let Some(before) = index.checked_sub(1).and_then(|i| self.lost.get_mut(i))
@@ -61,7 +61,7 @@ impl Damage {
         self.vouched = Some(Box::new(upto));
     }
 
-    /// Retention removed what stood before `start`, perhaps with the damage.
+    /// Retention removed the segments before `start`, perhaps with the damage.
     pub fn remove_before(&mut self, start: SegmentMeta) {
         self.lost.retain(|l| l.1.offset > start.base.offset);
         if self.vouched.as_ref().is_some_and(|v| v.at.offset < start.base.offset) {
@@ -111,7 +111,7 @@ impl Damage {
         self.channels_lost
     }
 
-    /// The leader says that channels may be lost; `generation` is that of this startup.
+    /// The leader says that channels may be lost. `generation`: of this startup.
     pub fn mark_channels_lost(&mut self, generation: u64) {
         self.channels_lost = generation;
     }

@@ -1,9 +1,9 @@
-//! Deletion of the files of segments that nobody needs any more, at a bounded rate. A file system that discards what it frees
-//! (ext4 mounted with `discard`) keeps the whole disk from reading and writing meanwhile, and consumers of a backlog free as many
-//! bytes as they read. Where the disk keeps the file of a segment for another one, nothing is freed and the next may go at once.
+//! Deletion of the files of unneeded segments, at a bounded rate. A file system that discards freed blocks (ext4 mounted with `discard`)
+//! blocks all reads and writes of the disk meanwhile, and consumers of a backlog free as many bytes as they read. If the disk keeps a
+//! segment's file for another segment, nothing is freed and the next deletion may follow at once.
 //!
-//! Files that wait are deleted within about a minute however many they are: the rate rises with them. They are deleted at once where
-//! the disk is full, where the log begins anew, and at a stop. Nothing of them is remembered: they lie below the durable start, so a
+//! Waiting files are deleted within about a minute, however many there are: the rate rises with their number. They are deleted at once
+//! when the disk is full, when the log begins anew, and at a stop. They are recorded nowhere: they lie below the durable start, so a
 //! startup after a crash deletes them ([`super::retention`]).
 
 use super::notice::PartitionIdx;
@@ -69,8 +69,8 @@ impl Deletes {
         self.waiting.is_empty()
     }
 
-    /// Deletes what is due, at so many bytes per second; 0: as fast as it goes. Not beside another: who frees much at once keeps the
-    /// disk for long. Where space `is_short`, no file is kept for another segment.
+    /// Deletes the files that are due, at `rate` bytes per second; 0: as fast as it goes. One at a time, since freeing much at once
+    /// blocks the disk for long. If space `is_short`, no file is kept for another segment.
     pub(super) fn delete_due(&mut self, now: Ticks, rate: u64, is_short: bool, shared: &mut StoreParts<'_>) {
         while (rate == 0 || !is_deleting(shared.ops))
             && let Some(old) = self.next(now, rate)
@@ -84,7 +84,7 @@ impl Deletes {
         }
     }
 
-    /// Takes out what waits of a partition.
+    /// Takes out the waiting files of a partition.
     pub fn take(&mut self, p: PartitionIdx) -> Vec<Old> {
         let (of_it, others) = std::mem::take(&mut self.waiting).into_iter().partition(|old| old.p == p);
         self.waiting = others;

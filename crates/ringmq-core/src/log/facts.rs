@@ -11,7 +11,7 @@ use crate::format::producer::Producer;
 use zerocopy::IntoBytes;
 
 impl Store {
-    /// The channel exists and stands here: creation, set, empty, pause. What it had delivered stands in snapshots alone.
+    /// Logs a channel's existence and cursor: creation, set, empty, pause. Only snapshots have the runs that it had delivered.
     pub fn log_cursor(&mut self, p: PartitionIdx, image: &CursorImage) -> RecordTicket {
         let (first, rest) =
             image.intervals.split_at(intervals::fitting(image.confirmed, &image.intervals, self.intervals_bytes_max()));
@@ -40,7 +40,7 @@ impl Store {
         last
     }
 
-    /// Channels may have been lost here, by the startup with this generation, and nobody has accepted that yet; zero: none.
+    /// Generation of the startup that may have lost channels, while no operator has accepted the loss; zero: none.
     pub fn channels_lost(&self, p: PartitionIdx) -> u64 {
         self.part(p).damage.channels_lost()
     }
@@ -57,7 +57,7 @@ impl Store {
         }
     }
 
-    /// The leader says that channels may be lost; `generation` is that of this startup.
+    /// The leader says that channels may be lost. `generation`: of this startup.
     pub fn mark_channels_lost(&mut self, p: PartitionIdx, generation: u64) -> RecordTicket {
         self.part_mut(p).damage.mark_channels_lost(generation);
         self.tell_of_lost_channels(p);

@@ -1,10 +1,10 @@
-//! Consequences of a failed write: what is closed, and whom that is told. A file that failed is never written again.
+//! Consequences of a failed write: the part that is closed, and the notices about it. A failed file is never written again.
 //!
 //! ```text
-//! journal write or slot      the core: no publish, no fact becomes durable; reading goes on
-//! segment, commit, snapshot  the partition: no publish; what the journal has of it is acknowledged and readable
+//! journal write or slot      the core: no publish, no fact becomes durable; reads go on
+//! segment, commit, snapshot  the partition: no publish; its batches in the journal are acknowledged and readable
 //! topic.meta                 nothing but the checkpoint, which never passes the topic's record
-//! no space for snapshots     the journal is not freed: once it fills, publishes and what is new are refused, then FINs wait
+//! no space for snapshots     the journal is not freed: once it fills, publishes and new channels are refused, then FINs wait
 //! ring full for good         the core: no publish, no new channel; facts go on while the reserve lasts, then FINs wait in their channels
 //! ```
 
@@ -18,7 +18,7 @@ use crate::log::AppendError;
 /// Failures of a core, until a restart.
 #[derive(Default)]
 pub(super) struct Failures {
-    /// Why no publish is taken, if a file of the core failed.
+    /// Reason why no publish is taken, if a file of the core failed.
     core: Option<String>,
     /// Partitions whose files are not written any more, since a write failed.
     partitions: Vec<PartitionIdx>,

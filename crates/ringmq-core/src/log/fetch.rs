@@ -18,6 +18,6 @@ pub enum Fetch {
     End,
     /// The batches there are lost to damage; the log goes on at `to`.
     Lost { from: Position, to: Position },
-    /// Retention removed what was asked for: go on at `start`.
+    /// Retention removed the requested batch: continue at `start`.
     Below { start: Position },
 }

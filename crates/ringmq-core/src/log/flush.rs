@@ -8,12 +8,12 @@
 //!         a round driven by bytes skips the syncs and the snapshot; one for direct batches skips Commit too;
 //!         one for a checkpoint does all
 //! ```
-//! Commit records are written of durable batches only. A direct batch is written before it is durable; once it stands in the
-//! segment durably, its header goes to the journal (rule 5). So that it need not wait for the round's end, a round for direct batches
-//! writes durably where all before it is synced, and each of its writes that completes, with all before it, sets off the batches
-//! that end there; else the round ends in a sync. The commit records of what the round before wrote are written beside.
+//! Commit records are written for durable batches only. A direct batch is written before it is durable; once it is durable in the
+//! segment, its header goes to the journal (rule 5). A direct batch need not wait for the round's end: if all before it is synced, a
+//! round for direct batches uses durable writes, and when a write and all before it are complete, the batches that end there proceed.
+//! Otherwise the round ends in a sync. The commit records of the former round's batches are written at the same time.
 //!
-//! A failed write poisons the partition: nothing of it is written again, it takes no publish, what is in memory stays readable, and the
+//! A failed write poisons the partition: its files are not written again, it takes no publish, batches in memory stay readable, and the
 //! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
 use super::admission::Lack;
@@ -30,9 +30,9 @@ use zerocopy::IntoBytes;
 
 /// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds their operations in flight.
 pub(super) const ROUNDS_MAX: usize = 16;
-/// Rounds side by side while nobody waits for their space. A checkpoint wants a round of every partition; many at a time take core,
-/// memory and disk from publishes. This limit gives 64 topics a p99.9 of 3.0 ms instead of 5.5. Rounds for direct batches come on
-/// top, with the snapshot that the checkpoint wants of those partitions.
+/// Rounds at a time while no publish waits for the space that they free. A checkpoint needs a round of every partition; many at a time
+/// take core, memory and disk from publishes. With this limit 64 topics have a p99.9 of 3.0 ms instead of 5.5. Rounds for direct
+/// batches, with the snapshots that the checkpoint needs of those partitions, are not counted.
 pub(super) const ROUNDS_CALM: usize = 4;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
@@ -56,7 +56,7 @@ pub struct Flush {
     pub stage: FlushStage,
     /// The partition is in the store's queue.
     pub is_queued: bool,
-    /// True if [`Store::rounds`] counts this round: nobody waits for it, nor it for space.
+    /// True if [`Store::rounds`] counts this round: no publish waits for it, and it does not wait for space.
     is_background: bool,
     /// A snapshot is wanted by the next round, and a checkpoint counts on it.
     wants_snapshot: bool,
@@ -97,7 +97,7 @@ impl Flush {
         self.is_awaited |= awaited;
     }
 
-    /// The round is over, or waits for space: what it takes from [`Store::rounds`].
+    /// The round is over, or waits for space. Returns the number to subtract in [`Store::rounds`].
     pub fn uncount(&mut self) -> usize {
         std::mem::take(&mut self.is_background) as usize
     }
@@ -113,7 +113,7 @@ impl Flush {
         waits
     }
 
-    /// Forgets what was to be done: whether a checkpoint counted on this partition.
+    /// Drops the planned work. True if a checkpoint counted on this partition.
     pub fn give_up(&mut self) -> bool {
         self.todo.clear();
         self.steps.clear();
@@ -162,7 +162,7 @@ impl Flush {
         if self.stage == FlushStage::Segment { self.until.number } else { 0 }
     }
 
-    /// The write that was issued as this one is done; the end of the last batch that is complete by what is, if that has moved.
+    /// The write number `index` is done. Returns the end of the last batch that is complete now, if that has moved.
     fn step_done(&mut self, index: u32) -> Option<Mark> {
         let place = index.checked_sub(self.steps_done)? as usize;
         self.steps.get_mut(place)?.1 = true;
@@ -215,7 +215,7 @@ impl Store {
         self.batch_memory.eviction.unflushed_bytes() > self.ring.capacity()
     }
 
-    /// Rounds at a time that nobody waits for: few, until what they free is needed soon.
+    /// Background rounds at a time: few, until the space that they free is needed soon.
     fn rounds_max(&self) -> usize {
         let needs_journal = self.ring.is_filling() || self.admission.is_refused(Lack::Journal);
         let is_pressed = needs_journal || self.full_disk.is_short() || self.needs_memory() || self.is_stopping();
@@ -460,7 +460,7 @@ impl Store {
                 && part.progress.durable().number >= part.progress.committed().number
         );
         let end = part.progress.committed();
-        // A batch that is not contained bounds what is contained; facts before it are.
+        // A batch that the snapshot does not contain bounds it; the facts before the batch are contained.
         let next = part.batches.get(end.number);
         let applied = match next {
             Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
@@ -519,7 +519,7 @@ impl Store {
     /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
     pub(super) fn flush_if_due(&mut self, p: PartitionIdx) {
         let part = &self.partitions[p.0 as usize];
-        // Direct batches take next to nothing of the ring, so it does not bound what they leave in memory.
+        // Direct batches take next to nothing of the ring, so the ring does not bound their bytes in memory.
         let is_much = self.needs_memory() && part.unflushed_bytes() > 0;
         if part.progress.is_held_back() && self.direct_until(p).is_some() {
             self.want_flush(p, true);
@@ -558,7 +558,7 @@ impl Store {
                     tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
                 }
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
-                // It may take long, and what others free meanwhile may be what it waits for.
+                // It may take long, and the space that others free meanwhile may be enough for it.
                 self.rounds.end_background(part.flush.uncount());
                 self.rounds.stall(p);
                 // A direct batch that came meanwhile does not wait for the snapshot's space.

@@ -26,7 +26,7 @@ impl Store {
         View::new(self.part(p))
     }
 
-    /// New own batches get this epoch, which is not below that of the log's last batch. What was appended before keeps the old one.
+    /// Sets the epoch of new own batches, not below the epoch of the log's last batch. Earlier batches keep theirs.
     pub fn set_epoch(&mut self, p: PartitionIdx, epoch: Epoch) {
         self.seal_open(p);
         self.part_mut(p).set_epoch(epoch);
@@ -41,12 +41,12 @@ impl Store {
         }
     }
 
-    /// Appends a peer's batch as it is, behind the end; its bytes, identity, place, chain and epoch were verified. It becomes
-    /// durable, is flushed and counts for producers like an own one. A refusal hands it back: the caller keeps it, and what
-    /// comes behind it, in order, until [`Notice::Room`](super::Notice::Room).
+    /// Appends a peer's batch as it is, behind the end; its bytes, identity, place, chain and epoch were verified. It becomes durable,
+    /// is flushed and counts for producers like an own one. A refusal hands it back: the caller keeps it, and the batches behind it, in
+    /// order, until [`Notice::Room`](super::Notice::Room).
     ///
-    /// `is_settled`: nobody waits for it. It then goes straight to its segment unless it is short, so that a log that catches up is
-    /// written once, in as large writes as come together.
+    /// `is_settled`: no commit waits for the batch. It then goes straight to its segment unless it is short, so that a log that catches
+    /// up is written once, in writes as large as possible.
     pub fn append_verbatim(
         &mut self,
         p: PartitionIdx,
@@ -80,11 +80,11 @@ impl Store {
         part.batches.from(first).take_while(move |r| r.header().offset.get() < end).map(|r| r.bytes.clone())
     }
 
-    /// Journals the promise to follow no lower epoch. What is open is sealed: a replica says where its log ends only afterwards.
+    /// Journals the promise to follow no lower epoch. Seals the open batch: a replica reports its log's end only afterwards.
     pub fn log_epoch(&mut self, p: PartitionIdx, epoch: Epoch) -> RecordTicket {
         self.seal_open(p);
         let part = self.part_mut(p);
-        // Until now it was alone: what is durable is committed.
+        // Until now it was the only replica: its durable end is its committed end.
         let durable = part.progress.durable().at;
         let shared = part.shared.get_or_insert_with(|| Box::new(ReplicaState::new(epoch, durable, Default::default())));
         shared.promise(epoch);
@@ -109,7 +109,7 @@ impl Store {
     }
 
     /// Holds published bytes: while `holds`, those of the partition count against `max_pub_waiting_size` until [`Store::log_committed`]
-    /// passes it, not only until it is durable here. For who leads other replicas, from its opening to its closing.
+    /// passes them, not only until they are durable here. For a leader of other replicas, from its opening to its closing.
     pub fn hold_until_committed(&mut self, p: PartitionIdx, holds: bool) {
         let part = self.part_mut(p);
         let durable = part.progress.durable().at.offset;
@@ -124,7 +124,7 @@ impl Store {
         }
     }
 
-    /// Queues how far partitions are committed, at a turn's end, beside what is queued.
+    /// Queues the partitions' committed ends at a turn's end, beside other queued records.
     pub(super) fn record_commits(&mut self) {
         if !self.turn.has_commits() || self.ring.is_queue_empty() || !self.takes_facts() {
             return;
@@ -141,7 +141,7 @@ impl Store {
         self.log_doubt(p, Doubt::Lost);
     }
 
-    /// The replica was compared with another one and holds what it should: it is suspect no longer.
+    /// The replica was compared with another one and lacks nothing: it is no longer suspect.
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
         self.log_doubt(p, Doubt::None);
     }

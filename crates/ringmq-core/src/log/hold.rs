@@ -1,7 +1,7 @@
-//! Places of the log that the device refuses to read. That is no damage: nothing is skipped, whoever wants a batch there
-//! holds. The store itself tries again, with growing pauses, with the blocks of that batch alone, until it was read, was
-//! found to be damaged, or retention has removed it; also when nobody asks any more. Never more than one such try for
-//! each place is under way, and never one that takes the room of other reads.
+//! Places of the log that the device refuses to read. That is no damage: nothing is skipped, and a reader of a batch there waits. The
+//! store itself tries again, with growing pauses, with the blocks of that batch alone, until the batch is read, is found damaged, or is
+//! removed by retention, also when no reader asks any more. At most one such try for each place is under way, and it never takes the
+//! room of other reads.
 
 use super::notice::{Notice, PartitionIdx};
 use super::partition::PartitionLog;
@@ -132,7 +132,7 @@ impl Reader {
         notices.push(Notice::Readable { p });
     }
 
-    /// Tries again what is due, unless a search is under way for the end of the batch there.
+    /// Tries again the places that are due, unless a search for the end of the batch there is under way.
     pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut StoreParts<'_>) {
         while let Some(&(at, p, offset)) = self.holds.due.first() {
             if at > now.ticks {

@@ -124,7 +124,7 @@ impl SnapshotSlots {
         self.end
     }
 
-    /// The newest snapshot stands in its slots, and contains what ends at `end`.
+    /// The newest snapshot is durable in its slots, and contains the log up to `end`.
     pub fn stands(&mut self, end: Position) {
         self.end = end;
     }

@@ -1,12 +1,12 @@
-//! Memory of batches that leaves the turn: what a socket sends from where it stands instead of from a copy.
+//! Memory of batches that outlives the turn: a socket sends from it without a copy.
 //!
-//! A piece of a batch keeps all of what was read with it, so that counts as lent until the last piece of it is dropped.
+//! A piece of a batch keeps the whole buffer that was read with it, so the buffer counts as lent until its last piece is dropped.
 //!
-//! **What bounds it.** What is lent takes its room from the read cache: at most half of the cache's bound, and never so much
-//! that it does not fit beside what is being read and what came in this turn. Where there is no room, the borrower copies, and
-//! its copy counts against what its connection may have unsent. So a client that takes nothing keeps what is lent to it
-//! for as long as it stays connected, but it holds up nobody who reads on, and many of them keep no more than half of the cache. What
-//! is lent of the batches that stand in memory anyhow counts as well, because it may outlive them there.
+//! **Bounds.** Lent memory is a part of the read cache: at most half of the cache's bound, and never so much that reads under way and
+//! runs of this turn do not fit beside it. Without room the borrower copies, and its copy counts against the unsent bytes of its
+//! connection. So a client that takes nothing keeps its lent memory for as long as it is connected, but does not block other readers,
+//! and many such clients keep at most half of the cache. Lent pieces of batches that are in memory anyway count as well, because they
+//! may outlive the batches.
 
 use crate::base::BLOCK;
 use bytes::Bytes;
@@ -27,7 +27,7 @@ pub struct Lender {
 struct Books {
     /// Bytes that all that was lent may keep.
     kept: AtomicUsize,
-    /// Bytes that cannot be dropped beside that: reads under way, and what they brought in this turn.
+    /// Further bytes that cannot be dropped: reads under way, and the runs that came in this turn.
     taken: AtomicUsize,
 }
 
@@ -50,12 +50,12 @@ impl Drop for Lent {
 }
 
 impl Lender {
-    /// `run_bytes`: what is read together, at most; batches that are longer stand alone.
+    /// `run_bytes`: bytes of one read at most; a longer batch is read alone.
     pub(super) fn new(bytes_max: usize, run_bytes: usize) -> Lender {
         Lender { books: Arc::default(), bytes_max, run_bytes }
     }
 
-    /// A part of a batch for as long as somebody wants it; none when that is too much.
+    /// A part of a batch that stays valid until it is dropped. `None`: too much is lent already.
     pub fn lend(&self, batch: &Bytes, part: Range<usize>) -> Option<Bytes> {
         // a longer one stands in blocks of its own
         let keeps = (batch.len() + 2 * BLOCK).max(self.run_bytes);

@@ -1,8 +1,8 @@
 //! Memory of a core's batches, and the place of small ones in it: behind each other, in pieces, in the order in which they are sealed.
 //!
-//! That is nearly the order in which they leave, costs no allocation each, and is written and read from its start to its end. A piece
-//! goes with its last batch. So one that stays long, of a partition that gets little, would keep what others had beside it: where
-//! pieces take much more than the batches that are there, those of the oldest piece get memory of their own.
+//! That is nearly the order in which they leave, costs no allocation each, and is written and read from its start to its end. A piece is
+//! freed with its last batch. So a batch that stays long, of a partition with little traffic, would keep the memory of its neighbours:
+//! when pieces take much more than their batches, the batches of the oldest piece get memory of their own.
 //!
 //! ```text
 //! pieces   |a b . . . .|. . . b .|. . a . c|a a b c c b|c c a ..
@@ -18,7 +18,7 @@ use slab::Slab;
 use std::collections::VecDeque;
 
 const PIECE_LEN: usize = 8 * COPIED_MAX;
-/// Bytes that pieces may take beside twice what batches do.
+/// Bytes that pieces may take beyond twice the bytes of their batches.
 pub(super) const SLACK: usize = 64 * PIECE_LEN;
 
 #[derive(Default)]

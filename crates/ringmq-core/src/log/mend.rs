@@ -1,14 +1,14 @@
-//! Making damage whole: what another replica has of a range that is lost here is written where it stood.
+//! Repair of damage: another replica's bytes of a range that is lost here are written at their place.
 //!
 //! ```text
 //! Waiting   for the round of flushing that writes the partition's files
 //! Reading   the blocks that the range shares with its neighbours
 //! Writing   whole blocks, durably; until it is done no round begins
-//! done      the range is lost no longer, Notice::Mended
+//! done      the range is no longer lost, Notice::Mended
 //! ```
-//! The bytes of the neighbours are written as they were read, so a write that a crash tears changes none of them. What shares the
-//! last block of the file with its writer comes from the writer's memory, and goes into it. Commit records that damage
-//! took as well are the scrubber's ([`super::scrub`]).
+//! The bytes of the neighbours are written as they were read, so a torn write changes none of them. In the file's last block, which its
+//! writer has in memory, the bytes come from the writer and are also put there. The scrubber repairs damaged commit records
+//! ([`super::scrub`]).
 
 use super::flush::FlushStage;
 use super::notice::{Io, Notice, PartitionIdx};
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// The range stays lost; who brought the batches may bring them again.
+    /// The range stays lost; the caller may bring the batches again.
     fn not_mended(&mut self, p: PartitionIdx, why: &str) {
         let dir = &self.part(p).dir;
         tracing::warn!(topic = %dir.topic, partition = %dir.partition, why, "damage is not repaired yet");

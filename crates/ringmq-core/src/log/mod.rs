@@ -1,4 +1,4 @@
-//! Decides which bytes of a partition go where in its segments and commit logs, when, and what a found byte means.
+//! Decides place and time of a partition's writes to its segments and commit logs, and the meaning of the bytes found there.
 //!
 //! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 

@@ -31,8 +31,8 @@ pub struct BodyInfo {
     pub message_bytes: usize,
 }
 
-/// Why a body is not stored. `message` counts from 0. The client made a mistake: the same again is refused again, but for
-/// [`BadBody::Crc`], which a flipped bit on the way explains as well.
+/// Reason why a body is not stored. `message` counts from 0. The client is wrong, so a repeat is refused again; except [`BadBody::Crc`],
+/// which may also come from a bit flipped on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadBody {
     #[error("the batch has no message")]
@@ -85,7 +85,7 @@ pub fn verify_body(body: &[u8], num: u32, body_crc: u32, limits: &BodyLimits) ->
     Ok(info)
 }
 
-/// Verifies the message at the start of `rest`; what follows it.
+/// Verifies the message at the start of `rest`. Returns the bytes behind it.
 fn verify_message<'a>(rest: &'a [u8], message: u32, limits: &BodyLimits, info: &mut BodyInfo) -> Result<&'a [u8], BadBody> {
     let truncated = BadBody::Truncated { message };
     let (head, after) = rest.split_first_chunk::<MESSAGE_OVERHEAD>().ok_or(truncated)?;

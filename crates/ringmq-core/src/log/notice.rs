@@ -22,7 +22,7 @@ pub struct AppendTicket(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RecordTicket(pub u64);
 
-/// Why an append that was taken is not acknowledged.
+/// Reason why a taken append is not acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AppendError {
     /// The core or the partition became read-only; nothing of the append was written.
@@ -60,7 +60,7 @@ pub struct StoreOptions {
     pub cluster_topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
-    /// Rate at which segments are deleted that nobody needs any more. Zero: at once.
+    /// Rate at which unneeded segments are deleted. Zero: at once.
     pub delete_bytes_per_second: u64,
     pub producers: ProducerLimits,
 }
@@ -100,7 +100,7 @@ impl StoreOptions {
     }
 }
 
-/// Why an append was not taken. Nothing of it was stored.
+/// Reason why an append was refused. Nothing was stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The append only has to wait: [`Notice::Room`] says when to try again.
@@ -120,7 +120,7 @@ pub enum Refusal {
 /// Outcome of a client's batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Appended {
-    /// The batch stands at `at` once [`Notice::Durable`] reaches the ticket; nobody is told before that.
+    /// The batch is at `at`. It is acknowledged once [`Notice::Durable`] reaches the ticket.
     New { at: Position, ticket: AppendTicket },
     /// The producer repeats a batch that the log has already, at `at` as far as that is remembered. With a ticket the original is not
     /// durable yet: the notices of that ticket give the outcome of the repeat. The ticket may be lower than others that were given out
@@ -128,7 +128,7 @@ pub enum Appended {
     Duplicate { at: Option<Position>, ticket: Option<AppendTicket> },
 }
 
-/// Why a client's batch was not taken.
+/// Reason why a client's batch was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BatchRefusal {
     #[error(transparent)]

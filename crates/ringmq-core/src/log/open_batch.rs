@@ -52,7 +52,7 @@ impl OpenBatch {
         self.last_ticket
     }
 
-    /// Adds what `push` pushes.
+    /// Adds the messages that `push` pushes.
     pub fn add(&mut self, push: impl FnOnce(&mut BatchBuilder)) {
         push(&mut self.builder);
     }
@@ -68,7 +68,7 @@ impl OpenBatch {
         (batch, (self.first_ticket, self.last_ticket), std::mem::take(&mut self.cost))
     }
 
-    /// Drops what it has, which nobody is told of. Its length, and what was set aside for it.
+    /// Drops the messages without a notice. Returns their bytes, and the ring space set aside for them.
     pub fn drop_all(&mut self) -> (u64, u64) {
         let len = std::mem::take(&mut self.builder).len();
         (len as u64, std::mem::take(&mut self.cost))

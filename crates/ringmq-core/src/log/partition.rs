@@ -43,7 +43,7 @@ pub struct PartitionLog {
     pub dir: Arc<PartitionDir>,
     pub borders: Borders,
     pub damage: Damage,
-    /// Epoch of new own batches; not below that of the log's last batch.
+    /// Epoch of new own batches, not below the epoch of the log's last batch.
     epoch: Epoch,
     /// All epochs of the log but the last one, which ends at its end.
     pub epochs: Epochs,
@@ -55,7 +55,7 @@ pub struct PartitionLog {
     pub producers: ProducerTables,
     /// The partition is in the store's list for the turn's end.
     is_unsealed: bool,
-    /// The partition is in the store's list of what the journal write that just finished has made durable.
+    /// True if the partition is in the store's list of partitions with records in the journal write that just finished.
     is_touched: bool,
     /// Number of streams, not zero while the partition is written to as a stream.
     streams: u8,
@@ -83,7 +83,7 @@ pub struct Writers {
     pub commit: FileWriter,
 }
 
-/// Why a partition's files are not written any more.
+/// Reason why a partition's files are not written any more.
 pub enum Closed {
     /// A write failed, as the text says.
     Failed(String),
@@ -99,7 +99,7 @@ impl PartitionLog {
         Self::new(nothing, epoch, unix_ns)
     }
 
-    /// `epoch`: of this startup, also that of a segment that has to be begun.
+    /// Log of a recovered partition. `epoch`: of this startup, also used for a segment that has to be begun.
     pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
         let (mut metas, mut segment_len, mut commit_len, mut batches) =
             (r.files.segments, r.files.segment_len, r.files.commit_len, r.files.commit_records);
@@ -180,7 +180,8 @@ impl PartitionLog {
         std::mem::replace(&mut self.is_unsealed, is_unsealed)
     }
 
-    /// Notes whether the partition is in the store's list of what a journal write has made durable. Whether it was.
+    /// Notes whether the partition is in the store's list of partitions with records in a finished journal write. Returns the former
+    /// value.
     pub fn set_touched(&mut self, is_touched: bool) -> bool {
         std::mem::replace(&mut self.is_touched, is_touched)
     }
@@ -270,8 +271,9 @@ impl PartitionLog {
 
     /// Length from which on the open batch goes straight to its segment; `usual`: the setting.
     ///
-    /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where much waits, so
-    /// that nobody waits for one batch alone. Then shorter ones are, too, until one after the other had nothing before it.
+    /// A direct batch costs two durable writes in a row, but half of the bandwidth and less of the core. That pays where much waits,
+    /// since then no publish waits for one batch alone. There shorter batches are direct, too, until several in a row had nothing before
+    /// them.
     pub fn direct_len(&mut self, usual: usize) -> usize {
         let waiting = (self.progress.end().at.offset - self.progress.durable().at.offset) as usize;
         if waiting >= STREAM_WAITING * usual {
@@ -387,8 +389,8 @@ impl PartitionLog {
         evicted
     }
 
-    /// Forgets the batches from `number` on, and the open one: they will never be durable. Their bytes, and what was set aside for
-    /// them of the ring.
+    /// Forgets the batches from `number` on, and the open one: they will never be durable. Returns their bytes, and the ring space set
+    /// aside for them.
     pub fn forget_from(&mut self, number: u64) -> (u64, u64) {
         let (mut dropped, mut cost) = self.open.drop_all();
         for r in self.batches.from(number) {
@@ -422,7 +424,7 @@ impl PartitionLog {
         self.is_truncating() || self.is_mending()
     }
 
-    /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.
+    /// True if readers wait at the damage up to `to`: another replica may have the lost bytes, and no operator gave them up.
     pub fn waits_for(&self, to: Position) -> bool {
         self.shared.as_ref().is_some_and(|s| s.waits_for(to))
     }

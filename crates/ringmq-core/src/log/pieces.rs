@@ -1,6 +1,6 @@
-//! A stretch of a file that is read by several operations, and what of it is known.
+//! A stretch of a file that several operations read, and its known part.
 //!
-//! Nothing is copied but what stands in two pieces.
+//! Only bytes that lie in two pieces are copied.
 
 use crate::base::{DiskDone, DiskError};
 use bytes::Bytes;
@@ -25,7 +25,7 @@ impl Piece {
     }
 }
 
-/// Why the file is not known any further.
+/// Reason why the known part ends.
 pub(super) enum PiecesEnd {
     File,
     Refused(String),
@@ -54,7 +54,7 @@ impl Pieces {
         self.0.back().map(Piece::end)
     }
 
-    /// An operation is under way that reads what is behind the last piece.
+    /// An operation that reads behind the last piece is under way.
     pub fn ask(&mut self, at: u64, len: usize) {
         assert!(self.end().is_none_or(|end| end == at), "a piece goes on where the one before it ends");
         self.0.push_back(Piece { at, len, found: PieceState::Asked });
@@ -74,7 +74,7 @@ impl Pieces {
         self.0.iter().any(|piece| matches!(piece.found, PieceState::Asked))
     }
 
-    /// End of what is known from the first piece on; and what ends it there, when that is no operation under way.
+    /// End of the known part from the first piece on, and the reason for it, unless an operation is under way there.
     pub fn known_until(&self) -> (u64, Option<PiecesEnd>) {
         let mut at = self.0.front().map_or(0, |piece| piece.at);
         for piece in &self.0 {
@@ -128,7 +128,7 @@ impl Pieces {
     }
 }
 
-/// Bytes that follow each other, taken from [`Pieces`]: what follows each other in one piece is one part.
+/// Consecutive bytes taken from [`Pieces`]: consecutive bytes of one piece are one part.
 #[derive(Default)]
 pub(super) struct Parts {
     parts: Vec<Bytes>,
@@ -146,7 +146,7 @@ impl Parts {
         self.len == 0
     }
 
-    /// Adds what [`Pieces::bytes_at`] gave.
+    /// Adds the bytes that [`Pieces::bytes_at`] returned.
     pub fn push(&mut self, pieces: &Pieces, bytes: Bytes, slice: Option<Slice>) {
         self.len += bytes.len();
         match (&mut self.open, slice) {

@@ -31,7 +31,7 @@ impl ProducerTables {
         self.sealed.count(h);
     }
 
-    /// Counts a batch that has its commit record. What takes that back.
+    /// Counts a batch that has its commit record. Returns the state that undoes this.
     pub fn commit(&mut self, h: &BatchHeader) -> Option<Before> {
         let before = self.committed.before(h);
         self.committed.count(h);
@@ -51,7 +51,7 @@ impl ProducerTables {
         left.for_each(|r| self.sealed.count(r.header()));
     }
 
-    /// The log ends at `offset`; `before` undoes what was counted last, newest first. To be [recounted](Self::recount).
+    /// Truncates the tables at `offset`; `before` undoes the last counts, newest first. To be [recounted](Self::recount).
     pub fn truncate(&mut self, offset: i64, before: impl Iterator<Item = Before>) {
         before.for_each(|b| self.committed.take_back(b));
         self.committed.truncate(offset);

@@ -1,23 +1,22 @@
-//! Idempotent producers of one partition, as the log tells them: which sequence each must go on with, and where its last
-//! batches stand, so that a repeat is answered with the place of the original instead of being stored again (rule 9).
+//! Idempotent producers of one partition, derived from the log: the next sequence of each, and the places of its last batches, so that a
+//! repeat is answered with the place of the original instead of being stored again (rule 9).
 //!
 //! ```text
 //! batch header: producer id P, first sequence F, num N   ->   next of P = F + N, [.., place of this batch], last used
 //! asked for F, N:  F == next        new               F + N <= next   a repeat, of one of the last five or of an older one
-//!                  F > next         a gap             else            overlaps what is there
+//!                  F > next         a gap             else            overlaps stored sequences
 //!                  P not known      new when F == 0, else refused
 //! ```
-//! A table is nothing but a fold of [`Producers::count`] over the batch headers in log order. So the partition's leader, its
-//! replicas and a recovery have the same one, a batch that was truncated was never counted, and a snapshot needs only say up
-//! to where its table counts. Even the time by which a producer expires is that of the log. A log that begins behind what retention has
-//! removed does not tell the producers of that: its leader does ([`Producers::adopt`]).
+//! A table is a fold of [`Producers::count`] over the batch headers in log order. So the partition's leader, its replicas and a recovery
+//! have the same table, a truncated batch was never counted, and a snapshot only names the end up to which its table counts. Even the
+//! time by which a producer expires is the log's. A log whose beginning retention removed lacks the producers of the removed batches:
+//! the leader tells them ([`Producers::adopt`]).
 //!
-//! **What forgetting means for the promise.** A producer that is not in the table (the least recently used one above the
-//! limit, or one that wrote nothing for the expiry) and goes on with a sequence above 0 is refused with
-//! [`SequenceError::UnknownProducer`]: whether what it repeats is stored can no longer be told, and nothing is stored
-//! twice. Only the very first batch of a forgotten producer, sequence 0, looks like that of a new one: a client that still
-//! repeats it stores it, and what it repeats behind it, again. So a client gives up on its first batch after a time far
-//! below the expiry, and takes a new random id after [`SequenceError::UnknownProducer`].
+//! **Consequence of forgetting.** A producer that is not in the table (the least recently used one above the limit, or one that wrote
+//! nothing for the expiry) and continues with a sequence above 0 is refused with [`SequenceError::UnknownProducer`]: it is unknown
+//! whether its batch is stored, and nothing is stored twice. Only the very first batch of a forgotten producer, sequence 0, looks like
+//! the first batch of a new one: a client that still repeats it stores it, and its repeats behind it, again. So a client gives up on its
+//! first batch after a time far below the expiry, and takes a new random id after [`SequenceError::UnknownProducer`].
 
 use crate::format::batch::BatchHeader;
 use crate::format::producer::{BatchPlace, PRODUCERS_MAX, Producer, Sequence, SequenceError, SequenceVerdict};
@@ -113,11 +112,11 @@ impl Producers {
         }
     }
 
-    /// Counts the next batch of the log. One that was counted before, or that has no producer, changes nothing; so a
-    /// part of the log may be walked again.
+    /// Counts the next batch of the log. A batch that was counted before, or has no producer, changes nothing; so a part of the log may
+    /// be walked again.
     ///
-    /// What stands in the log is believed: a batch that does not go on where its producer was (damage took what was
-    /// between, or the producer was forgotten) says where the producer is now.
+    /// The log is right: if a batch does not continue its producer's sequences (damage destroyed the batches between, or the producer
+    /// was forgotten), the producer continues from this batch.
     pub fn count(&mut self, h: &BatchHeader) {
         let Some(id) = ProducerId::new(h.producer_id.get()).filter(|_| !h.is_lost()) else { return };
         let newest = self.by_use.last_key_value().map(|(&offset, id)| (offset, self.by_id[id].last_unix_ns));
@@ -149,7 +148,7 @@ impl Producers {
         is_new.then(|| Before { offset, id, was: self.by_id.get(&id).copied() })
     }
 
-    /// Takes back the batch that was counted last. Who was forgotten for it stays so.
+    /// Undoes the last count. A producer that was forgotten for it stays forgotten.
     pub fn take_back(&mut self, before: Before) {
         if let Some(producer) = self.by_id.remove(&before.id) {
             self.by_use.remove(&producer.last_offset());
@@ -164,13 +163,13 @@ impl Producers {
         self.by_use.range(offset..).next().is_some()
     }
 
-    /// Takes in those of another table that are not in this one.
+    /// Adds the producers of another table that are not in this one.
     pub fn add_missing(&mut self, other: &Producers) {
         let missing: Vec<Producer> = other.iter().copied().filter(|p| !self.by_id.contains_key(&p.id)).collect();
         missing.into_iter().for_each(|p| self.insert(p));
     }
 
-    /// Forgets whose last batch does not stand below `offset`: the rest is what a walk from there begins with.
+    /// The producers whose last batch lies below `offset`: the table with which a walk from there begins.
     pub fn below(&self, offset: i64) -> Producers {
         let list: Vec<Producer> = self.iter().copied().filter(|p| p.last_offset() < offset).collect();
         Producers::restore(self.limits, &list)
@@ -205,9 +204,9 @@ impl Producers {
         adopted
     }
 
-    /// The log was truncated to `to`, and batches behind that cannot be [taken back](Producers::take_back). A producer goes back
-    /// to its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like
-    /// one that was forgotten for what was truncated; what it repeats is refused.
+    /// The log was truncated to `to`, and batches behind that cannot be [taken back](Producers::take_back). A producer goes back to its
+    /// last batch before `to`; its remembered batches are contiguous. A producer without a remembered batch before `to` is forgotten,
+    /// and its repeats are refused. So are those of a producer that was forgotten for a truncated batch.
     pub fn truncate(&mut self, to: i64) {
         let gone = self.by_use.split_off(&to);
         let mut kept: Vec<Producer> = vec![];
@@ -233,7 +232,7 @@ impl Producers {
         self.by_id.insert(producer.id, producer);
     }
 
-    /// Forgets who is beyond the limits. Never the one of the newest batch.
+    /// Forgets producers beyond the limits, but never the producer of the newest batch.
     fn forget_some(&mut self) {
         let Some(newest) = self.by_use.last_key_value().and_then(|(_, id)| self.by_id.get(id)) else { return };
         let expiry = i64::try_from(self.limits.expiry_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);

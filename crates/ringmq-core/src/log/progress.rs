@@ -1,4 +1,4 @@
-//! How far each batch of a partition has got: one border per step on its way, in an order that every move asserts.
+//! Progress of a partition's batches: one border per step of a batch's way, in an order that every move asserts.
 //!
 //! ```text
 //! batch numbers    pinned ........... durable .... packed ... enqueued ... released ... end | open batch
@@ -8,8 +8,8 @@
 //! pinned <= committed <= durable <= packed <= enqueued <= released <= end
 //!           committed <= written <= end,  synced <= written
 //! ```
-//! A direct batch is written before it is durable; any other one is durable first. Truncation alone moves borders back, and a
-//! failed journal, which takes back what it was given.
+//! A direct batch is written before it is durable; any other one is durable first. Only a truncation moves borders back, and a failed
+//! journal, whose batches are taken back.
 
 use crate::base::{Epoch, Position};
 use crate::format::batch::BatchHeader;
@@ -58,12 +58,12 @@ pub struct Progress {
     enqueued: u64,
     /// Number of the first batch that is in no journal write.
     packed: u64,
-    /// End of what the journal has durably.
+    /// End of the batches that the journal has durably.
     durable: Mark,
     /// End of the batches that are in segments; `synced`: of those that are synced there.
     written: Mark,
     synced: Mark,
-    /// End of what the commit logs have records of.
+    /// End of the batches with records in the commit logs.
     committed: Mark,
     /// Number of the first batch that must stay in memory.
     pinned: u64,
@@ -199,7 +199,7 @@ impl Progress {
         before..self.pinned
     }
 
-    /// The journal failed: what it was given and is not durable never will be.
+    /// The journal failed: its batches that are not durable never will be.
     pub fn take_back(&mut self) {
         let number = self.durable.number;
         (self.released, self.enqueued, self.packed) = (number, number, number);

@@ -1,19 +1,17 @@
 //! Handing out batches: from memory, from the read cache, or by reading ahead from a segment.
 //!
-//! A batch that comes from a disk is verified (crc, identity, offset, chain) before it is cached; a batch that fails is never
-//! handed out: the commit log says where the next one begins, and the reader is answered [`Fetch::Lost`].
-//! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
-//! batch alone, and the reader is answered [`Fetch::Held`] until then.
+//! A batch that comes from a disk is verified (crc, identity, offset, chain) before it is cached; a batch that fails is never handed
+//! out: the commit log has the start of the next one, and the reader gets [`Fetch::Lost`]. Only bytes that were read are judged: a
+//! refused read is repeated ([`super::hold`]), with the blocks of one batch alone, and the reader gets [`Fetch::Held`] until then.
 //!
-//! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
-//! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is memory
-//!    for one. Memory is given in the order of the line, and kept for a reader that was called until it had its turn.
-//! 2. What a read brought stays until the end of the turn in which it came, and [`Notice::Readable`] wakes every channel
-//!    of the partition in that turn. Nothing else can push it out before: whatever may come in meanwhile had its room
-//!    set aside when it began.
-//! 3. The credit a channel was lent stays with it while its read is under way (`Engine::on_recall`), so in that turn it
-//!    hands out a message at least, or passes what is lost. Then the credit goes on to whoever is hungry: not before,
-//!    and at the latest with that message's end.
+//! **Progress.** Every reader gets its batch, however small the cache and however many others read:
+//! 1. A fetch begins a read or waits in line. Reads end; when none is under way and the turn is over, there is memory for one. Memory is
+//!    given in the order of the line, and kept for a called reader until it had its turn.
+//! 2. A read run stays until the end of the turn in which it came, and [`Notice::Readable`] wakes every channel of the partition in that
+//!    turn. Nothing else can push it out before: the room of every other read was set aside when that read began.
+//! 3. The credit a channel was lent stays with it while its read is under way (`Engine::on_recall`), so in that turn it hands out a
+//!    message at least, or passes a lost range. Then the credit goes on to the next hungry channel: not before, and at the latest when
+//!    that message is finished.
 
 use super::cache::Cached;
 use super::chain::{Chain, ChainStop, Walk};
@@ -40,12 +38,12 @@ enum Parsed {
 }
 
 impl Store {
-    /// Bytes of what was read from segments, is being read, or is lent.
+    /// Bytes that were read from segments, are being read, or are lent.
     pub fn read_bytes(&self) -> usize {
         self.reader.memory_bytes()
     }
 
-    /// Lends what was fetched to whoever needs it beyond the turn.
+    /// Lends fetched batches beyond the turn.
     pub fn lender(&self) -> Lender {
         self.reader.cache.lender().clone()
     }
@@ -93,7 +91,7 @@ impl Store {
             return Fetch::Pending;
         }
         let Some(limit) = self.part(p).readable_limit(offset) else {
-            // No batch begins here: it lies inside one that is in memory. Nobody wrote such a cursor.
+            // No batch begins here: the offset lies inside a batch in memory. The node never writes such a cursor.
             let from = Position { offset, ..self.part(p).progress.durable().at };
             let to = self.next_in_memory(p, offset);
             return Fetch::Lost { from, to };
@@ -147,8 +145,8 @@ impl Store {
         }
     }
 
-    /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on, and readers that
-    /// wait for memory are called.
+    /// Every channel that was told of a read has had its turn: from here on the run may leave the memory, and readers that wait for
+    /// memory are called.
     pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
         self.reader.end_turn();
         if self.is_stopping() {
@@ -233,7 +231,7 @@ impl Store {
         }
     }
 
-    /// Verifies what was read, batch by batch, behind the one that was put together already.
+    /// Verifies the read bytes, batch by batch, behind the batch that was put together already.
     fn parse_run(&self, key: u32, first: Option<Batch>) -> Parsed {
         let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
@@ -260,7 +258,7 @@ impl Store {
                     walk.pass(batch.header());
                     batches.push(batch);
                 }
-                // Found again, as the first one, by whoever gets there.
+                // The next reader finds it again, as its first batch.
                 Err(_) if !batches.is_empty() => break,
                 Err(ChainStop::More(len)) => return Parsed::More(in_file + len as u64),
                 Err(ChainStop::Bad(bad) | ChainStop::Breaks(bad)) => return Parsed::Damaged(bad),

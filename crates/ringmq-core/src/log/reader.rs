@@ -1,10 +1,10 @@
-//! The reads of a core that are under way, what they brought, and who waits for one.
+//! The reads of a core: those under way, the cached runs, and the waiting readers.
 //!
-//! **Memory.** What is being read, what is cached, and what is lent beyond its turn ([`super::lend`]) stay together within
-//! the cache's bound; beside one batch that is longer than it (one at a time: others that turn out long wait, parked) and
-//! what the scrubber reads. A read counts as the memory that it is read into, and the start of a batch that another read
-//! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
-//! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
+//! **Memory.** Reads under way, cached runs, and memory lent beyond its turn ([`super::lend`]) together stay within the cache's bound.
+//! Not counted are one batch that is longer than the bound (one at a time: other long ones wait, parked) and the scrubber's reads. A
+//! read counts with the memory into which it reads. The start of a batch that another read brought ([`Read::head`]) is a copy, so that
+//! it keeps nothing of that read. Only cached runs can be dropped: a read begins, a long one goes on, and a batch is lent or put
+//! together only if there is room beside the rest.
 
 use super::ahead::whole_batches;
 use super::cache::ReadCache;
@@ -41,7 +41,7 @@ pub(super) struct Read {
     pub offset: i64,
     /// Base offset of its segment.
     pub base: i64,
-    /// End of what is written of the segment.
+    /// End of the segment's written part.
     pub limit: i64,
     /// File positions, whole blocks: where it begins and how far it goes.
     pub at: u64,
@@ -51,7 +51,7 @@ pub(super) struct Read {
     pub joined: Vec<u8>,
     /// Bytes of the operation in flight.
     pub asked: usize,
-    /// A long batch that waits for memory; it holds what was found.
+    /// True for a long batch that waits for memory and keeps the bytes found so far.
     pub is_parked: bool,
     /// File position at which its first batch begins, or is expected to.
     pub first_at: u64,
@@ -60,12 +60,13 @@ pub(super) struct Read {
     /// The end of this read says where its first batch begins.
     pub follows: Option<u32>,
     pub followed_by: Option<u32>,
-    /// True if nobody can tell where a batch begins in it: the read is dropped when it comes.
+    /// True if the start of a batch in it is unknown: the read is dropped when it comes.
     pub is_useless: bool,
 }
 
 impl Read {
-    /// `base` of its segment, `limit` of what is written there; `range` of the file.
+    /// A read from the batch at `offset` on. `base`: of its segment. `limit`: end of the segment's written part. `range`: bytes of the
+    /// file.
     pub fn new(p: PartitionIdx, purpose: Purpose, offset: i64, (base, limit): (i64, i64), range: Range<u64>) -> Read {
         Read {
             p,
@@ -138,7 +139,7 @@ impl Reader {
         self.reads.iter().any(|(_, r)| r.p == p)
     }
 
-    /// Forgets a partition that nobody wants to read any more.
+    /// Forgets a partition that is not read any more.
     pub fn forget(&mut self, p: PartitionIdx) {
         self.waiting.retain(|&q| q != p);
         self.called.retain(|&q| q != p);
@@ -165,7 +166,7 @@ impl Reader {
 
     // ---- reads
 
-    /// Begins to read from the batch at `offset` on, within what is written of its segment. Returns the bytes that it reads.
+    /// Begins to read from the batch at `offset` on, within the written part of its segment. Returns the bytes that it reads.
     pub(super) fn start_read(
         &mut self,
         p: PartitionIdx,
@@ -218,8 +219,8 @@ impl Reader {
 
     // ---- memory
 
-    /// Whether a read of `len` bytes may begin beside `others` that were called: what is being read and what was read in
-    /// this turn fit into the cache's bound. One read may always be under way.
+    /// True if a read of `len` bytes may begin beside `others`, the called readers: reads under way and runs of this turn fit into the
+    /// cache's bound. One read may always be under way.
     fn has_room(&self, others: usize, len: usize) -> bool {
         let taken = self.taken(others);
         let fits = taken == 0 || taken + read_memory(len) + PROBE_ROOM <= self.cache.bytes_max();
@@ -238,7 +239,7 @@ impl Reader {
         self.bytes() + self.cache.fresh_bytes() + others * read_memory(self.cache.ahead())
     }
 
-    /// Whether so much more may be taken: of what is there only what is cached goes for it.
+    /// True if `more` bytes may be taken: only cached runs can be dropped for them.
     pub(super) fn has_room_for(&self, more: usize) -> bool {
         self.taken(self.called.len()) + more <= self.cache.bytes_max()
     }
@@ -247,21 +248,21 @@ impl Reader {
     fn may_go_on(&self, key: u32) -> bool {
         let read = &self.reads[key as usize];
         let rest = (read.until - read.at) as usize - read.len();
-        // it is put together from what was found and what comes
+        // it is put together from the bytes found and those to come
         let more = rest + read_memory(rest.min(READ_BYTES_MAX));
         let is_alone = !self.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
         let fresh = self.cache.fresh_bytes();
         is_alone && fresh == 0 || self.bytes() + fresh + more <= self.cache.bytes_max()
     }
 
-    /// Drops cached runs for what is about to be read. To be called whenever what is read or fresh takes more than before.
+    /// Drops cached runs for the next read. To be called whenever reads or fresh runs take more than before.
     pub(super) fn make_room(&mut self, more: usize) {
         let reading = self.bytes() + more;
         self.cache.lender().set_taken(reading + self.cache.fresh_bytes());
         self.cache.shrink(self.cache.bytes_max().saturating_sub(reading));
     }
 
-    /// Bytes of what was read, is being read, or is lent.
+    /// Bytes that were read, are being read, or are lent.
     pub(super) fn memory_bytes(&self) -> usize {
         self.cache.bytes() + self.bytes() + self.cache.lender().kept()
     }
@@ -284,7 +285,7 @@ impl Reader {
         self.waiting.push_back(p);
     }
 
-    /// Every channel that was told of a read has had its turn: what was read may leave the memory from here on.
+    /// Every channel that was told of a read has had its turn: from here on the run may leave the memory.
     pub(super) fn end_turn(&mut self) {
         let reading = self.bytes();
         self.cache.end_turn(self.cache.bytes_max().saturating_sub(reading));
@@ -318,7 +319,7 @@ impl Reader {
         if self.may_go_on(key) { self.parked.pop_front() } else { None }
     }
 
-    /// Whether somebody waits for room, or has been called and had no turn yet.
+    /// True if a reader waits for room, or has been called and had no turn yet.
     pub(super) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty() || !self.called.is_empty() || !self.parked.is_empty()
     }

@@ -4,11 +4,11 @@
 //! close_partition -> TopicDelete durable -> remove_partition, once nothing of it is in flight -> Notice::Removed
 //! (home) log_topic_delete ... all partitions of all cores are gone -> remove_topic -> Notice::TopicRemoved
 //! ```
-//! One partition goes the same way when its replica moved to another node; its own record, PartitionDelete, is the decision then, and keeps
-//! the checkpoint until the files are gone ([`Store::log_partition_delete`], [`Store::remove_departed`]).
+//! A partition whose replica moved to another node is removed in the same way; its own record, PartitionDelete, is the decision then,
+//! and holds the checkpoint until the files are gone ([`Store::log_partition_delete`], [`Store::remove_departed`]).
 //!
-//! The home's record is the decision: recovery finishes what it finds half done. So no checkpoint passes it before the
-//! files are gone. The other cores' records only stand behind what their own rings still have of the topic.
+//! The home's record is the decision: recovery finishes an incomplete removal. So no checkpoint passes the record before the files are
+//! gone. The other cores' records only follow the topic's records in their own rings.
 
 use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
@@ -41,7 +41,7 @@ pub struct Removal {
 }
 
 impl Store {
-    /// Whether all that was appended to the partition is durable, so that nobody waits for it.
+    /// True if all appended batches of the partition are durable, so that no publish waits.
     pub fn is_at_rest(&self, p: PartitionIdx) -> bool {
         let part = self.part(p);
         part.open.is_empty() && part.progress.is_all_durable()
@@ -74,7 +74,7 @@ impl Store {
         self.finish_checkpoint(io);
     }
 
-    /// The decision, on the topic's home core. Returns what names it for [`Store::remove_topic`].
+    /// Logs the decision, on the topic's home core. Returns its number for [`Store::remove_topic`], and its ticket.
     pub fn log_topic_delete(&mut self, topic: &TopicInfo) -> (u64, RecordTicket) {
         let key = self.topics.next_key();
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(0) });
@@ -121,7 +121,7 @@ impl Store {
     pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = self.part_mut(p);
         assert!(part.is_leaving(), "a partition is closed before it is removed");
-        // Not before: a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
+        // Not before: a checkpoint must not pass records that only the journal has while the topic may still be there after a crash.
         part.journaled.forget();
         self.removal.waiting.push(p);
         self.try_removals(io);
@@ -153,7 +153,7 @@ impl Store {
         }
     }
 
-    /// Begins what nothing in flight is in the way of any more.
+    /// Begins the removals that no operation in flight delays any more.
     pub(super) fn try_removals(&mut self, io: &mut Io) {
         if self.removal.waiting.is_empty() && self.removal.deletes.is_empty() {
             return;

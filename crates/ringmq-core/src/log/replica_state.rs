@@ -38,7 +38,7 @@ impl ReplicaState {
         self.committed
     }
 
-    /// The partition is committed up to `at`. Whether the journal has to be told, and nobody knew.
+    /// The partition is committed up to `at`. True if the journal has to record that, and it was not noted yet.
     pub fn commit(&mut self, at: Position) -> bool {
         self.committed = at;
         while self.counted.pop_front_if(|c| c.offset < at.offset).is_some() {}
@@ -56,7 +56,7 @@ impl ReplicaState {
         self.held_from.is_some()
     }
 
-    /// Holds what becomes durable behind `durable` from now on.
+    /// Holds the bytes that become durable behind `durable` from now on.
     pub fn hold(&mut self, durable: i64) {
         self.held_from.get_or_insert(durable);
     }
@@ -68,7 +68,7 @@ impl ReplicaState {
         released
     }
 
-    /// Releases what is held before `offset` and durable. Returns its bytes.
+    /// Releases the held, durable bytes before `offset`. Returns their number.
     pub fn release_before(&mut self, offset: i64, durable: i64) -> u64 {
         self.held_from.as_mut().map_or(0, |from| {
             let upto = offset.clamp(*from, durable.max(*from));
@@ -78,7 +78,7 @@ impl ReplicaState {
         })
     }
 
-    /// Releases what is held from `offset` on and durable. Returns its bytes.
+    /// Releases the held, durable bytes from `offset` on. Returns their number.
     pub fn release_from(&mut self, offset: i64, durable: i64) -> u64 {
         self.held_from.as_mut().map_or(0, |from| {
             let bytes = durable - offset.max(*from).min(durable);
@@ -94,7 +94,7 @@ impl ReplicaState {
         }
     }
 
-    /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.
+    /// True if readers wait at the damage up to `to`: another replica may have the lost bytes, and no operator gave them up.
     pub fn waits_for(&self, to: Position) -> bool {
         to.offset > self.given_up
     }
@@ -104,12 +104,12 @@ impl ReplicaState {
         std::mem::replace(&mut self.given_up, upto) != upto
     }
 
-    /// A batch was counted: what its producer was before.
+    /// Notes the former state of a producer whose batch was counted.
     pub fn count(&mut self, before: Option<Before>) {
         self.counted.extend(before);
     }
 
-    /// Takes what was counted from `offset` on, newest first.
+    /// Takes the noted states of batches from `offset` on, newest first.
     pub fn take_counted(&mut self, offset: i64) -> impl Iterator<Item = Before> + '_ {
         std::iter::from_fn(move || self.counted.pop_back_if(|c| c.offset >= offset))
     }

@@ -1,11 +1,12 @@
 //! Retention: a segment that every channel has confirmed, and that neither age nor size keeps, is removed.
 //!
-//! Of a partition with several replicas only what they have agreed on goes: the leader's store asks for it ([`Notice::Removable`]).
+//! With several replicas only the segments on which they agreed are removed: the leader's store asks for the agreement
+//! ([`Notice::Removable`]).
 //!
-//! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
-//! snapshot. The active segment stays, but on a full disk (of any core): one that is confirmed to its end is closed then, so that many
-//! topics that each end within their first segment do not hold all space for ever (rule 10). They are unlinked one after the other, not
-//! all at once ([`super::deletes`]). A file that is not unlinked yet, or could not be, is left for recovery to find below the start.
+//! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last snapshot. The
+//! active segment stays, except on a full disk (of any core): then a segment that is confirmed to its end is closed, so that many
+//! topics, each within its first segment, do not hold all space for ever (rule 10). They are unlinked one after the other, not all at
+//! once ([`super::deletes`]). Recovery removes a file below the start that was not unlinked yet, or could not be.
 
 use super::deletes::{Deletes, Old, delete};
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
@@ -45,7 +46,7 @@ impl Retention {
 }
 
 impl Store {
-    /// All channels have confirmed what is before `at`. Never moves back, and stays while a channel that is lost may come again.
+    /// All channels have confirmed everything before `at`. Never moves back, and stays while a lost channel may come again.
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
         let is_short = self.full_disk.is_short();
         let part = self.part_mut(p);
@@ -55,7 +56,7 @@ impl Store {
         }
     }
 
-    /// A channel begins at `at`, which may lie before what the others have confirmed.
+    /// A channel begins at `at`, which may lie before the other channels' confirmed positions.
     pub fn lower_low_water(&mut self, p: PartitionIdx, at: Position) {
         self.part_mut(p).borders.lower_low_water(at);
     }
@@ -74,7 +75,7 @@ impl Store {
         }
     }
 
-    /// No replica may need what lies before `at`. Never moves back.
+    /// No replica may need messages before `at`. Never moves back.
     pub fn set_agreed_start(&mut self, p: PartitionIdx, at: Position) {
         if self.part_mut(p).borders.agree(at) {
             self.retention.look_at(p);
@@ -86,7 +87,7 @@ impl Store {
         self.retention.look_at(p);
     }
 
-    /// Lets go of what may go.
+    /// Removes the segments that neither channels, replicas, age nor size keep.
     pub(super) fn retain(&mut self, now: Now, io: &mut Io) {
         for p in std::mem::take(&mut self.retention.due) {
             self.retain_partition(now, p, io);
@@ -183,7 +184,7 @@ impl Store {
         }
     }
 
-    /// The disk has become full: what kept a segment so far may not be worth it now.
+    /// The disk has become full: judges every partition's segments anew.
     pub(super) fn look_at_all(&mut self) {
         self.retention.due = self.partitions.iter().map(|(i, _)| PartitionIdx(i as u32)).collect();
     }
@@ -205,7 +206,7 @@ impl Store {
         self.retention.deletes.bytes()
     }
 
-    /// Records up to here are durable: what they let go may be unlinked.
+    /// Records up to here are durable: the files that they free may be unlinked.
     pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
             let Some((_, p, old)) = self.retention.removals.pop_front() else { return };
@@ -220,7 +221,7 @@ impl Store {
 
     pub(super) fn removed(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         match outcome {
-            // There may be room again for whoever waits for it.
+            // There may be room again for waiting appends.
             Ok(_) if self.full_disk.retry_at.is_some() => self.full_disk.retry_at = Some(now.ticks),
             Ok(DiskDone::Retired(true)) => self.retention.deletes.forgive(),
             Ok(_) => {}

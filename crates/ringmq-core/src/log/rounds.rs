@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 pub(super) struct Rounds {
     /// A publish waits for these.
     urgent: VecDeque<PartitionIdx>,
-    /// Partitions whose round nobody waits for.
+    /// Partitions in line for a background round: no publish waits for it.
     calm: VecDeque<PartitionIdx>,
-    /// Rounds that go on and that nobody waits for.
+    /// Background rounds under way.
     background: usize,
     /// Partitions whose round waits for space for a snapshot.
     stalled: Vec<PartitionIdx>,
@@ -58,7 +58,7 @@ impl Rounds {
         self.background
     }
 
-    /// Partitions in line that nobody waits for.
+    /// Number of partitions in line for a background round.
     #[cfg(test)]
     pub fn calm(&self) -> usize {
         self.calm.len()

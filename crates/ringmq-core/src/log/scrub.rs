@@ -1,13 +1,12 @@
-//! Scrubbing: what is stored is read again in the background, one run at a time, at a limited rate, and verified as if
-//! somebody fetched it (rule 15). Nothing of it is cached. A pass over all partitions of the core begins at most once in
-//! [`PASS_MIN`]; so a small node is not kept awake.
+//! Scrubbing: the stored bytes are read again in the background, one run at a time, at a limited rate, and verified as at a fetch (rule
+//! 15). They are not cached. A pass over all partitions of the core begins at most once in [`PASS_MIN`], so that a small node can sleep.
 //!
-//! Beside each run of a closed segment its commit records are read: those that are missing or differ from the verified
-//! batches are reported and written again, in place. Nobody else writes a closed commit log. The record of a damaged
-//! batch is left as it is: it may be all that tells where the batch ends.
+//! Beside each run of a closed segment its commit records are read: records that are missing or differ from the verified batches are
+//! reported and written again, in place. Only the scrubber writes a closed commit log. The record of a damaged batch is left as it is:
+//! it may be the only source of the batch's end.
 //!
 //! Beside the first run of a closed segment its first block is read: a startup reads the headers of few segments only
-//! ([`super::recovery::headers`]). What does not hold of it, or of the commit log's, is reported and written again.
+//! ([`super::recovery::headers`]). An invalid first block, also of the commit log, is reported and written again.
 //!
 //! ```text
 //! run verified -> [first one: Read (first block) -> [differs: Write, durable]]
@@ -59,8 +58,8 @@ impl Scrub {
         }
     }
 
-    /// Lost bytes stand there again. What is known by them alone, the records of the commit log, is verified at once, and not an hour
-    /// later: nobody could tell these of damaged batches.
+    /// Lost bytes are repaired. The commit records, which only these bytes can verify, are verified at once and not an hour later:
+    /// otherwise they would be taken for records of damaged batches.
     pub fn mended(&mut self) {
         (self.passes, self.has_mended) = (0, true);
         if self.pass_began.is_none() {
@@ -160,7 +159,7 @@ impl Scrub {
         }
     }
 
-    /// Skips what could not be read; the next pass looks again.
+    /// Skips an unreadable place; the next pass looks again.
     pub(super) fn pass_over(&mut self, p: PartitionIdx, offset: i64, what: &str, dir: &PartitionDir) {
         if self.unreadable.replace(p) != Some(p) {
             tracing::warn!(topic = %dir.topic, partition = %dir.partition, offset, what,
@@ -176,7 +175,7 @@ impl Scrub {
         }
     }
 
-    /// A run of the segment `base` up to `end` was verified: its commit records are next, if nobody else writes them.
+    /// A run of the segment `base` up to `end` was verified: its commit records are next, if the flush does not write them.
     pub(super) fn check_commit_log(
         &mut self,
         (p, base, end): (PartitionIdx, i64, i64),
@@ -201,7 +200,7 @@ impl Scrub {
         let skipped = (bytes / BATCH_HEADER_LEN as i64).min(messages + 1).max(0) as u64;
         let at = if walk.index == 0 { 0 } else { block_down(commit_at(walk.index)) };
         let len = (block_up(commit_at(walk.index + skipped + 1 + headers.len() as u64)) - at) as usize;
-        // So much damage that nobody knows which record is whose.
+        // So much damage that records cannot be assigned to batches.
         walk.is_given_up |= len > IO_BYTES_MAX;
         let mut todo = VecDeque::new();
         if is_first_block {
@@ -262,7 +261,7 @@ impl Scrub {
         }
     }
 
-    /// Compares the first block of the segment with what is known of it, and plans to write it where it differs.
+    /// Compares the first block of the segment with its known content, and plans to write it if it differs.
     fn compare_first_block(&mut self, now: Now, found: &[u8], is_short: bool, log: &PartitionLog) {
         let (Some(mut check), Some(walk)) = (self.check.take(), self.walk) else { return };
         let file = FileId::Segment(log.dir.clone(), walk.base);
@@ -293,7 +292,7 @@ impl Scrub {
         }
     }
 
-    /// Compares records with batches, and plans what has to be written.
+    /// Compares records with batches, and plans the writes.
     fn compare(&mut self, now: Now, found: &[u8], is_short: bool, log: &PartitionLog) -> Result<(), String> {
         let (Some(mut check), Some(mut walk)) = (self.check.take(), self.walk) else { return Ok(()) };
         let mut bytes = found.to_vec();
@@ -347,16 +346,15 @@ impl Scrub {
     }
 }
 
-/// A file whose write fails takes no other one for the life of this process, and a truncation may need one. So what is no damage waits
+/// A file whose write fails is not written again in this process, and a truncation may need a write. So a repair that is no damage waits
 /// while the disk is full.
 fn is_worth_a_write(why: Option<&str>, is_short: bool) -> bool {
     why.is_some() || !is_short
 }
 
 impl PartitionLog {
-    /// The first block of a file of the segment at `base`, where `found` is not what it should be, and why, if it is damage. A
-    /// header that holds stays, unless `first`, a batch that was verified, shows that it is wrong: what is known here may come from
-    /// a table alone.
+    /// The right first block of a file of the segment at `base` if `found` is wrong, and the reason, if it is damage. A valid header
+    /// stays, unless `first`, a verified batch, shows that it is wrong: the known content may come from a table alone.
     fn first_block(
         &self,
         magic: [u8; 4],
@@ -393,7 +391,7 @@ impl PartitionLog {
     }
 }
 
-/// First block as it should be, and what was damaged of it, if anything was.
+/// Right first block, and the damaged part of the found one, if any.
 struct Right {
     block: Vec<u8>,
     why: Option<&'static str>,
@@ -406,7 +404,7 @@ fn warn_of_first_block(file: &FileId, why: Option<&str>) {
 }
 
 impl Check {
-    /// Index of the record of the run's first batch; `known` is that of the first batch not verified before.
+    /// Index of the record of the run's first batch. `known`: index of the first batch that was not verified before.
     fn first_index(&self, bytes: &[u8], known: u64, dir: &PartitionDir) -> u64 {
         if self.skipped == 0 {
             return known;

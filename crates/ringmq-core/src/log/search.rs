@@ -1,5 +1,5 @@
-//! Finding a place through the commit logs: by log id, count, offset or time for whoever asks; the extent of a damaged
-//! batch for the reader; the age of a segment for retention.
+//! Search of a place through the commit logs: by log id, count, offset or time on request; the extent of a damaged batch for the reader;
+//! the age of a segment for retention.
 //!
 //! ```text
 //! Segments  (time only) halve over the segments by the first record of each
@@ -8,8 +8,8 @@
 //! Next      when that block has no next record, the one after it may
 //! Forward   (extent only) no record of the damaged batch: look through the segment for the next header that holds
 //! ```
-//! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and
-//! stepped over: the answer is then the nearest that is known.
+//! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and skipped: the
+//! answer is then the nearest known place.
 
 use super::notice::{Io, Notice, PartitionIdx, SearchBy};
 use super::reader::Purpose;
@@ -22,7 +22,7 @@ use slab::Slab;
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
-/// Why the end of a batch is looked for.
+/// Reason for the search of a batch's end.
 #[derive(Clone, Debug)]
 pub(super) enum Finding {
     /// The batch was read and does not hold.
@@ -167,8 +167,8 @@ impl Searches {
 }
 
 impl Store {
-    /// Finds the batch that begins at or before the place asked for; by time the first batch at or after it.
-    /// Clamped to what is stored. [`Notice::Found`] answers, perhaps not before the next completion or tick.
+    /// Finds the batch that begins at or before the place asked for; by time the first batch at or after it. Clamped to the stored log.
+    /// [`Notice::Found`] answers, perhaps not before the next completion or tick.
     pub fn search(&mut self, p: PartitionIdx, by: SearchBy, token: u64, io: &mut Io) {
         let part = self.part(p);
         let (key, target) = match by {
@@ -283,7 +283,7 @@ impl Store {
             }
             Err(error) => match s.goal {
                 Goal::Answer { .. } => return self.end_search(now, id, Err(error)),
-                // Without the commit log, what follows the segment is the next place known.
+                // Without the commit log, the next segment's start is the next known place.
                 _ => Block { records: vec![], is_behind: true },
             },
         };
@@ -333,7 +333,7 @@ impl Store {
         self.read_next(id, io);
     }
 
-    /// The commit log has told what it knows: of a damaged batch without a record the segment may know more.
+    /// The search of the commit log is over: for a damaged batch without a record the segment is searched.
     fn conclude(&mut self, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) {
         let s = &self.searches.0[id as usize];
         let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next)) };
@@ -405,7 +405,7 @@ impl Store {
         let s = self.searches.0.remove(id as usize);
         let p = s.p;
         let part = self.part(p);
-        // Where the log goes on behind this segment, or behind what is written of it.
+        // Place where the log continues behind this segment, or behind its written part.
         let behind = part.segments.behind(s.base).map(|g| g.meta.base);
         let base = part.segments.at_base(s.base).map_or(part.start(), |(_, g)| g.meta.base);
         match s.goal {
@@ -419,7 +419,7 @@ impl Store {
                 self.notices.push(Notice::Found { token, result });
             }
             Goal::Age { closed } => {
-                // No record: nobody knows, so it ended now.
+                // No record: the time is unknown, so now counts.
                 let at = s.floor.map_or(now.unix_ns, |r| r.unix_ns.get());
                 self.learn_age(p, closed, at);
             }
@@ -440,7 +440,7 @@ impl Store {
                         self.damaged(p, from, to, s.before, what);
                         self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices);
                     }
-                    // The scrubber's: whoever wants it finds out for himself.
+                    // Found by the scrubber: a reader that wants the batch finds out itself.
                     Finding::Damaged(what) | Finding::Unreadable(what) => {
                         self.scrub.pass_over(p, offset, &what, &self.partitions[p.0 as usize].dir);
                     }

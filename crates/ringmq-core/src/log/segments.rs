@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     pub meta: SegmentMeta,
-    /// Base timestamp of its newest batch; `None` when it was not closed in this process and nobody looked yet.
+    /// Base timestamp of its newest batch; `None` while unknown: an earlier process closed the segment, and no search has run yet.
     pub last_unix_ns: Option<i64>,
 }
 

@@ -1,8 +1,8 @@
 //! Allocated space: a publish is admitted only when the segment and the commit log have room for it (rule 10).
 //! Files grow in steps that double, ahead of need, so that steady publishing does not wait.
 //!
-//! A startup finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
-//! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
+//! A startup finds out by itself whether the disk is full: partitions that need room get it before the first publish. A full disk is
+//! tried again each second, one partition at a time; the first success tries the others at once.
 
 use super::admission::Lack;
 use super::notice::{PartitionIdx, Refusal};
@@ -51,7 +51,7 @@ struct FileSpace {
 }
 
 impl FileSpace {
-    /// The space need not grow for what the last append needed.
+    /// True if the space need not grow for an append as large as the last one.
     fn is_roomy(&self) -> bool {
         self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len
     }
@@ -150,7 +150,7 @@ impl Space {
 pub struct FullDisk {
     pub waiting: Vec<PartitionIdx>,
     pub retry_at: Option<Ticks>,
-    /// Other cores that lack space: what is freed here may help them.
+    /// Other cores that lack space: space freed here may help them.
     pub others: BTreeSet<CoreId>,
     /// Partitions that a startup found without the room that the next append wants: each is tried once, so that a disk that was
     /// full before the startup is known to be full before a publish comes.
@@ -225,7 +225,7 @@ impl Store {
         self.full_disk.is_short()
     }
 
-    /// The checkpoint finds no space for what it has to write, so the journal is not freed.
+    /// True if the checkpoint finds no space for its snapshots, so the journal is not freed.
     pub fn checkpoint_lacks_space(&self) -> bool {
         !self.rounds.stalled().is_empty() || self.topics.waits_for_space()
     }
@@ -237,8 +237,8 @@ impl Store {
         is_full && !self.is_read_only() && self.checkpoint_lacks_space()
     }
 
-    /// Refusal of an operator's change whose record the journal cannot take soon. A change may be what makes room, so it is taken still
-    /// when FINs wait in their channels.
+    /// Refusal of an operator's change whose record the journal cannot take soon. A change may make room, so it is still taken when FINs
+    /// wait in their channels.
     pub fn check_change(&self) -> Result<(), Refusal> {
         match () {
             () if self.is_read_only() || self.ring.admits_changes() => Ok(()),
@@ -248,7 +248,7 @@ impl Store {
         }
     }
 
-    /// Another core has no space, or has it again. While it lacks some, this one frees what it would keep otherwise.
+    /// Another core has no space, or has space again. While it lacks space, this core frees bytes that it would keep otherwise.
     pub fn set_other_full(&mut self, core: CoreId, full: bool) {
         let was_short = self.full_disk.is_short();
         if full {
@@ -317,7 +317,7 @@ impl Store {
                 }
             }
             Err(error) if error.is_no_space() => {
-                // Next time only what is needed.
+                // Next time only the needed bytes.
                 part.space.file(which).step = match which {
                     Which::Segment => SEGMENT_STEP_MIN,
                     Which::Commit => COMMIT_STEP_MIN,

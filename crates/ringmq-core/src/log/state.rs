@@ -18,7 +18,7 @@ pub struct RecoveredPartition {
     pub topic: TopicRef,
     /// First position still stored.
     pub start: Position,
-    /// Header crc of the batch before it; zero at the very start, and where damage took what told it.
+    /// Header crc of the batch before `start`; zero at the very start, and if damage destroyed every source of it.
     pub start_crc: u32,
     /// Position of the next batch.
     pub end: Position,
@@ -33,7 +33,7 @@ pub struct RecoveredPartition {
     pub epochs: Epochs,
     /// The highest epoch that the replica promised to follow; zero: the partition has no other replica.
     pub promised: Epoch,
-    /// A lower bound of what is committed; without other replicas the end. Beyond the end only where something was lost.
+    /// Lower bound of the committed end; without other replicas the end. Beyond the end only if something was lost.
     pub committed: Position,
     /// Truncated, lost and set-aside data, of this recovery and earlier ones. A lost batch stands for each range that recovery bridged.
     pub damage: Damage,

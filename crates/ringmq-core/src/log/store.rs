@@ -9,7 +9,7 @@
 //! The shard calls [`Store::turn_end`] at the end of every turn: nothing else seals a batch or writes the journal, so
 //! that the facts a turn logged before it stand before its batches (rule 20). Notices come from `completed` and `tick`.
 //!
-//! Never acknowledges what is not durable, never reads a clock, never does IO itself.
+//! Never acknowledges a batch that is not durable, never reads a clock, never does IO itself.
 
 use super::admission::{Admission, Lack};
 use super::cache::ReadCache;
@@ -42,7 +42,7 @@ use zerocopy::IntoBytes;
 /// Bytes that the ring needs for a batch beside its own: record header, two directory entries, a share of a write's head.
 const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
 
-/// Why an operation is in flight.
+/// Purpose of an operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     /// Journal write with this sequence.
@@ -144,7 +144,7 @@ pub struct Store {
     pub(super) notices: Vec<Notice>,
     stopping: Stopping,
     pub(super) turn: Turn,
-    /// Scratch: what a journal write has made durable.
+    /// Scratch: partitions with records in a finished journal write.
     touched: Vec<PartitionIdx>,
     pub(super) rewrites: Rewrites,
     pub(super) admission: Admission,
@@ -223,17 +223,17 @@ impl Store {
         StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io }
     }
 
-    /// The reader, and what it works with.
+    /// The reader, and the parts that it uses.
     pub(super) fn with_reader<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Reader, StoreParts<'a>) {
         (&mut self.reader, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
-    /// The scrubber, and what it works with.
+    /// The scrubber, and the parts that it uses.
     pub(super) fn with_scrub<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Scrub, StoreParts<'a>) {
         (&mut self.scrub, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
 
-    /// The reads of whole batches, and what they work with.
+    /// The verbatim reads, and the parts that they use.
     pub(super) fn with_verbatim<'a>(&'a mut self, io: &'a mut Io) -> (&'a mut Verbatim, StoreParts<'a>) {
         (&mut self.verbatim, StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io })
     }
@@ -281,8 +281,8 @@ impl Store {
         self.failures.is_core_closed()
     }
 
-    /// Whether the ring has room for what waits for it. Without, facts that can wait stay where they are: a full disk may
-    /// keep the ring from being freed for long. No publish is admitted then either. (A journal that failed drops them.)
+    /// True if the ring has room for the waiting records. Otherwise facts that can wait stay where they are: a full disk may prevent a
+    /// checkpoint for long. No publish is admitted then either. (A journal that failed drops them.)
     pub fn takes_facts(&self) -> bool {
         let has_room = self.ring.used() + self.ring.queued_bytes() <= self.ring.capacity();
         self.ring.is_poisoned() || has_room && (self.ring.admits_fins() || !self.checkpoint_lacks_space())
@@ -319,8 +319,8 @@ impl Store {
         self.turn.has_unsealed()
     }
 
-    /// Ends the turn: seals what was appended, issues what the journal takes of it, and begins what is due behind it.
-    /// While the journal takes no further write the open batches stay open and grow.
+    /// Ends the turn: seals the open batches, issues journal writes, and begins the work that is due. While the journal takes no further
+    /// write the open batches stay open and grow.
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
         let is_busy = !self.ring.takes_write(self.admission.unpacked()) && !self.is_stopping();
@@ -402,7 +402,7 @@ impl Store {
         }
     }
 
-    /// Journal writes of what is queued, as far as there may be some.
+    /// Issues journal writes of the queued records, up to the number allowed in flight.
     fn pack(&mut self, io: &mut Io) {
         let (partitions, topics, deletes) = (&mut self.partitions, &mut self.topics, &mut self.removal.deletes);
         let mut packed = |sequence, note| match note {
@@ -502,7 +502,7 @@ impl Store {
         notices.append(&mut self.notices);
     }
 
-    /// A write is complete. What is durable by that is acknowledged.
+    /// A write is complete. Acknowledges the records that became durable.
     fn journal_wrote(&mut self, sequence: u64, io: &mut Io) {
         if self.ring.is_poisoned() {
             return; // The checkpoint's slot, or another write, failed meanwhile; nobody waits any more.
@@ -611,7 +611,7 @@ impl Store {
         }
         let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(..) | Op::Search(_));
         let waits = !self.ops.is_any(is_writing) && self.rounds.is_empty();
-        // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
+        // Records that cannot be freed now (a full disk, a failed file) stay in the journal, where recovery finds them.
         if waits {
             self.stopping = Stopping::Told;
             self.notices.push(Notice::Stopped);
@@ -623,8 +623,8 @@ impl Store {
         self.admission.waiting_bytes() as usize + self.batch_memory.durable_bytes()
     }
 
-    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too, and what
-    /// is lent while it is cached twice.
+    /// Upper bound of the bytes held for batches, reads and caches: small batches count also with their pieces, and bytes that are lent
+    /// and cached count twice.
     pub fn memory_bytes(&self) -> usize {
         self.batch_bytes()
             + self.batch_memory.bytes()

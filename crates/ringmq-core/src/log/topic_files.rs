@@ -30,7 +30,7 @@ struct TopicFile {
     /// The file must not be written any more.
     is_failed: bool,
     retry_at: Option<Ticks>,
-    /// The files are written once those of the same topic with fewer partitions are.
+    /// True if the files wait for those of the same topic with fewer partitions.
     is_behind: bool,
     /// True if there was no space for the file when it was allocated last.
     lacks_space: bool,
@@ -186,7 +186,7 @@ impl TopicFiles {
         }
     }
 
-    /// Tries again what lacked space.
+    /// Repeats the writes that lacked space.
     pub fn retry(&mut self, now: Now, ops: &mut Ops, io: &mut Io) {
         self.due(now.ticks).into_iter().for_each(|key| self.write(key, ops, io));
     }

@@ -1,20 +1,20 @@
-//! Truncating a log, as a replica does that has other bytes than its leader: to the end of a batch, or all of it.
+//! Truncation of the log of a replica that has other bytes than its leader: to the end of a batch, or of all of it.
 //!
 //! ```text
-//! Settling   what stands before the truncation is with the journal
-//! Looking    the commit log tells the batch that ends at the truncation, if it is in no memory
+//! Settling   the batches before the truncation go to the journal
+//! Looking    the commit log names the batch that ends at the truncation, if it is not in memory
 //! Recording  the record of the truncation becomes durable; until then nothing is changed
 //! Draining   nothing of the partition is read or written any more
-//! Looking    what the files have before the truncation: how many records, the last blocks
+//! Looking    reads the files before the truncation: number of records, the last blocks
 //! Wiping     memory is truncated; later files are removed, the last ones truncated, the rest of their last blocks zeroed, durably
 //! done       Notice::Truncated
 //! ```
 //! So a checkpoint passes the record only when the truncation is complete (the snapshot that it needs waits), and nothing is appended
-//! behind it before (appends are refused as busy): a batch that the journal has behind the record proves that it was. While
-//! the record is not contained in it, a snapshot says so: what it holds is the log as it was.
+//! behind it before (appends are refused as busy): a batch in the journal behind the record proves that the truncation was complete. A
+//! snapshot that does not contain the record describes the log before the truncation.
 //!
-//! A device that refuses a read is asked again each second. Where damage hides the place, the log is truncated where
-//! the last batch before it ends that can be told: a replica may always have less.
+//! A refused read is repeated each second. If damage hides the place, the log is truncated at the end of the last readable batch before
+//! it: a replica may always have less.
 
 use super::admission::Lack;
 use super::chain::{Chain, ChainStop, Walk};
@@ -137,9 +137,9 @@ impl PartitionLog {
 }
 
 impl Store {
-    /// Truncates the log to `to`, the end of a batch, not below its start. What is not durable beyond is forgotten without a
-    /// notice: whoever waited for it was told before that its outcome is unknown. [`Notice::Truncated`] when it is durable; until
-    /// then appends are refused as busy, and the view shows the log as it will be.
+    /// Truncates the log to `to`, the end of a batch, not below its start. Batches beyond that are not durable are forgotten without a
+    /// notice: their publishers were told before that the outcome is unknown. [`Notice::Truncated`] when it is durable; until then
+    /// appends are refused as busy, and the view shows the log as it will be.
     pub fn truncate(&mut self, now: Now, p: PartitionIdx, to: Position, io: &mut Io) {
         let part = self.part(p);
         assert!(to.offset >= part.start().offset, "a log is not truncated below its start");
@@ -165,7 +165,7 @@ impl Store {
         }
         let direct_len = self.direct_len();
         let part = &mut self.partitions[p.0 as usize];
-        // The open batch was never given to anybody.
+        // The open batch was never handed out.
         let (dropped, cost) = part.open.drop_all();
         self.admission.dropped(dropped, cost);
         let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
@@ -204,7 +204,7 @@ impl Store {
             return;
         }
         for p in std::mem::take(&mut self.rewrites.truncations) {
-            // What failed meanwhile is finished by the next startup, if it was recorded.
+            // After a failure the next startup finishes the truncation, if it was recorded.
             let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
             if is_alive && !self.drive_truncation(now, p, io) {
                 self.rewrites.truncations.push(p);
@@ -382,7 +382,7 @@ impl Store {
     pub(super) fn truncation_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let is_stopping = self.is_stopping();
         let part = &mut self.partitions[p.0 as usize];
-        // Memory no longer has what a failed journal did not take.
+        // The batches that a failed journal did not take are not in memory any more.
         let is_alive = !part.is_closed() && !self.ring.is_poisoned() && !is_stopping;
         let Some(truncation) = part.truncation.as_mut().filter(|_| is_alive) else { return };
         truncation.is_waiting = false;
@@ -447,7 +447,7 @@ impl Store {
         truncation.stage = TruncationStage::Looking(FileSearch::Walk { at, count: 0 });
     }
 
-    /// Headers from `at` on, as far as they go: to the truncation, to the end of what was read, or to one that does not hold.
+    /// Walks the headers from `at` on: to the truncation, to the end of the read bytes, or to an invalid one.
     fn walked(&mut self, now: Now, p: PartitionIdx, mut at: Mark, mut count: u64, bytes: &[u8]) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(truncation) = &mut part.truncation else { return };
@@ -464,7 +464,7 @@ impl Store {
                     at = Mark { number, at: h.end(), chain_crc: h.header_crc.get(), epoch, unix_ns: h.base_unix_ns.get() };
                     count += 1;
                 }
-                // It may go on in what is read next.
+                // It may continue in the next read.
                 Err(ChainStop::More(_)) => break at.at.offset == from,
                 Err(ChainStop::Bad(_) | ChainStop::Breaks(_)) => break true,
             }

@@ -1,19 +1,18 @@
-//! Reading batches as they stand, for a replica that catches up: past the read cache, in a share of memory of its own, verified
-//! like everything that is read.
+//! Reads of batches as stored, for a replica that catches up: past the read cache, in memory of their own, verified like all reads.
 //!
-//! Reads stand in one line per core. Those under way take at most [`SHARE`] of memory, beside first batches that are longer than was
-//! asked for. What is handed out is the reader's. A reader asks for one run at a time.
+//! Reads wait in one line per core. Those under way take at most [`SHARE`] of memory, beside first batches that are longer than
+//! requested. Handed-out runs belong to the reader. A reader asks for one run at a time.
 //!
-//! **Read ahead.** A read whose run was handed out stays, with the bytes that it has behind the run. A reader that goes on there gets
-//! them, and from then on the disk is [`AHEAD`] bytes ahead of the reader, as far as there is memory. Bytes that no reader goes on
-//! with are dropped when their memory is wanted, and when the files change: at a truncation, and once damage is mended. A read never
-//! reaches beyond what was written when it began, so no block of it is written again otherwise.
+//! **Read ahead.** A read whose run was handed out stays, with its bytes behind the run. A reader that continues there gets them, and
+//! from then on the disk is [`AHEAD`] bytes ahead of the reader, as far as there is memory. Unused bytes are dropped when their memory
+//! is needed, and when the files change: at a truncation, and after a repair. A read never reaches beyond the part that was written when
+//! it began, so no block of it is written again otherwise.
 //!
 //! ```text
 //! segment   ....|== piece ==|== piece ==|== piece ==|--------|....
 //!                   ^next       run ...     ^ahead           ^limit
 //! ```
-//! Nothing is copied but a batch that stands in two pieces ([`super::pieces`]).
+//! Only a batch that lies in two pieces is copied ([`super::pieces`]).
 
 use super::chain::{Chain, ChainStop, Walk};
 use super::notice::{Notice, PartitionIdx};
@@ -30,13 +29,13 @@ use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Bytes of reads under way, and of what was read ahead.
+/// Bytes of reads under way, and of bytes read ahead, at most.
 const SHARE: usize = 4 * 1024 * 1024;
 
 /// Read beyond the run that is wanted.
 const AHEAD: u64 = 1024 * 1024;
 
-/// Why a run cannot be handed out.
+/// Reason why a run cannot be handed out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     #[error("no stored batch begins at offset {0}: retention or a truncation removed it")]
@@ -60,17 +59,17 @@ struct Want {
 
 struct Read {
     p: PartitionIdx,
-    /// Reader that waits for the run that begins at `next`. `None`: what is there waits for a reader.
+    /// Reader that waits for the run that begins at `next`. `None`: the bytes wait for a reader.
     want: Option<Want>,
     next: Position,
     base: i64,
-    /// End of what was written of the segment when the read began.
+    /// End of the segment's written part when the read began.
     limit: i64,
     /// The first piece holds `next`.
     pieces: Pieces,
     /// The reader went on with the run: the disk reads ahead.
     is_sequential: bool,
-    /// True if nobody can go on with it: the read is dropped when nothing of it is under way.
+    /// True if no reader can continue it: the read is dropped when no operation of it is under way.
     is_over: bool,
 }
 
@@ -99,7 +98,7 @@ impl Read {
         self.want.is_none() && !self.pieces.is_under_way()
     }
 
-    /// Drops the pieces before `next`. (Behind a lost batch it may lie behind what is under way.)
+    /// Drops the pieces before `next`. (Behind a lost batch `next` may lie behind the operations under way.)
     fn drop_before_next(&mut self) {
         self.pieces.drop_before(segment_at(self.base, self.next.offset));
     }
@@ -155,18 +154,18 @@ impl Verbatim {
         self.is_stopping = true;
     }
 
-    /// Whether somebody waits for a read of the partition, or an operation is under way.
+    /// True if a reader waits for a read of the partition, or an operation is under way.
     pub fn reads(&self, p: PartitionIdx) -> bool {
         self.reads.iter().any(|(_, r)| r.p == p && !r.is_idle())
     }
 
-    /// Forgets a partition that nobody wants to read any more.
+    /// Forgets a partition that is not read any more.
     pub fn forget(&mut self, p: PartitionIdx) {
         self.waiting.retain(|w| w.p != p);
         self.drop_ahead(p);
     }
 
-    /// Drops what was read ahead of the partition: other bytes may stand there soon.
+    /// Drops the partition's bytes that were read ahead: the file may change soon.
     pub fn drop_ahead(&mut self, p: PartitionIdx) {
         self.reads.retain(|_, r| {
             r.is_over |= r.p == p;
@@ -184,7 +183,7 @@ impl Verbatim {
         self.reads.iter().find(|(_, r)| goes_on(r)).map(|(key, _)| key as u32)
     }
 
-    /// Whether so much more has room, when what nobody waits for goes, but for the read `kept`.
+    /// Makes room for `bytes` by dropping reads without a waiting reader, except `kept`. True if there is room.
     fn makes_room(&mut self, bytes: usize, kept: Option<u32>) -> bool {
         while self.bytes() + bytes > SHARE {
             let is_spare = |(key, r): &(usize, &Read)| r.is_idle() && Some(*key as u32) != kept;
@@ -198,7 +197,7 @@ impl Verbatim {
 
     // ---- reads
 
-    /// Reads batches verbatim, for whoever waits with this token. [`Notice::Verbatim`] answers.
+    /// Reads batches verbatim for the caller of this token. [`Notice::Verbatim`] answers.
     pub(super) fn read(
         &mut self,
         p: PartitionIdx,
@@ -285,7 +284,7 @@ impl Verbatim {
         self.go_on(key, shared).and_pump()
     }
 
-    /// Asks for what is wanted and not there, answers who waits when it is.
+    /// Issues reads for the missing bytes; answers the waiting reader when the run is there.
     fn go_on(&mut self, key: u32, shared: &mut StoreParts<'_>) -> Next {
         let read = &mut self.reads[key as usize];
         let Some(want) = read.want else {
@@ -316,7 +315,7 @@ impl Verbatim {
         let is_steady = log.truncation.is_none() && !log.is_mending();
         let is_stored = log.start().offset <= offset && log.truncation.is_none();
         let read = &mut self.reads[key as usize];
-        // The file may have changed behind one that is over: what it found says nothing of what stands there now.
+        // The file may have changed behind a read that is over: its findings do not hold any more.
         let is_there = is_stored && !read.is_over;
         read.want = None;
         read.is_over |= !matches!(parsed, Parsed::Run(_)) || !is_steady;
@@ -380,7 +379,7 @@ fn run_in_memory(log: &PartitionLog, want: Want, durable: Position) -> Option<Ru
     Some((parts, end))
 }
 
-/// Verifies what was read, batch by batch.
+/// Verifies the read bytes, batch by batch.
 fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
     let (mut parts, mut end) = (Parts::default(), want.from);
     // A replica that lost the batch may know no more than its offset.
@@ -401,7 +400,7 @@ fn parse(read: &Read, want: Want, dir: &PartitionDir) -> Parsed {
                 walk.pass(&batch.header);
                 parts.push(&read.pieces, batch.bytes, slice);
             }
-            // Found again, as the first one, by whoever gets there.
+            // The next reader finds it again, as its first batch.
             Err(_) if !parts.is_empty() => break,
             Err(ChainStop::More(len)) => return Parsed::More(in_file + len as u64),
             Err(ChainStop::Breaks(Bad::Chain)) => return Parsed::Gone,

@@ -36,7 +36,7 @@ impl<'a> View<'a> {
         View { part }
     }
 
-    /// First position still stored, and the header crc of the batch before it (zero where damage took what told it).
+    /// First position still stored, and the header crc of the batch before it (zero if damage destroyed every source of it).
     pub fn start(&self) -> (Position, u32) {
         let first = self.part.segments.first().meta;
         // A crash may come before the segment that begins there has a file.
@@ -66,7 +66,7 @@ impl<'a> View<'a> {
         self.part.damage.vouched().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
-    /// The first range that damage took. What a startup knows only by where it begins is not told.
+    /// The first damaged range. A range of which a startup knows only the start is not reported.
     pub fn damage(&self) -> Option<(Position, Position)> {
         self.part.damage.lost().first().copied().filter(|_| self.part.truncation.is_none())
     }
@@ -102,8 +102,7 @@ impl<'a> View<'a> {
         Some(last.map_or(first.header().end(), |r| r.header().end()))
     }
 
-    /// Adds the newest `max` epochs below `below` of what the log holds before [`View::vouched`], newest first. Whether there
-    /// are older ones.
+    /// Appends the newest `max` epochs below `below` of the log before [`View::vouched`], newest first. True if there are older ones.
     pub fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
         let end = self.end();
         let vouched = self.part.damage.vouched().filter(|v| v.at.offset < end.at.offset);

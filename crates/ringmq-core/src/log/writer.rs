@@ -1,7 +1,7 @@
-//! Turns a growing byte string into aligned writes of one file after another: the segments of a partition, or its
-//! commit logs. Keeps the last, partly filled block in memory and writes it whole again with what follows.
+//! Turns a growing byte string into aligned writes of one file after another: the segments of a partition, or its commit logs. Keeps the
+//! last, partly filled block in memory and writes it whole again with the next bytes.
 //!
-//! Decides positions only. It assumes that what it planned is written: after a failure it must not be used again.
+//! Decides positions only. It assumes that its planned writes succeed: after a failure it must not be used again.
 
 use crate::base::{BLOCK, DiskOp, Durability, FileId, IO_BYTES_MAX, PartitionDir, Position};
 use crate::format::files::{FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
@@ -26,7 +26,7 @@ pub struct FileWriter {
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 impl FileWriter {
-    /// Goes on in a file that holds `at` bytes, header block included; `tail` are those of its last, partly filled block.
+    /// Continues a file of `at` bytes, header block included. `tail`: the bytes of its last, partly filled block.
     pub fn resume(dir: Arc<PartitionDir>, magic: [u8; 4], base: i64, at: u64, tail: Vec<u8>) -> Self {
         assert_eq!(at % BLOCK as u64, tail.len() as u64, "the tail is what the last block holds");
         FileWriter { dir, magic, base, at, tail, header: None }
@@ -56,7 +56,7 @@ impl FileWriter {
         }
     }
 
-    /// Plans writes of `data` after what is there; each is at most [`IO_BYTES_MAX`] and they do not overlap.
+    /// Plans writes of `data` behind the file's end; each is at most [`IO_BYTES_MAX`] and they do not overlap.
     pub fn write(&mut self, data: Vec<Bytes>, durability: Durability, out: &mut VecDeque<DiskOp>) {
         let len: u64 = data.iter().map(|d| d.len() as u64).sum();
         if len == 0 {
@@ -92,7 +92,7 @@ impl FileWriter {
         }
     }
 
-    /// Brings `buffer`, which holds the file from `at` on, up to what the last block has in memory.
+    /// Copies the last block's bytes in memory over `buffer`, which holds the file from `at` on.
     pub fn overlay(&self, at: u64, buffer: &mut [u8]) {
         let tail_at = self.at - self.tail.len() as u64;
         if let Some(place) = tail_at.checked_sub(at).filter(|place| *place + (self.tail.len() as u64) <= buffer.len() as u64) {
@@ -100,7 +100,7 @@ impl FileWriter {
         }
     }
 
-    /// Changes written bytes from `at` on: what the last block keeps of them in memory follows.
+    /// Changes written bytes from `at` on also in the last block's memory.
     pub fn patch(&mut self, at: u64, bytes: &[u8]) {
         let tail_at = self.at - self.tail.len() as u64;
         let (from, to) = (at.max(tail_at), (at + bytes.len() as u64).min(self.at));
@@ -110,7 +110,7 @@ impl FileWriter {
         }
     }
 
-    /// The bytes of the last block: what of `data` fell into it, after the old tail when it is still the same block.
+    /// Updates the bytes of the last block: the part of `data` in it, after the old tail if it is still the same block.
     fn keep_tail(&mut self, data: &[Bytes]) {
         let len = (self.at % BLOCK as u64) as usize;
         let total: usize = data.iter().map(Bytes::len).sum();
@@ -128,7 +128,7 @@ impl FileWriter {
     }
 }
 
-/// Takes the first `max` bytes off `parts`, cutting one part when it must.
+/// Takes the first `max` bytes off `parts`, splitting one part if necessary.
 fn take(parts: &mut VecDeque<Bytes>, max: usize) -> Vec<Bytes> {
     let (mut taken, mut left) = (vec![], max);
     while left > 0 {
