@@ -1,7 +1,6 @@
-//! Channels of this core's partitions: they come, change and go, and what they are reaches the journal.
+//! Channels of this core's partitions: their creation, change and deletion, and the journal records of these.
 //!
-//! A change for which somebody waits goes to [`CursorSyncs`]; an engine that hears that it is final, or is not, has [`Channels`] settle it
-//! or take it back.
+//! A change with a waiting client goes to [`CursorSyncs`]. When its outcome is known, the engine has [`Channels`] settle or revert it.
 
 use super::cursors::{CursorChange, CursorRequest, CursorSyncs};
 use super::offsets::Setter;
@@ -149,8 +148,8 @@ impl Channels<'_> {
 
     // ---- clients
 
-    /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
-    /// the channel's `created` is final.
+    /// Adds the client to a channel, which becomes ordered if the client asks for it. The client's answer waits until the channel's
+    /// `created` is final.
     pub fn join(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
         let c = self.get_mut(key);
         let made_ordered = options.ordered && !c.machine.is_ordered();
@@ -189,9 +188,9 @@ impl Channels<'_> {
         }
     }
 
-    // ---- changes for which somebody waits
+    // ---- changes with a waiting client
 
-    /// Journals a change that was made. Its outcome is heard before the step ends at the earliest.
+    /// Journals a change that was made. Its outcome comes at the end of this step at the earliest.
     pub fn sync(&mut self, key: ChannelKey, change: CursorChange) -> CursorRequest {
         self.syncs.begin(key, change, self.partitions, self.store, self.life)
     }
@@ -232,8 +231,8 @@ impl Channels<'_> {
         self.partitions.wake(key);
     }
 
-    /// Moves the channel's cursor to a position, or finishes what stands before it from a message on. What is in flight, waits or is
-    /// deferred is dropped.
+    /// Moves the channel's cursor to a position, or finishes the messages from `from` up to it. Messages in flight, waiting or deferred
+    /// are dropped.
     pub fn set_offset(&mut self, key: ChannelKey, from: Option<LogId>, at: Position, setter: Setter) {
         let idx = key.partition_idx();
         let mut dropped = vec![];
@@ -293,7 +292,7 @@ impl Channels<'_> {
     pub fn take_back_pause(&mut self, key: ChannelKey, was: bool) {
         let Some(p) = self.partitions.look(key.partition_idx()) else { return };
         if p.seat().is_some_and(|seat| !seat.is_leader()) {
-            // Another leader says what holds.
+            // The other leader's state holds.
             return;
         }
         let Some(c) = self.partitions.channel_mut(key) else { return };
@@ -358,8 +357,8 @@ impl Channels<'_> {
         self.partitions.agenda.put_back_fins(fins);
     }
 
-    /// The core stops, and all clients have left: the last snapshots tell what was delivered and not finished. In a cluster another
-    /// node leads from here on, which hears of no attempts.
+    /// The core stops, and all clients have left: the last snapshots get the messages that were delivered and not finished. Not in a
+    /// cluster: another node leads from here on, and does not get the attempts.
     pub fn keep_attempts(&mut self, now: Now) {
         if self.life.is_read_only() {
             return;

@@ -37,14 +37,14 @@ impl Client {
         }
     }
 
-    /// Parses what came along from another core.
+    /// Parses the bytes that came along from another core.
     pub fn begin(&mut self, now: Now, engine: &mut Engine) {
         if let Client::Nsq(s) = self {
             s.resume(now, engine);
         }
     }
 
-    /// Memory for what comes next, if that is to be long.
+    /// Memory for the next receive, if a long body is awaited.
     pub fn lend(&mut self) -> Option<Lent> {
         match self {
             Client::Nsq(s) => s.lend(),
@@ -95,7 +95,7 @@ impl Client {
         }
     }
 
-    /// Why the node ends this connection, once.
+    /// Takes the reason why the node ends this connection, once.
     pub fn take_fault(&mut self) -> Option<Box<str>> {
         match self {
             Client::Nsq(s) => s.take_fault(),
@@ -159,7 +159,7 @@ impl Client {
         }
     }
 
-    /// The command that waits cannot be done; what came behind it goes on.
+    /// Refuses the waiting command; the commands behind it continue.
     pub fn fail_stalled(&mut self, now: Now, asked: CommandKind, error: PublishError, engine: &mut Engine) {
         match self {
             Client::Nsq(s) => {
@@ -183,7 +183,7 @@ impl Client {
             (Client::Nsq(s), LateAnswer::SubscriptionLost(error)) => {
                 s.lose_subscription(&failure(CommandKind::Subscribe, error));
             }
-            // a connection keeps its protocol, and the shard answers what was asked
+            // a connection keeps its protocol, and every answer fits its request
             _ => {}
         }
     }

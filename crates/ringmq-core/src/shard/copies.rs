@@ -54,7 +54,7 @@ impl Copies {
         Copies { forward, last_number: 0, outcomes: vec![], under_way: HashMap::new() }
     }
 
-    /// The next copies that a channel wants, each with its number. `end`: of what the channel may read.
+    /// The next copies that a channel wants, each with its number. `end`: end of the log that the channel may read.
     pub fn wanted(&mut self, c: &mut ChannelState, now: Now, end: Position, source: &mut impl Source) -> CopiesToAppend {
         if c.copies_at > now.ticks || c.machine.is_syncing() {
             return CopiesToAppend::default();

@@ -1,11 +1,11 @@
-//! Changes of a cursor for which somebody waits: a channel that comes to be, or becomes ordered or ordinary; a FIN on an ordered channel;
-//! an offset that is set; a channel that is paused or deleted ([`operate`](super::operate)). All take one way: the change is made,
-//! journaled, and final when [`Engine::cursor_done`] says so.
-//! On an error it is taken back, under a higher generation of the cursor; who waits hears that the outcome is unknown.
+//! Changes of a cursor with a waiting client: a new channel, or one that becomes ordered or ordinary; a FIN on an ordered channel; a set
+//! offset; a channel that is paused or deleted ([`operate`](super::operate)). All take one way: the change is made, journaled, and final
+//! with [`Engine::cursor_done`]. On an error it is reverted, under a higher generation of the cursor; the client hears that the outcome
+//! is unknown.
 //!
 //! ```text
-//! begin(key, change) ─> record ─ durable ─> end(request, Ok)          ─> who waits is answered, the channel goes on
-//!                              ─ journal fails ─> end(request, Err) ─> taken back
+//! begin(key, change) ─> record ─ durable ─> end(request, Ok)          ─> the client is answered, the channel goes on
+//!                              ─ journal fails ─> end(request, Err) ─> reverted
 //! in a cluster, between durable and Ok: every in-sync replica has it durable (crates/ringmq-core/src/shard/replication/cursors.rs)
 //! ```
 //! Ephemeral channels are not journaled: their changes are final at once.
@@ -45,13 +45,13 @@ pub(super) enum CursorChange {
         setter: Setter,
         at: Position,
     },
-    /// The channel became ordered, or ordinary; what it was.
+    /// The channel became ordered, or ordinary; its former order.
     Order {
         core: CoreId,
         ticket: Ticket,
         was: bool,
     },
-    /// The channel was paused or goes on; what it was.
+    /// The channel was paused or unpaused; its former state.
     Pause {
         core: CoreId,
         ticket: Ticket,
@@ -98,7 +98,7 @@ pub(super) struct CursorSyncs {
     pending: IdMap<CursorRequest, Sync>,
     /// Requests whose record is not durable, in order.
     records: VecDeque<(RecordTicket, CursorRequest)>,
-    /// Outcomes that nobody has heard of.
+    /// Outcomes that were not handled yet.
     ended: Vec<(CursorRequest, Result<(), PublishError>)>,
     /// The journal has not been asked to take the last one: a turn has to end.
     pub is_unpacked: bool,
@@ -191,7 +191,7 @@ impl CursorSyncs {
 }
 
 impl Engine {
-    /// Records up to here are durable; alone, a node asks nobody else.
+    /// Records up to here are durable. On a stand-alone node their changes are final.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
         while let Some(durable) = self.core.syncs.pop_durable(upto) {
             let is_replicated = self.in_cluster(now, |c, core| c.replicate_cursor(core, &durable));
@@ -201,18 +201,18 @@ impl Engine {
         }
     }
 
-    /// Changes that are final, or are not, since this was called last: whoever waits hears of them.
+    /// Settles or reverts the changes whose outcome became known since the last call, and answers their clients.
     pub fn settle_cursors(&mut self, now: Now) {
         for (request, result) in self.core.syncs.take_ended() {
             self.cursor_done(now, request, result);
         }
     }
 
-    /// The change is final, or is taken back. Of a request that is not known any more nothing happens.
+    /// Settles or reverts the change. Ignores an unknown request.
     ///
-    /// A change that was issued stands in this replica's journal, and perhaps with others. Taking it back is a later change, which may
-    /// be lost with this node: so nobody is told that it was not done, only that the outcome is unknown. A SUB or Subscribe hears the
-    /// reason instead: it is repeated without harm, and the reason says where.
+    /// An issued change is in this replica's journal, and perhaps on other replicas. Reverting it is a later change, which may be lost
+    /// with this node: so no client is told that the change was not done, only that its outcome is unknown. A SUB or Subscribe gets the
+    /// reason instead: it may be repeated without harm, and the reason says where.
     fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
         let Some(Sync { key, topic, partition, name, change, is_issued }) = self.core.syncs.pending.remove(&request) else {
             return;

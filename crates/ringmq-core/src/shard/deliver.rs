@@ -1,5 +1,5 @@
-//! Hands messages to clients: what the channels give goes straight into the outputs of sessions on this core, and into
-//! one bundle of frames per client of another core and turn.
+//! Delivers messages to clients: straight into the outputs of sessions on this core, and into one bundle of frames per client of another
+//! core and turn.
 
 use super::bundles::Bundles;
 use super::client::Client;
@@ -51,7 +51,7 @@ impl Lending {
 struct Log<'a> {
     store: &'a mut Store,
     p: PartitionIdx,
-    /// Consumers see up to here only: what is committed, and not held back by a pause of the topic.
+    /// End for consumers: the committed end, or the start of a pause of the topic.
     end: i64,
     unix_ns: i64,
     io: &'a mut Io,
@@ -191,7 +191,7 @@ impl Shard {
         // A copy behind the mark of a pause would go when the topic is emptied; the channel has the message since before.
         let may_copy = e.core.partitions.get(idx).pause.is_none() && !e.operators.is_change_waiting(&e.core.partitions, key);
         let Some(c) = e.core.partitions.begin_turn(key) else { return false };
-        // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
+        // No FIN becomes durable before a restart: each message would be redelivered at once, for ever.
         let is_stuck = e.core.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
         if !may_read || is_stuck {
             // Woken when the partition may be read again.

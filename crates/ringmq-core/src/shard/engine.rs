@@ -1,5 +1,5 @@
-//! State of a core but its sessions: the parts that most machines work on, and the machines. This file routes notices of the store
-//! and messages of other cores to them; what sessions are to hear is left in the [`Outbox`](super::outbox::Outbox).
+//! State of a core except its sessions: the parts that most machines use, and the machines. This file routes notices of the store and
+//! messages of other cores to them; events for sessions go to the [`Outbox`](super::outbox::Outbox).
 
 use super::attach::Attaching;
 use super::bundles::Bundles;
@@ -359,7 +359,7 @@ impl Engine {
         !self.is_settled() || self.removals.is_unsettled() || self.links().is_some_and(Links::has_events)
     }
 
-    /// Whether somebody still waits for an answer.
+    /// True if a client, or another core, still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
         !self.questions.is_empty()
             || self.cluster.as_ref().is_some_and(|c| c.has_forwarded())

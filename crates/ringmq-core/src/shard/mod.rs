@@ -136,8 +136,8 @@ impl Conn {
         }
     }
 
-    /// Whether the turn's end may find something that only sent bytes have changed: room in the output, after which its
-    /// reading, its deliveries or what was held back go on.
+    /// True if sent bytes alone may give the turn's end new work: with room in its output a connection continues its reading, its
+    /// deliveries or its held-back answers.
     fn waits_for_sends(&self) -> bool {
         self.full || self.paused || self.closing || !self.held.is_empty() || matches!(self.session, Client::Native(_))
     }
@@ -258,7 +258,7 @@ impl Shard {
         }
     }
 
-    /// Takes one event; `out` gets what is to be carried out, in order.
+    /// Takes one event; `out` gets the effects, in order.
     pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
         self.engine.core.counters.begin_step(now.ticks);
         match event {
@@ -365,7 +365,7 @@ impl Shard {
         self.engine.core.timers.next().into_iter().chain(store).chain(links).min()
     }
 
-    /// Bytes of what was read from segments, is being read, or is lent to sockets.
+    /// Bytes that were read from segments, are being read, or are lent to sockets.
     pub fn read_bytes(&self) -> usize {
         self.engine.core.store.read_bytes()
     }
@@ -375,7 +375,7 @@ impl Shard {
         self.engine.core.topics.all()
     }
 
-    /// Why this core takes no publish, if so.
+    /// Reason why this core takes no publish. `None`: it takes them.
     pub fn read_only(&self) -> Option<&str> {
         self.engine.core.life.read_only()
     }
@@ -466,7 +466,7 @@ impl Shard {
         self.due = due;
     }
 
-    /// Carries through what one event led to inside the core.
+    /// Carries out the consequences of one event inside the core.
     fn settle(&mut self, now: Now) {
         if !self.engine.has_unsettled() {
             return;

@@ -330,8 +330,8 @@ impl Engine {
     }
 }
 
-/// Frame of a subscription, if the client has bytes left; counts the payload. A payload larger than what is
-/// left goes out when anything is left.
+/// Frame of a subscription, if the client has bytes left; counts the payload. A payload larger than the rest goes out while any byte is
+/// left.
 pub(super) fn take_run(subs: &mut [NativeSub], key: ChannelKey, run: &Run<'_>) -> Option<Messages> {
     let s = subs.iter_mut().find(|s| s.key == key)?;
     if !s.has_bytes() {

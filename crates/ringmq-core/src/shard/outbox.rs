@@ -37,11 +37,11 @@ pub(super) enum LateAnswer {
     ChannelDeleted,
     /// Messages of a partition that another node leads.
     Frames(bytes::Bytes),
-    /// No leader serves what the connection has subscribed to, or one refuses it for this reason.
+    /// The connection's subscription has no leader, or its leader refuses it for this reason.
     SubscriptionLost(PublishError),
 }
 
-/// List that grows while what it held before is worked through. Both halves keep their memory.
+/// List that grows while its former entries are worked through. Both halves keep their memory.
 pub(super) struct Relay<T> {
     filling: Vec<T>,
     spare: Vec<T>,
@@ -54,7 +54,7 @@ impl<T> Default for Relay<T> {
 }
 
 impl<T> Relay<T> {
-    /// Takes everything so far; what comes from here on waits for the next call.
+    /// Takes the present entries; later ones wait for the next call.
     pub fn take(&mut self) -> Vec<T> {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
     }
@@ -150,14 +150,14 @@ impl Outbox {
         }
     }
 
-    /// Answers operators who asked for a change of a topic.
+    /// Answers the operators that asked for a change of a topic.
     pub fn answer_askers(&mut self, askers: Vec<Asker>, result: Result<(), PublishError>) {
         for (core, ticket) in askers {
             self.pass(core, MeshMessage::TopicChanged { ticket, result });
         }
     }
 
-    /// Those that waited for a topic hear of it.
+    /// Wakes the clients that waited for a topic.
     pub fn end_waits(&mut self, ended: impl IntoIterator<Item = EndedWait>) {
         ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
     }

@@ -1,5 +1,5 @@
-//! SUBs that wait at the partition's core until their topic, or their channel that is being deleted, may be used again; and what the
-//! client's core says of them meanwhile.
+//! SUBs that wait at the partition's core until their topic, or their channel that is being deleted, may be used again; and their
+//! client's messages meanwhile.
 
 use crate::base::{PartitionId, SubId, TopicId};
 use crate::seam::message::SubRequest;
@@ -20,7 +20,7 @@ impl ParkedSub {
 
 #[derive(Default)]
 pub(super) struct ParkedSubs {
-    /// In the order of their arrival.
+    /// Waiting SUBs, in the order of their arrival.
     parked: Vec<ParkedSub>,
     /// True when some of them may go on.
     resumes: bool,

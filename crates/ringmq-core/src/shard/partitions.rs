@@ -64,7 +64,7 @@ impl Publisher {
     }
 }
 
-/// What a FIN leads to.
+/// Outcome of a FIN.
 pub enum Finished {
     /// Nothing more: the channel has a turn and a journal write coming.
     Quietly,
@@ -74,7 +74,7 @@ pub enum Finished {
     Waits,
 }
 
-/// Decider of what is committed.
+/// Machine that decides the committed end.
 enum Role {
     /// The node is alone.
     Alone(Replica),
@@ -99,7 +99,7 @@ pub struct Partition {
     /// Tail of the log that is kept for ephemeral channels, while there are any, or for an ephemeral topic's first one.
     tail: Option<Box<Tail>>,
     pub low_water_stale: bool,
-    /// A channel that comes to be has this generation: higher than that of any which was deleted.
+    /// Generation of a new channel: higher than the generation of every deleted one.
     pub generation_floor: u64,
 }
 
@@ -206,7 +206,7 @@ impl Partition {
         }
     }
 
-    /// Whether a channel of this name is being deleted: who wants it waits.
+    /// True if a channel of this name is being deleted: a SUB of it waits.
     pub fn is_deleting(&self, name: &ChannelName) -> bool {
         self.channel(name).is_some_and(|i| self.channels[i as usize].machine.is_deleting())
     }
@@ -217,8 +217,8 @@ impl Partition {
         self.channels[channel as usize].machine.is_first() || self.open_channels().count() == 1
     }
 
-    /// The append with which a durable original that stands at `at`, or at an unknown place, is answered; `None`: it was. It may
-    /// not be committed, or be committed and wait for what the same journal write held behind it.
+    /// The append whose commit answers the repeat of a durable original at `at`, or at an unknown place. `None`: it is committed and
+    /// answered. The original may be uncommitted, or committed and waiting for batches behind it in the same journal write.
     pub fn original_at(&self, at: Option<Position>) -> Option<AppendTicket> {
         let is_it =
             |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
@@ -288,7 +288,7 @@ impl Partition {
         self.tail.take_if(|_| !is_needed);
     }
 
-    /// The channel drops what it may not keep. The log has a line about it, at most once in [`TOLD_EVERY`].
+    /// Drops the messages beyond an ephemeral channel's bound. Logs a line about it, at most once in [`TOLD_EVERY`].
     fn drop_old(&mut self, now: Now, channel: u32) {
         let end = self.flows_to();
         let Partition { topic, dir, channels, tail: Some(tail), .. } = self else { return };
@@ -386,7 +386,7 @@ impl Partitions {
         channels.map(|(i, _)| ChannelKey { partition: idx.0, channel: i as u32 }).collect()
     }
 
-    /// Why a message is not in flight for the client, as it is known to be wrong.
+    /// The more exact reason why a message is not in flight for the client, if known; else `why`.
     pub fn why_not_in_flight(&self, sub: SubId, place: MessagePlace, why: InFlightError) -> InFlightError {
         let channel = self.of_client(sub, place.partition).and_then(|key| self.look_at_channel(key));
         let is_anothers = channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id));
@@ -457,8 +457,8 @@ impl Partitions {
         partition.channels.get_mut(key.channel as usize)
     }
 
-    /// Whether a change of the channel for which somebody waits may be begun: below `min_isr` whoever is left would answer for what
-    /// the next leader may not have. An ephemeral channel is nobody else's.
+    /// Refuses a change of the channel with a waiting client below `min_isr`: the remaining replicas would confirm a change that the
+    /// next leader may lack. Changes of ephemeral channels are never refused: only this replica has them.
     pub fn check_change(&self, now: Ticks, key: ChannelKey) -> Result<(), PublishError> {
         let Some(p) = self.look(key.partition_idx()) else { return Ok(()) };
         let is_replicated = p.channels.get(key.channel as usize).is_some_and(|c| !c.name.is_ephemeral());
@@ -558,8 +558,8 @@ impl Partitions {
         Some(c)
     }
 
-    /// Drops what an ephemeral channel may not keep, counts what is open after the channel's turn, and tells the log if that fills its
-    /// memory.
+    /// Drops the messages beyond an ephemeral channel's bound, counts the open messages after the channel's turn, and logs if they fill
+    /// the channel's memory.
     pub fn end_turn(&mut self, now: Now, key: ChannelKey) {
         if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
             partition.drop_old(now, key.channel);
@@ -584,8 +584,8 @@ impl Partitions {
         }
     }
 
-    /// The oldest message that a new channel may have. What stands behind the lowest such place of all that may lead is removed by
-    /// no replica, so each has what a channel that begins here needs, whoever leads next.
+    /// The oldest message that a new channel may have. No replica removes messages behind the lowest such position of all possible
+    /// leaders, so every one of them has the messages that a channel begun here needs.
     pub fn oldest(&self, idx: PartitionIdx, store: &Store) -> Position {
         let collected_from = self.get(idx).collected_from(store.collect_start(idx));
         std::cmp::max_by_key(collected_from, store.start(idx), |p| p.offset)
@@ -619,7 +619,8 @@ impl Partitions {
 }
 
 impl CursorSource for Partitions {
-    /// Ephemeral channels never reach the disk, and what is being deleted is gone there already.
+    /// Cursors for a snapshot or a list. Without ephemeral channels, which never reach the disk, and channels that are being deleted,
+    /// which are gone there already.
     fn cursors(&self, idx: PartitionIdx) -> Vec<CursorImage> {
         let channels = self.get(idx).channels.iter();
         channels.filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_deleting()).map(|(_, c)| c.machine.image()).collect()

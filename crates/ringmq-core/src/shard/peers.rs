@@ -1,7 +1,7 @@
-//! The links with other nodes, as the shard drives them, and what it does with what they say.
+//! The links with other nodes: how the shard drives them, and where their messages go.
 //!
-//! With as many cores on both sides a message arrives on the core of its partition. Else it may arrive on another one, and is
-//! passed over the mesh, in order. Connected and Disconnected are each core's own: what is sent from it goes over its own links.
+//! With as many cores on both sides a message arrives on the core of its partition. Else it may arrive on another one, and is passed
+//! over the mesh, in order. Connected and Disconnected are each core's own: its messages go over its own links.
 
 use super::Shard;
 use super::engine::Engine;
@@ -19,7 +19,7 @@ use crate::seam::event::{DialError, Effect, Effects};
 use crate::seam::message::MeshMessage;
 use std::time::Duration;
 
-/// Keeps the pauses between attempts apart from what else a core draws.
+/// Seed of the pauses between attempts, so that they do not depend on a core's other random numbers.
 const SEED_OF_LINKS: u64 = 0x7065_6572_6c69_6e6b;
 
 /// Heartbeats of the links for each one of the replicas: two of the former in silence are less than a follower may be silent.
@@ -35,7 +35,7 @@ pub(super) fn links(
 ) -> Links {
     let (node, id, generation) = (NodeId(node_id), ClusterId(cluster.cluster_id), cluster.generation);
     let heartbeat = Duration::from_millis(settings.replica_heartbeat_ms.saturating_mul(HEARTBEATS));
-    // what comes of a connection with TLS is decrypted first
+    // bytes of a connection with TLS are decrypted first
     let lend_min = settings.peer_tls_cert.is_empty().then_some(settings.receive_in_place_bytes as usize);
     Links::new(LinkOptions { heartbeat, lend_min, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
 }
@@ -85,7 +85,7 @@ impl Shard {
         }
     }
 
-    /// Gives what the links heard to whom it is for.
+    /// Routes the events of the links.
     pub(super) fn hear_links(&mut self, now: Now) {
         let Some(cluster) = &mut self.engine.cluster else { return };
         let mut events = std::mem::take(&mut cluster.spare_events);
@@ -106,7 +106,7 @@ impl Shard {
         self.engine.in_cluster(now, |c, core| c.on_peer(core, now, node, is_connected));
     }
 
-    /// A message for a partition of another core goes there. One of a topic that nobody knows is answered here.
+    /// Routes a peer's message. A message for a partition of another core goes there; one about an unknown topic is answered here.
     fn hear_peer(&mut self, now: Now, from: NodeId, addressed: Addressed) {
         let Engine { core: CoreParts { id: this, cores, .. }, cluster, .. } = &self.engine;
         match cluster.as_ref().and_then(|c| c.core_of(&addressed, *cores)).filter(|core| core != this) {

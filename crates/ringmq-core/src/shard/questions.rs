@@ -5,7 +5,7 @@ use crate::seam::message::Ticket;
 use crate::session::ReplySlot;
 
 pub(super) enum Question {
-    /// A publish to a partition of another core; `bytes` are what it costs in memory at both ends.
+    /// A publish to a partition of another core; `bytes`: its memory at both ends.
     Publish {
         conn: ConnId,
         slot: ReplySlot,

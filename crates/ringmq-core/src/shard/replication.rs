@@ -1,13 +1,13 @@
-//! The replicas of this core's partitions in a cluster: what happens in the shard becomes their events, what they want
-//! done is done, and what they say of themselves reaches clients, the other cores and the operator.
+//! The replicas of this core's partitions in a cluster: passes the shard's events to them, carries out their effects, and passes their
+//! state to clients, other cores and the operator.
 //!
 //! ```text
 //! facts, peers' messages, notices of the store, seals, ticks ─> Member ─> effects ─> store, peers, coordinator, clients
 //! ```
-//! One event at a time: its effects are carried out, in order, before a replica hears the next ([`Cluster::step`]); what an effect itself
-//! leads to waits in a queue, and so does what the rest of the core is to do ([`Work`]). The machines here are lent the core's parts
-//! ([`CoreParts`]) and do not see the engine; [`routing`] stands between. Which topics there are, and who leads what, comes from the
-//! coordinator alone ([`facts`]).
+//! One event at a time: its effects are carried out, in order, before a replica gets the next ([`Cluster::step`]). Consequences of an
+//! effect wait in a queue, and so does work for the rest of the core ([`Work`]). The machines here borrow the core's parts
+//! ([`CoreParts`]) and do not see the engine; [`routing`] stands between. Topics and leaders come from the coordinator alone
+//! ([`facts`]).
 //!
 //! A publish is answered when it is committed: the ends that became durable are remembered with the last append before each,
 //! until the committed end passes them ([`Seat::marks`]).
@@ -63,18 +63,18 @@ use view::View;
 /// A leader's batch for the log.
 struct Incoming {
     batch: Batch,
-    /// True when the batch is committed without this replica: nobody waits for it.
+    /// True if the batch is committed without this replica: no commit waits for it.
     is_settled: bool,
 }
 
-/// A replica, and what its shard keeps for it.
+/// A replica, and the shard's state for it.
 pub struct Seat {
     pub member: Member,
-    /// Ends of what is durable and not committed, with the last append before each. Of a leader that has publishers.
+    /// Durable ends that are not committed, with the last append before each. Used by a leader with publishers.
     pub marks: VecDeque<(i64, AppendTicket)>,
     /// A leader's batches for which the store had no room, in order.
     held: VecDeque<Incoming>,
-    /// The store refused one for good: what follows it, also in the same frame, has no place either, until a restart.
+    /// True if the store refused a batch for good: the batches behind it, also in the same frame, are refused too, until a restart.
     has_failed: bool,
     /// Appended to since the last `Sealed`: it is in the list of the turn's end.
     has_grown: bool,
@@ -83,7 +83,7 @@ pub struct Seat {
     alarm: Option<Alarm>,
     /// Offset of the collect start that a leader told the others, or is going to, for retention.
     collecting: i64,
-    /// Offset up to which an operator gave up what damage took.
+    /// Offset up to which an operator gave up damaged data.
     given_up: i64,
     /// Share that the other cores were told.
     told: Share,
@@ -175,7 +175,7 @@ pub struct Cluster {
     generation: u64,
     /// Connections of this core with the other nodes.
     pub(super) links: Links,
-    /// Emptied list of what the links heard.
+    /// Emptied list of link events, kept for its memory.
     pub(super) spare_events: Vec<LinkEvent>,
     replica: ReplicaOptions,
     nodes: Arc<[ClusterNode]>,
@@ -202,9 +202,9 @@ pub struct Cluster {
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
-    /// What is still to be done before the step ends, in order.
+    /// Work that is left before the step ends, in order.
     work: VecDeque<Work>,
-    /// The work is being done: what comes meanwhile comes next.
+    /// True while the work is done: new work is appended to it.
     is_working: bool,
     effects: Vec<Effect>,
     pub(super) wanted: wanted::WantedTopics,
@@ -297,9 +297,9 @@ impl Cluster {
         core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }
 
-    /// The partition's replica takes the event, and what it wants done is done.
+    /// Gives the partition's replica an event, and carries out its effects.
     fn step(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, event: Event) {
-        // The store takes nothing more, and nothing of what it took is open.
+        // The store takes nothing more, and has no batch open.
         if core.life.is_stopped() {
             return;
         }
@@ -359,7 +359,7 @@ impl Cluster {
             }
             self.tell(idx, Event::Sealed);
             if core.store.has_open_batch(idx) {
-                // The journal is busy, and what is open still grows.
+                // The journal is busy, and the open batch still grows.
                 self.has_grown(&mut core.partitions, idx);
             }
         }

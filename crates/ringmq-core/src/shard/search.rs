@@ -1,5 +1,5 @@
-//! Searches of commit logs, and who waits for their answers: a native client that finds a place or subscribes at one, and
-//! whoever sets an offset.
+//! Searches of commit logs, and the clients that wait for their answers: a native client that finds a place or subscribes at one, or a
+//! set offset.
 
 use super::offsets::Setter;
 use super::partitions::{ChannelKey, Partitions};
@@ -9,7 +9,7 @@ use crate::log::{Io, PartitionIdx, SearchBy, Store};
 use crate::seam::message::{SetOffset, SubOptions};
 use crate::session::native::NativeSubscribe;
 
-/// A search whose answer somebody waits for.
+/// A search with a waiting client.
 #[derive(Debug)]
 pub(super) struct Finding {
     /// The connection that waits: the search goes with it. `None`: another core waits.
@@ -41,8 +41,8 @@ impl Searches {
         self.open.insert(self.last, finding);
     }
 
-    /// The store has found the start of a batch at or before the place, or nothing by time. `None`: nobody waits, or the search goes
-    /// on. A channel that is to stand at the place gets the batch, which is read for the border of its message.
+    /// The store has found the start of a batch at or before the place, or nothing by time. `None`: no client waits, or the search goes
+    /// on: for a channel that moves to the place, the batch is read to find the border of its message.
     pub fn end(
         &mut self,
         token: u64,

@@ -45,7 +45,8 @@ impl Shard {
     ) -> ShardStats {
         let e = &self.engine;
         let failures = self.failures();
-        // Whoever forwards serves clients also on a full disk, and no other node has room for the partitions that this one leads.
+        // A node of a cluster forwards also with a full disk, and clients gain nothing at another node: this one still leads its
+        // partitions.
         let serves = failures.is_empty() && e.is_clustered();
         let sick: Vec<String> = failures.into_iter().chain(e.core.store.fullness()).collect();
         let mut stats = ShardStats {

@@ -1,4 +1,4 @@
-//! Stages of a core's stop, and what it still takes: first the answers, then its connections and links, then its store.
+//! Stages of a core's stop: first it answers, then it closes its connections and links, then its store.
 //!
 //! ```text
 //! Running ─ Event::Stop ─> Answering ─ all answered, or 2 s ─> Closing ─ all closed, or 2 s ─> Flushing ─ the store is done ─> Stopped
@@ -36,7 +36,7 @@ enum StopStage {
 #[derive(Default)]
 pub(super) struct Lifecycle {
     stop: StopStage,
-    /// Why nothing more becomes durable.
+    /// Reason why nothing more becomes durable.
     read_only: Option<String>,
 }
 

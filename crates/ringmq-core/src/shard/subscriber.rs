@@ -73,8 +73,8 @@ impl Engine {
         Attempt::Accepted
     }
 
-    /// Subscriptions that lack a partition ask whoever leads it now, here or at another node. One that has had none for as long as a
-    /// publish waits for a leader ends.
+    /// Subscriptions that lack a partition ask its present leader, here or at another node. A subscription without any partition for as
+    /// long as a publish waits for a leader ends.
     pub fn look_for_parts(&mut self, now: Now) {
         let limit = leader_limit(&self.core.settings);
         for conn in self.subs.take_lacking(now.ticks) {
@@ -94,7 +94,7 @@ impl Engine {
         self.consumers().open(conn);
     }
 
-    /// Partition 0 has answered: the others follow what it said.
+    /// Partition 0 has answered: asks the other partitions with its verdict.
     pub fn open_subscriptions(&mut self, now: Now) {
         for conn in self.subs.take_opening() {
             let Some(s) = self.subs.get(conn) else { continue };
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// What is said of the client next follows the request.
+    /// Later messages about the client follow the request in order.
     fn ask(&mut self, now: Now, request: SubRequest) {
         let core = request.topic.core_of(request.partition, self.core.cores);
         if core == self.core.id {

@@ -27,7 +27,7 @@ pub enum LendAction {
 pub struct Part {
     pub partition: PartitionId,
     pub core: CoreId,
-    /// Lent and not returned; includes what was recalled and is not back yet.
+    /// Credit that is lent and not returned, with recalled credit that is not back yet.
     pub lent: u32,
     recalled: u32,
     /// SUB counts its answer.
@@ -156,7 +156,7 @@ pub struct Subscription {
     pub channel: ChannelName,
     /// Ascending.
     pub parts: Vec<Part>,
-    /// Partitions that the subscription reads in a cluster, whoever leads them. `None`: the node is stand-alone.
+    /// Partitions that the subscription reads in a cluster, from whichever leader. `None`: the node is stand-alone.
     follows: Option<Follows>,
     /// SUB's answer, until every partition has its cursor durable.
     pub slot: Option<ReplySlot>,
@@ -198,7 +198,7 @@ impl Subscription {
         }
     }
 
-    /// The subscription reads the partitions of a cluster's topic, or the only one of them, whoever leads them.
+    /// The subscription reads all partitions of a cluster's topic, or only one, from whichever leader.
     pub fn follow(&mut self, only: Option<PartitionId>) {
         self.follows = Some(Follows { only, idle_since: None, is_told: false });
         (self.is_open, self.is_alone) = (true, true);
@@ -308,7 +308,7 @@ impl Subscription {
         }
     }
 
-    /// A partition has forgotten it, and with it what it was lent.
+    /// A partition has dropped the subscription, and the credit that it was lent.
     pub fn leave(&mut self, partition: PartitionId, out: &mut Vec<LendAction>) {
         if let Some(i) = self.part_of(partition) {
             self.answered(partition);
@@ -324,7 +324,7 @@ impl Subscription {
         if self.is_open { self.parts.len() } else { 1 }
     }
 
-    /// All partitions have been asked for the channel: what the client is ready for is lent.
+    /// All partitions have been asked for the channel: lends the client's RDY to them.
     pub fn open(&mut self, out: &mut Vec<LendAction>) {
         self.is_open = true;
         self.balance(out);
@@ -365,7 +365,7 @@ impl Subscription {
         self.feed_hungry(out);
     }
 
-    /// The hungry ones first, the longest waiting first; else whoever has least.
+    /// Lends credit: to the hungry partitions first, the longest waiting first; then to those with least credit.
     fn lend(&mut self, mut spare: u32, out: &mut Vec<LendAction>) {
         while spare > 0 {
             let hungry = self.parts.iter().filter(|p| p.hungry.is_some()).count() as u32;

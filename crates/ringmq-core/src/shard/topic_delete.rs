@@ -5,7 +5,7 @@
 //!                  │                          publish and no change of a channel is under way
 //!                  └─ TopicDelete durable: answered, and carried out as the removal of an ephemeral topic (shard/removal.rs)
 //! ```
-//! What was acknowledged of the topic before goes with it. A core that cannot write keeps the topic: nothing would make the decision
+//! Acknowledged messages of the topic are deleted with it. A core that cannot write keeps the topic: the decision could not become
 //! durable.
 
 use super::outbox::LateAnswer;
@@ -22,7 +22,7 @@ impl Removing<'_> {
             () if self.cluster.is_some() => Err(PublishError::TopicNotExist),
             () if life.is_stopping() => Err(PublishError::Stopping),
             () if life.is_read_only() || self.core.topics.is_stuck(name) => Err(PublishError::ReadOnly),
-            // On a full disk a deletion is what makes room, and has the last of the journal.
+            // On a full disk a deletion makes room, so it may use the journal's last bytes.
             () if self.core.store.check_change() == Err(Refusal::ReadOnly) => Err(PublishError::ReadOnly),
             () => self.begin_delete(now, name, asker),
         };
@@ -36,7 +36,7 @@ impl Removing<'_> {
         if self.core.life.is_stopping() { PublishError::Stopping } else { PublishError::ReadOnly }
     }
 
-    /// Freezes the topic by force: nobody on this core gets it from here on, and its users leave. False: the core cannot write.
+    /// Freezes the topic by force: no client on this core gets it from here on, and its users leave. False: the core cannot write.
     pub(super) fn freeze_forced(&mut self, now: Now, topic: &TopicRef) -> bool {
         self.removals.force(topic.id);
         if self.is_in_use(topic) {
@@ -64,7 +64,7 @@ impl Removing<'_> {
         subscribed.for_each(|(conn, _)| self.core.outbox.tell(conn, LateAnswer::ChannelDeleted));
     }
 
-    /// A change of one of its channels, for which somebody waits, is under way.
+    /// True if a change of one of the topic's channels, with a waiting client, is under way.
     pub fn changes_channels_of(&self, topic: &TopicRef) -> bool {
         self.core.syncs.is_any_of(topic.id)
             || self.operators.offsets.is_any_of(topic.id)

@@ -1,9 +1,10 @@
-//! An operator empties a topic, in one partition: what waits for the topic's first channel goes, or for the end of a pause.
+//! An operator empties a topic, in one partition: the messages that wait for the topic's first channel, or for the end of a pause, are
+//! dropped.
 //!
-//! Where the topic has channels and is not paused nothing happens, as with nsqd, whose topic has nothing then that its channels lack.
-//! Without channels the collect start moves to the end. In a paused topic each channel passes over what came since the pause, and then the
-//! mark of the pause moves to the end: a crash in between leaves some channels with messages that the operator was not told to be gone.
-//! The answer follows the last record.
+//! A topic with channels that is not paused does not change, as in nsqd, where such a topic holds no messages of its own. Without
+//! channels the collect start moves to the end. In a paused topic each channel skips the messages since the pause, and then the mark of
+//! the pause moves to the end: a crash in between leaves messages in some channels, and the operator had no answer yet. The answer
+//! follows the last record.
 
 use super::copies::Copies;
 use super::partitions::{Partition, Partitions};
@@ -27,7 +28,7 @@ pub(super) enum Emptied {
     Logged,
     /// The request waits until a change of a channel is final.
     Waits,
-    /// There was nothing to empty.
+    /// The topic had nothing to empty.
     Nothing,
 }
 
@@ -47,7 +48,7 @@ impl Emptying {
         Some(self.records.pop_front_if(|(record, _)| *record <= upto)?.1)
     }
 
-    /// Askers whose records become durable no more, or are durable and nobody knows.
+    /// Askers whose records will not become durable, or are durable without a notice.
     pub fn take_askers(&mut self) -> Vec<Asker> {
         std::mem::take(&mut self.records).into_iter().map(|(_, asker)| asker).collect()
     }

@@ -1,7 +1,7 @@
 //! Topics that this core knows, and the parties that wait for one to be created.
 //!
-//! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
-//! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
+//! A topic is created by its home core: a random id, a durable journal record, then the answer to all askers. No core uses a topic
+//! before its record is durable, so recovery knows the topic of every batch.
 
 use super::properties::Properties;
 use crate::base::{ConnId, CoreId, PartitionId, Rng, TopicId, TopicInfo, TopicName, TopicRef};
@@ -228,7 +228,7 @@ impl Topics {
         }
     }
 
-    /// Whether a client that publishes to the topic here can be told what is so: this node serves a part of it, or others lead all.
+    /// True if a publish to the topic can be answered here: this node serves a part of the topic, or other nodes lead all of it.
     pub fn is_settled(&self, name: &str) -> bool {
         let Some(shares) = self.find(name).and_then(|at| self.known[at].shares.as_deref()) else { return true };
         shares.iter().any(|s| s.share.serves) || shares.iter().all(|s| s.version > 0 && !s.leads)
@@ -281,7 +281,7 @@ impl Topics {
         }
     }
 
-    /// Makes the topic leave: nobody gets it until [`Self::reopen`] or [`Self::remove`].
+    /// Makes the topic leave: it is not given out until [`Self::reopen`] or [`Self::remove`].
     pub fn leave(&mut self, topic: &TopicRef) {
         if let Some(entry) = self.entries.get_mut(&topic.name)
             && let TopicState::Known(at) = *entry

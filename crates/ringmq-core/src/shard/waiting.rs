@@ -21,7 +21,7 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// Memory that counts against the bound for other nodes. What this node's cores pass on is bounded where it comes from.
+    /// Memory that counts against the bound for other nodes. Publishes passed on by this node's cores are bounded at their origin.
     fn cost_of_node(&self) -> u64 {
         if self.publisher.is_of_node() { cost(self.bodies.ends.len(), self.bodies.bytes.len()) } else { 0 }
     }
@@ -34,7 +34,7 @@ fn cost(count: usize, bytes: usize) -> u64 {
 
 /// Each list has the oldest first.
 pub(super) struct WaitingPublishes {
-    /// Time after which whoever waits is refused.
+    /// Time after which a waiting publish is refused.
     limit: Duration,
     /// Connections whose publish waits for space on this core.
     here: VecDeque<ConnId>,
@@ -87,7 +87,7 @@ impl WaitingPublishes {
         self.parked.push_back(parked);
     }
 
-    /// Whether a publish of so many bodies has room among those that are parked: those of other nodes have a bound.
+    /// True if a publish of `count` bodies may be parked: publishes of other nodes have a bound.
     pub fn may_park(&self, publisher: Publisher, count: usize, bytes: usize) -> bool {
         let parked = self.bytes_of_nodes;
         !publisher.is_of_node() || parked == 0 || parked + cost(count, bytes) <= self.bytes_of_nodes_max
@@ -98,7 +98,7 @@ impl WaitingPublishes {
         self.bytes_of_nodes
     }
 
-    /// Whether anybody waits for space on this core.
+    /// True if a publish waits for space on this core.
     pub fn is_any_here(&self) -> bool {
         !self.here.is_empty() || self.has_parked()
     }

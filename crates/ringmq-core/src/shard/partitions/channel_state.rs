@@ -1,8 +1,8 @@
-//! A channel of a partition, and what its core keeps for it: its clients, and credit of theirs that was recalled.
+//! A channel of a partition, and its core's state for it: its clients, and their recalled credit.
 //!
 //! ```text
 //! lent ──> unspent ── delivery ──> in flight ── FIN, REQ, timeout ──> unspent
-//! recalled: of what is unspent at once, or after the channel's next turn; the rest (`owed`) as messages in flight are done
+//! recalled: unspent credit at once, or after the channel's next turn; the rest (`owed`) when messages in flight are finished
 //! ```
 
 use crate::base::{ChannelName, Now, SubId, Ticks};
@@ -67,14 +67,14 @@ impl ChannelState {
 
     // ---- clients
 
-    /// The client leaves; what it had in flight is delivered again.
+    /// The client leaves; its messages in flight are redelivered.
     pub fn leave(&mut self, now: Now, sub: SubId) {
         self.machine.unsubscribe(now.ticks, sub);
         self.subs.retain(|s| *s != sub);
         self.owed.remove(&sub);
     }
 
-    /// Takes off the clients for which `ends` holds; what they had in flight is delivered again.
+    /// Takes off the clients for which `ends` holds; their messages in flight are redelivered.
     pub fn take_off(&mut self, now: Now, ends: impl Fn(SubId) -> bool) -> Vec<SubId> {
         let ended: Vec<SubId> = self.subs.extract_if(.., |sub| ends(*sub)).collect();
         for sub in &ended {
@@ -92,7 +92,7 @@ impl ChannelState {
 
     // ---- credit
 
-    /// Takes at most `credit` of what the client may still get.
+    /// Takes at most `credit` of the client's unspent credit.
     fn take_unspent(&mut self, sub: SubId, credit: u32) -> u32 {
         let unspent = self.machine.recall(sub);
         let taken = unspent.min(credit);
@@ -110,8 +110,8 @@ impl ChannelState {
 
     /// Recalls credit. Returns what comes back at once; the rest is owed.
     ///
-    /// A channel that has a turn coming may use it first; else two partitions that have messages would take a small RDY from each
-    /// other for ever, each before its turn. The same with a read under way for it: what is read would leave the cache, unused, before
+    /// A channel with a turn to come may use the credit first; else two partitions with messages would take a small RDY from each other
+    /// for ever, each before its turn. The same holds for a channel with a read under way: the run would leave the cache, unused, before
     /// the credit is back (see `log::read`, "progress").
     pub fn recall(&mut self, sub: SubId, credit: u32) -> u32 {
         let is_free = !self.queued && !self.machine.awaits_read();
@@ -155,7 +155,7 @@ impl ChannelState {
         paid
     }
 
-    /// The client that had a window of so many messages in flight changes it itself: nothing goes back to anybody.
+    /// The client changes its own window, from `before` to `window` messages in flight: no credit goes back to a lender.
     pub fn change_window(&mut self, sub: SubId, before: u32, window: u32) {
         match window.checked_sub(before) {
             Some(more) => {

@@ -1,8 +1,7 @@
-//! Memory of open messages, over all channels of a core. Nothing else bounds how many messages of a channel are open.
+//! Memory of open messages, over all channels of a core. Only this bounds the number of a channel's open messages.
 //!
-//! A channel may take [`SHARE`] times what the others leave free. So one channel cannot take everything, and those that take
-//! little go on while it holds. A channel that holds reads its log no further, and still delivers what it has: what is finished
-//! makes room.
+//! A channel may take [`SHARE`] times the free memory. So one channel cannot take everything, and channels that take little go on while
+//! a large one holds. A channel that holds reads its log no further, and still delivers its open messages: finished ones make room.
 
 use super::{ChannelKey, ChannelState, Partition};
 use crate::base::Now;

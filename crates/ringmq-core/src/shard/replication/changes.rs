@@ -16,7 +16,7 @@ use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset,
 use crate::seam::outcome::{PublishError, SetOffsetError, Unwritable, outcome_of, result_of};
 use std::time::Duration;
 
-/// Time after which nobody waits for an answer.
+/// Time after which an answer is not waited for any more.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Message that answers a question.
@@ -77,7 +77,7 @@ impl Changes {
     }
 }
 
-/// The partition that the message is about, the ticket of its answer, and what the leader is to do.
+/// Parts of a message about a channel: partition, channel, ticket and kind of the answer, and the change for the leader.
 fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, AnswerKind, Changing)> {
     let route = |topic: &TopicRef, partition: PartitionId| Route { topic_id: topic.id, partition };
     Some(match message {
@@ -107,7 +107,7 @@ fn parts_of(message: &MeshMessage) -> Option<(Route, &ChannelName, Ticket, Answe
 /// An answer, and the core that asked.
 pub(super) type AnswerToCore = (CoreId, MeshMessage);
 
-/// Where a change of a channel is carried out.
+/// Place where a change of a channel is carried out.
 pub(super) enum Taker {
     ThisNode(MeshMessage),
     /// The leader was asked.
@@ -159,7 +159,8 @@ impl Cluster {
         Some((core, answer_of(ticket, kind, changed.result.map_err(error_of))))
     }
 
-    /// The connection with a node is lost: what it was asked for may have been done, and it asks anew for what it wants.
+    /// The connection with a node is lost: its pending changes may have been done. Returns the answers for the operators, which repeat
+    /// their requests.
     pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<AnswerToCore> {
         let unknown = |PendingChange { core, ticket, kind, .. }| {
             (core, answer_of(ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown))))

@@ -1,10 +1,9 @@
-//! Channels of a replicated partition: what the leader's clients do to them reaches the followers, and what a leader says is
-//! applied to those of a follower.
+//! Channels of a replicated partition: changes by the leader's clients go to the followers, and a follower applies the leader's cursors.
 //!
 //! ```text
 //! leader     FINs journaled ─> Moved ─> (each interval) CollectCursors ─> the followers
-//!            a change that somebody waits for (shard/cursors.rs): its record durable ─> Sync ─> every ISR member has it
-//!              ─> CursorDone ─> final, or taken back
+//!            a change with a waiting client (shard/cursors.rs): its record durable ─> Sync ─> every ISR member has it
+//!              ─> CursorDone ─> final, or reverted
 //!            retention would remove something ─> the collect start, durable ─> Collecting ─> the followers ─> Agreed ─> it may
 //! follower   ApplyCursors ─> records durable ─> Applied
 //! ```
@@ -87,8 +86,8 @@ impl Cluster {
         self.tell(idx, Event::Cursor(event));
     }
 
-    /// Retention would remove all before `at`: from now on no channel of this leader begins there, and the others are told so, until
-    /// all who may lead next have it. A follower's retention waits for its leader's word.
+    /// Retention would remove all before `at`: from now on no channel of this leader begins there, and the leader tells the others until
+    /// every possible next leader has it. A follower's retention waits for its leader's message.
     pub(in crate::shard) fn collect_from(&mut self, core: &mut CoreParts, idx: PartitionIdx, at: Position) {
         let p = core.partitions.get_mut(idx);
         // A deletion that is not final may be taken back, and with it the collect start. It is looked at again then.
@@ -142,7 +141,7 @@ impl Cluster {
             record = core.store.log_collect_start(idx, at);
         }
         record = core.store.log_producers(idx, producers).unwrap_or(record);
-        // This replica has the leader's channels now, and what the leader lacks.
+        // This replica has the leader's channels now, and its lack of channels.
         record = match channels_lost {
             Some(true) => core.store.mark_channels_lost(idx, core.epoch.0),
             Some(false) => core.store.accept_channels_lost(idx),
@@ -150,7 +149,7 @@ impl Cluster {
         };
         core.partitions.get_mut(idx).low_water_stale = true;
         core.channels().update_low_water(idx);
-        // Numbers are answered in order: what needs no record waits for those before it.
+        // Numbers are answered in order: one without a record waits for those before it.
         let waits = self.records.iter().any(|(_, p, what)| *p == idx && matches!(what, Recorded::Applied(_)));
         if waits || record > RecordTicket::default() {
             self.records.push_back((record, idx, Recorded::Applied(number)));
@@ -167,7 +166,7 @@ fn image_of(p: &Partition, name: &ChannelName) -> Option<CursorImage> {
     Some(CursorImage { epoch, ..c.machine.image() })
 }
 
-/// Leaves the highest intervals out until the cursors fit into one message: what they confirm is delivered again by a new leader.
+/// Leaves the highest intervals out until the cursors fit into one message: a new leader redelivers the messages of these intervals.
 fn fit(cursors: &mut [CursorImage], bytes_max: usize) {
     let mut bytes: usize = cursors.iter().map(CursorImage::encoded_len).sum();
     while bytes > bytes_max {

@@ -1,8 +1,8 @@
-//! A topic that the cluster deleted: its tombstone in the metadata removes what this node has of it, as [`removal`](crate::shard::removal)
-//! does at a lone node.
+//! A topic that the cluster deleted: its tombstone in the metadata removes this node's files of it, as
+//! [`removal`](crate::shard::removal) does on a stand-alone node.
 //!
 //! ```text
-//! every core    TopicDeleted: clients leave, publishers are told, nobody leads
+//! every core    TopicDeleted: clients leave, publishers are told, no replica leads
 //! home core     is the topic recorded on this disk? CloseTopic ─> every core: its replicas are retired; Leave once nothing is under way
 //!               ─> TopicDelete durable (the decision) ─> files go ─> another topic of the name, which waited, is recorded
 //! ```
@@ -91,7 +91,7 @@ impl Cluster {
         self.work.push_back(Work::Retire(topic.clone()));
     }
 
-    /// Ends all use of the topic on this core; its replicas here follow and lead nobody.
+    /// Ends all use of the topic on this core; its replicas here neither follow nor lead.
     fn leave_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.work.push_back(Work::EndClients(topic.clone()));
         self.on_topic_gone(core, topic);

@@ -1,8 +1,7 @@
-//! Facts of the coordinator: which topics and partitions there are, and which of them this core has.
+//! Facts of the coordinator: the topics and partitions of the cluster, and this core's part of them.
 //!
-//! Every core hears every fact. A partition whose replica this node is comes into being on its core, once the topic's home core
-//! has the topic's record durable, so that recovery knows every topic that has a batch. What the disk has and no fact names is
-//! kept and not served.
+//! Every core gets every fact. A replica of this node is made on its core once the topic's home core has the topic's record durable, so
+//! that recovery knows every topic that has a batch. Partitions on the disk that no fact names are kept and not served.
 
 use super::{Cluster, CoreParts, Seat, Work};
 use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
@@ -159,7 +158,7 @@ impl Cluster {
         self.look_at_relays(core, route);
     }
 
-    /// Who asked for the topic goes on, if all its leaders are known.
+    /// Resumes the clients that wait for the topic, if all its leaders are known.
     pub(super) fn leaders_changed(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         let ended = self.wanted.leaders_changed(&mut core.topics, topic);
         core.outbox.end_waits(ended);

@@ -1,8 +1,8 @@
-//! Publishes that clients make at a node that does not lead the partition. Its core of the partition sends them to the leader over
-//! the peer link ([`super::lines`]); the leader appends them as it does those of its own clients, and answers each.
+//! Publishes at a node that does not lead the partition. The node's core of the partition sends them to the leader over the peer link
+//! ([`super::lines`]); the leader appends them like publishes of its own clients, and answers each.
 //!
-//! While no leader can be reached, what was surely not stored waits for one: for `lease-ttl` and `pub-waiting-timeout` at most, which
-//! outlasts a failover.
+//! Publishes that are surely not stored wait for a reachable leader: for `lease-ttl` and `pub-waiting-timeout` at most, which outlasts a
+//! failover.
 
 use super::lines::{Next, Pending, may_be_stored_later};
 use super::{Cluster, CoreParts, Work};
@@ -41,8 +41,8 @@ impl Cluster {
         self.refused.get(&(node, route)) == Some(&(asker.generation, attempt))
     }
 
-    /// Tells another node what became of a publish of its client. After a refusal that it may try again, nothing that follows in the
-    /// attempt is taken: the sender keeps the order.
+    /// Tells another node the outcome of its client's publish. After a refusal that allows a repeat, the rest of the attempt is refused:
+    /// so the sender can keep the order.
     pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
         let Origin { node, route, attempt, asker } = origin;
         if result.is_err_and(may_be_stored_later) {
@@ -86,7 +86,7 @@ impl Cluster {
         self.go_on_forwarding(core, now, route);
     }
 
-    /// Sends what may go now; or has it appended, if this node leads the partition by now.
+    /// Sends the publishes that may go now; or has them appended, if this node leads the partition by now.
     pub(super) fn go_on_forwarding(&mut self, core: &mut CoreParts, now: Now, route: Route) {
         if !self.lines.has(route) {
             return;
@@ -144,7 +144,7 @@ impl Cluster {
         self.after_forwarding(route);
     }
 
-    /// The connection with a node is there, or was lost: what was sent to it may have been stored.
+    /// The connection with a node is made, or was lost: publishes sent to it may have been stored.
     pub(super) fn forward_to(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
         if self.lines.is_empty() {
             return;

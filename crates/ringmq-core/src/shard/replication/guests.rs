@@ -1,8 +1,9 @@
-//! Clients of other nodes at the partitions that this node leads ([`super::relays`] has their side). All other nodes stand under one
-//! core number of the mesh, [`CoreId::GUESTS`], and each subscription has a number of this core that never comes again: channels lend
-//! to and deliver to it as to a client of another core.
+//! Clients of other nodes at the partitions that this node leads ([`super::relays`] has their side). All other nodes have one core
+//! number of the mesh, [`CoreId::GUESTS`], and each subscription has a number of this core that is never used again: channels treat it
+//! like a client of another core.
 //!
-//! **Memory.** What is delivered waits in the link's queue. A guest whose link has no room counts as full, until the link has sent enough.
+//! **Memory.** Delivered messages wait in the link's queue. A guest whose link has no room counts as full, until the link has sent
+//! enough.
 
 use super::Cluster;
 use crate::base::client::ClientInfo;
@@ -86,7 +87,7 @@ impl Cluster {
             Relayed::Finish(ids) => MeshMessage::Finish { sub, partition, ids },
             Relayed::Requeue { id, delay_ms } => MeshMessage::Requeue { sub, partition, id, delay_ms },
             Relayed::Touch(id) => MeshMessage::Touch { sub, partition, id },
-            // what a client's node hears, and what is of a later version
+            // messages for a client's node, and those of a later version
             _ => return [None, None],
         };
         [Some(message), None]
@@ -144,7 +145,7 @@ impl Cluster {
         has_room
     }
 
-    /// Links may have sent what waited: the guests that get more.
+    /// Links may have sent their waiting messages: returns the guests that get more.
     pub(in crate::shard) fn resume_guests(&mut self) -> Vec<(SubId, PartitionId)> {
         let subs = self.guests.waiting.iter().map(|conn| SubId { core: CoreId::GUESTS, conn: *conn });
         let resumed: Vec<SubId> = subs.filter(|sub| self.has_room_for(*sub)).collect();
@@ -153,7 +154,7 @@ impl Cluster {
         resumed.into_iter().filter_map(|sub| Some((sub, guests.get(&sub.conn)?.route.partition))).collect()
     }
 
-    /// Tells another node what its partition here says to a client's core, or to an operator.
+    /// Sends another node a partition's message to a client's core, or to an operator.
     pub(in crate::shard) fn tell_guest(&mut self, message: MeshMessage) {
         let Some(message) = self.tell_changed(message) else { return };
         let (sub, relayed) = match message {

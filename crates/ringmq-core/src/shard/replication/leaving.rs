@@ -1,14 +1,15 @@
-//! A replica that moved to another node: its files go.
+//! Removal of the files of a replica that moved to another node.
 //!
 //! ```text
 //! metadata: no replica here; others lead it, with enough in sync ──Leave──> coordinator: reads the metadata anew
 //!   MayLeave, of the version that this replica knows ─> retired, closed ─> PartitionDelete durable (the decision) ─> files go
 //!                                                                      ─> a replica that the metadata names here again begins anew
 //! ```
-//! - Since it has heard of that version the replica acknowledged nothing, and who acted on a newer one was not there yet when the
-//!   coordinator read. So nobody counts on what goes: a leader begins a new session with a replica that was removed and added again
+//! - Since it knows that version the replica acknowledged nothing, and no newer version existed when the coordinator read. So no other
+//!   node counts on the removed data: a leader begins a new session with a replica that was removed and added again
 //!   ([`Membership::removals`](crate::seam::membership::Membership)).
-//! - A node that is killed before the decision is durable asks again after its next startup; behind it, that start removes the files.
+//! - A node that is killed before the decision is durable asks again after its next startup; if it is killed afterwards, the startup
+//!   removes the files.
 
 use super::{Cluster, CoreParts};
 use crate::base::{Now, Ticks, TopicId};
@@ -106,8 +107,8 @@ impl Cluster {
         core.timers.at_most(Timer::Leaving, next);
     }
 
-    /// The replica that may leave: the metadata was of this version after the replica had heard of it, nothing of it is under way, and
-    /// the journal takes its end. What cannot be done now is asked for again.
+    /// The replica that may leave: the metadata still had this version after the replica knew it, no operation of the replica is under
+    /// way, and the journal takes the deletion. Otherwise the replica asks again later.
     pub(super) fn leaver(&self, core: &CoreParts, route: Route, version: u64) -> Option<PartitionIdx> {
         let idx = self.member_at(route).filter(|idx| self.moved_by(core, *idx) == Some(version))?;
         let p = core.partitions.get(idx);
@@ -143,7 +144,7 @@ impl Cluster {
         }
     }
 
-    /// The files are gone. What the store could not remove stays closed until the next startup.
+    /// The files are gone. Files that the store could not remove stay closed until the next startup.
     pub(in crate::shard) fn has_left(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, is_gone: bool) {
         let going = &mut self.leaving.going;
         let Some((&route, of)) = going.iter_mut().find(|(_, g)| g.idx == idx && !g.is_stuck) else { return };

@@ -6,9 +6,9 @@
 //!  ^                               │ ├── the link is lost, or no answer in time ─> told: unknown
 //!  └─ not stored, may be later ────┘
 //! ```
-//! **Order.** What is sent to a leader between two refusals is one attempt. A leader that refused one publish of an attempt refuses all
-//! that follow in it, so what comes back is tried again in its order, before what came later. Nothing goes to another leader while
-//! something is on its way. An unknown outcome is never tried again.
+//! **Order.** The publishes sent to a leader between two refusals are one attempt. A leader that refused one publish of an attempt
+//! refuses the rest of the attempt, so the refused ones are sent again in their order, before later publishes. Nothing goes to another
+//! leader while a publish is in flight. A publish with an unknown outcome is never sent again.
 
 use crate::base::{IdMap, NodeId, Ticks};
 use crate::codec::peer::message::{PackedBodies, Route, Session};
@@ -17,7 +17,7 @@ use crate::shard::partitions::Publisher;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Memory of what one line may have on its way. A single publish may be larger.
+/// Bytes of a line in flight at most. A single publish may be larger.
 const WINDOW: u64 = 4 << 20;
 
 /// Pause before a leader that refused is asked again, unless the metadata names another.
@@ -146,11 +146,11 @@ impl Lines {
         Next::Send(line.attempt)
     }
 
-    /// Marks what is held as sent, as far as the window allows; it is what this returns, in order.
+    /// Marks held publishes as sent, as far as the window allows, and returns them in order.
     pub fn send(&mut self, now: Ticks, route: Route) -> impl Iterator<Item = &Pending> {
         let mut sent = 0..0;
         if let Some(line) = self.lines.get_mut(&route) {
-            // what was sent stands before what is held: an attempt is sent in order, and none follows a refusal
+            // sent publishes stand before held ones: an attempt is sent in order, and none follows a refusal
             sent.start = line.num_sent;
             while let Some(pending) = line.pending.get_mut(line.num_sent) {
                 let cost = pending.cost();
@@ -205,7 +205,7 @@ impl Lines {
         Some(pending.publisher)
     }
 
-    /// The connection with the leader is lost: nobody knows what became of what was sent.
+    /// The connection with the leader is lost: the outcome of the sent publishes is unknown.
     pub fn lose(&mut self, route: Route, told: &mut Vec<(Publisher, PublishError)>) {
         self.give_up(route, told, |p| match p.state {
             SendState::Sent(_) => Some(PublishError::Unknown),
@@ -307,7 +307,7 @@ mod tests {
         told.iter().map(|(p, error)| (number(p), *error)).collect()
     }
 
-    /// The tickets of what goes out now.
+    /// The tickets of the publishes that go out now.
     fn send(lines: &mut Lines, now: u64, leader: NodeId) -> Vec<u64> {
         match lines.next(Ticks(now), ROUTE, leader) {
             Next::Wait => vec![],

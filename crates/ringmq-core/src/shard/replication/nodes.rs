@@ -58,7 +58,7 @@ impl Cluster {
         }
     }
 
-    /// The connection of this core to another node is there, or is gone: what was on its way may be lost.
+    /// The connection of this core to another node is made, or is lost with the messages in flight.
     pub(in crate::shard) fn on_peer(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
         self.tell_all(core, || if is_connected { Event::Connected { node } } else { Event::Disconnected { node } });
         self.forward_to(core, now, node, is_connected);
@@ -73,7 +73,7 @@ impl Cluster {
         }
     }
 
-    /// The metadata names a leader: who reads from another one joins again.
+    /// The metadata names a leader: relays to another node join again.
     pub(super) fn look_at_relays(&mut self, core: &mut CoreParts, route: Route) {
         self.relays_elsewhere(route).into_iter().for_each(|key| self.drop_relay(core, key, true));
     }

@@ -27,8 +27,8 @@ impl Cluster {
         others.filter_map(|n| Some((n.id, n.native_address.as_ref()?)))
     }
 
-    /// Address under which clients reach the partition at another node. `None`: this node leads it, nobody leads it, or the address is
-    /// not known.
+    /// Address under which clients reach the partition at another node. `None`: this node leads it, it has no leader, or the address is
+    /// unknown.
     pub(in crate::shard) fn place_elsewhere(&self, topic: &TopicRef, partition: PartitionId) -> Option<PartitionPlace> {
         let route = Route { topic_id: topic.id, partition };
         let leader = self.leaders.get(&route)?.1?;

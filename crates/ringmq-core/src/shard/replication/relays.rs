@@ -1,12 +1,12 @@
-//! Subscriptions of this node's clients to partitions that other nodes lead. To the client's core a partition lives on its core of
-//! this node, whoever leads it; that core passes on what the client's core says, and what the leader says ([`super::guests`]).
+//! Subscriptions of this node's clients to partitions that other nodes lead. For the client's core a partition lives on its core of this
+//! node, whichever node leads it; that core passes on the messages of the client's core and of the leader ([`super::guests`]).
 //!
 //! ```text
 //! client ── its core ── mesh ── the partition's core ══ peer link ══ the partition's core of the leader ── channel
 //! ```
-//! A relay is one client's subscription at one leader, under a number of its own: whatever belongs to another one is dropped, at both
-//! ends. It ends when the link is lost or another node leads; the client's core hears that the part is lost, forgets what it had lent,
-//! and joins again. So nothing of a leader that was replaced comes behind what the next one delivers.
+//! A relay is one client's subscription at one leader, under a number of its own: both ends drop messages with another number. It ends
+//! when the link is lost or another node leads; the client's core is told that the partition is lost, forgets the credit that it had
+//! lent, and joins again. So no message of a replaced leader comes behind those of the next one.
 
 use super::Cluster;
 use super::lines::may_be_stored_later;
@@ -67,13 +67,13 @@ impl Relays {
         }
     }
 
-    /// The client that hears what the node says under this number.
+    /// The client to which the node's messages under this number go.
     fn find(&self, from: NodeId, route: Route, session: Session) -> Option<RelayKey> {
         let key = *self.by_number.get(&session)?;
         self.clients.get(&key).filter(|r| (r.to, r.route) == (from, route)).map(|_| key)
     }
 
-    /// The leader gives back what it was lent. False: it was not lent so much.
+    /// The leader gives credit back. False: it was not lent so much.
     fn take_back(&mut self, key: RelayKey, credit: u32) -> bool {
         let Some(relaying) = self.clients.get_mut(&key) else { return false };
         let rest = relaying.lent.checked_sub(credit);
@@ -82,7 +82,7 @@ impl Relays {
     }
 }
 
-/// What the core of a relayed client hears.
+/// Message for the core of a relayed client.
 pub(super) enum ForClient {
     /// Messages, ready for the socket.
     Frames(Bytes),
@@ -129,7 +129,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the leader what the client's core says. False: the client is not relayed.
+    /// Passes a message of the client's core to the leader. False: the client is not relayed.
     pub(in crate::shard) fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
         let key = (sub, partition);
         let Some(relaying) = self.relays.clients.get_mut(&key) else { return false };
@@ -193,7 +193,7 @@ impl Cluster {
         self.relays.of(|r| r.to == node)
     }
 
-    /// The relay ends, and the leader hears of it if it can. Returns what the client's core hears.
+    /// Ends the relay, and tells the leader if it is connected. Returns the message for the client's core.
     pub(super) fn end_relay(&mut self, (sub, partition): RelayKey, is_connected: bool) -> MeshMessage {
         match is_connected {
             true => drop(self.relay_detach(sub, partition)),
@@ -203,7 +203,7 @@ impl Cluster {
         MeshMessage::PartLost { sub, partition }
     }
 
-    /// Handles a message of a leader to one of this core's subscriptions. Returns what the client's core hears.
+    /// Handles a message of a leader to one of this core's subscriptions. Returns the message for the client's core.
     pub(super) fn on_relayed(
         &mut self,
         from: NodeId,
@@ -246,7 +246,7 @@ impl Cluster {
             Relayed::NotFinished(id, why) => not_carried_out(key, (id, InFlightCommand::Finish), why),
             Relayed::NotRequeued(id, why) => not_carried_out(key, (id, InFlightCommand::Requeue), why),
             Relayed::NotTouched(id, why) => not_carried_out(key, (id, InFlightCommand::Touch), why),
-            // what a leader hears, and what is of a later version
+            // messages for a leader, and those of a later version
             _ => return None,
         };
         Some((sub, ForClient::Message(message)))

@@ -1,4 +1,5 @@
-//! A replica's role as the rest of the node sees it: who may use the partition, who has to leave it, and what the log says of it.
+//! A replica's role for the rest of the node: the clients that may use the partition, those that have to leave it, and the log lines
+//! about it.
 
 use super::{Cluster, CoreParts, Seat};
 use crate::base::{CoreId, Epoch, Now, Position};
@@ -64,7 +65,7 @@ impl Cluster {
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }
             (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
-            // A single replica has nobody to wait for.
+            // A single replica has no other replica to wait for.
             let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
             core.store.give_up_lost(idx, given_up);
         }
@@ -78,8 +79,7 @@ impl Cluster {
         core.outbox.pass(core.id, message());
     }
 
-    /// Another node leads from now on, or nobody: no client of this one has a say in the channels any more, and what was in flight
-    /// is forgotten.
+    /// Another node leads from now on, or none: clients of this node leave the channels, and messages in flight are forgotten.
     pub(super) fn stop_leading(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         // FINs until now belong to the channel's state.
         core.channels().journal_fins(now, true);

@@ -1,9 +1,9 @@
-//! The cluster's machines and the rest of a core: what the one leaves to the other.
+//! Between the cluster's machines and the rest of a core: the work that one leaves to the other.
 //!
 //! ```text
 //! Engine ── in_cluster ─> a machine, lent the core's parts ─> Work, in a queue ─> Cluster::step, or the engine: publishes, clients, topics
 //! ```
-//! The queue is empty when [`Engine::in_cluster`] returns, unless it was called for work of the queue: what comes then comes next.
+//! The queue is empty when [`Engine::in_cluster`] returns, unless it was called for work of the queue: new work is done next.
 
 use super::forwarding::Origin;
 use super::lines::{Pending, may_be_stored_later};
@@ -51,7 +51,7 @@ pub(super) enum Work {
 }
 
 impl Engine {
-    /// Lets a machine of the cluster work, and does what it leaves. `None`: the node is stand-alone.
+    /// Lets a machine of the cluster work, and does the work that it leaves. `None`: the node is stand-alone.
     pub(in crate::shard) fn in_cluster<R>(
         &mut self,
         now: Now,
@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    /// The coordinator lets a replica leave. What cannot be done now is asked for again.
+    /// The coordinator lets a replica leave. If that cannot be done now, the replica asks again.
     fn on_may_leave(&mut self, now: Now, route: Route, version: u64) {
         let Some(cluster) = &mut self.cluster else { return };
         let Some(idx) = cluster.leaver(&self.core, route, version) else { return };
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// `loss`: as the refusal named it. The answer says what is lost by it.
+    /// Accepts a loss. `loss`: its name in the refusal. The answer has the loss.
     pub(in crate::shard) fn accept_loss(
         &mut self,
         now: Now,

@@ -1,5 +1,5 @@
 //! Topics of the cluster that a client's first PUB or SUB asks for: the coordinator creates each of them once, whichever node and core
-//! asks, and who waits goes on when this node knows who leads it.
+//! asks. The client continues when this node knows the topic's leaders.
 
 use crate::base::{Ticks, TopicName, TopicRef};
 use crate::seam::outcome::{PublishError, Unwritable};
@@ -20,7 +20,7 @@ struct AwaitedTopic {
     waiters: Option<Waiters>,
 }
 
-/// Those that waited for a topic, and what they hear.
+/// The clients that waited for a topic, and their answer.
 pub type EndedWait = (Waiters, Result<TopicRef, PublishError>);
 
 impl WantedTopics {
@@ -32,7 +32,7 @@ impl WantedTopics {
         if self.creates_topics { Ok(()) } else { Err(PublishError::TopicNotExist) }
     }
 
-    /// A topic that nobody knows here, where there may be `max` (0: any number). Some: the coordinator is to create it.
+    /// Notes the wish for an unknown topic, of which `max` are allowed (0: any number). `Some`: the coordinator is to create it.
     pub fn want(&mut self, topics: &mut Topics, name: &str, until: Ticks, max: u64) -> Result<Option<TopicName>, PublishError> {
         if topics.is_pending(name) {
             return Ok(None);
@@ -49,7 +49,7 @@ impl WantedTopics {
         Ok(Some(name))
     }
 
-    /// A topic of the metadata: who asked for it waits on, until its leaders are known. Gives back those that need not.
+    /// A wanted topic is in the metadata: its clients wait until its leaders are known. Returns those that need not wait.
     pub fn came(&mut self, topic: &TopicRef, waiters: Waiters) -> Option<EndedWait> {
         match self.topics.get_mut(&topic.name) {
             Some(wanted) => {
