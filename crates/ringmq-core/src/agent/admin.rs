@@ -187,8 +187,8 @@ impl Agent {
         }
     }
 
-    /// A transaction that reads what the answer to a request hangs on, where that answer would come from the view alone: another node
-    /// may have changed it, and the watch is late.
+    /// Transaction that reads the keys on which the answer to a request depends, if the answer would come from the view alone: another
+    /// node may have changed them, and the watch may be late.
     fn read_for(&self, admin: &Admin) -> Option<Txn> {
         let key = match admin {
             Admin::CreateTopic { name, .. }
@@ -225,7 +225,7 @@ impl Agent {
             work.confirmed = Confirmed::Yes;
             return self.attempt(now, token, work, out);
         }
-        // An earlier copy may have done it: then the view, which has learned what was read, says so.
+        // An earlier copy may have done it: then the view, which has the keys just read, shows that.
         work.tries += 1;
         match work.tries < TRIES_MAX {
             true => self.attempt(now, token, work, out),

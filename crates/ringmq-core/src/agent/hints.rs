@@ -1,17 +1,18 @@
-//! Nodes whose process is gone, as far as anybody can tell before their lease ends.
+//! Nodes whose process seems to have ended, before their lease ends.
 //!
 //! ```text
 //! a core's connection to the node ends ──> its peer port is dialled ── refused, and once more ──> down
-//!                                              │ silence: nothing is known, the lease decides      │ refused again each second
+//!                                              │ silence: no hint, the lease decides               │ refused again each second
 //!                                              └ it answers: nothing is wrong  <───────────────────┘
 //! ```
-//! A refusal says that the machine is there and nobody listens. It is a hint, no proof: a firewall refuses in the same way. What is done on
-//! it is safe when it is wrong:
+//! A refusal shows that the machine is there and no process listens. It is a hint, no proof: a firewall refuses in the same way. The
+//! actions on it are safe if it is wrong:
 //! - A leader removes the node from its ISR, as it would a little later for lagging.
 //! - The controller names other leaders. The log is safe: each commit of the former leader needs its whole ISR, whose members promise
-//!   the higher epoch before the new leader opens, and the ISR shrinks by compare-and-swap alone. What rests on time waits: the new leader
-//!   delivers nothing before the former one's session is over, or before that one says that it serves no more (`former` in the record).
-//! - Who finds the controller down takes the office from it. The term in each of its writes shuts the former one out.
+//!   the higher epoch before the new leader opens, and the ISR shrinks by compare-and-swap alone. Guarantees that depend on time are
+//!   kept by waiting: the new leader delivers nothing before the former one's session is over, or before the former leader says that it
+//!   serves no more (`former` in the record).
+//! - A node that finds the controller down takes the office from it. The term in each of its writes excludes the former controller.
 
 use super::{Agent, Effect, Note, Purpose};
 use crate::base::{NodeId, Ticks};
@@ -35,7 +36,7 @@ const WATCH: Duration = Duration::from_secs(1);
 pub enum Probe {
     /// A process listens.
     Reached,
-    /// The machine answers, and nobody listens.
+    /// The machine answers, and no process listens.
     Refused,
     /// The machine does not answer in time, or there is no way to it.
     Silent,

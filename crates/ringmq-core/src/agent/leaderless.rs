@@ -1,6 +1,6 @@
-//! Partitions with a replica on this node that nobody leads: since when, and what the log says of them.
+//! Partitions with a replica on this node that have no leader: the time since which they have none, and their log lines.
 //!
-//! An election takes its time, so nothing is said before a lease's time is over. A look costs a pass over the replicas of this node; it is
+//! An election takes time, so nothing is logged before a lease's time is over. A look costs a pass over the replicas of this node; it is
 //! made once a second while the metadata changes, or while something is wrong.
 
 use super::Note;
@@ -69,7 +69,7 @@ impl Leaderless {
         self.since.iter().filter(move |(_, since)| now >= **since + self.patience).map(|(at, _)| *at)
     }
 
-    /// Number of partitions here that nobody leads, also those whose election may be under way.
+    /// Number of partitions here without a leader, also those whose election may be under way.
     pub fn len(&self) -> usize {
         self.since.len()
     }

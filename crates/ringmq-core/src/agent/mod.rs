@@ -1,5 +1,5 @@
-//! A node's conversation with the metadata store: its session and lease, the changes that its leaders ask for, what an operator asks
-//! for, and the controller's work while it holds `ctl`.
+//! A node's conversation with the metadata store: its session and lease, the changes of its leaders, the requests of operators, and the
+//! controller's work while it holds `ctl`.
 //!
 //! Pure: [`Agent::step`] takes an event and the time and gives effects. A thread with a client of the store carries them.
 //!
@@ -12,8 +12,8 @@
 //! ```
 //! - A lease holds to the sending of the request that gave it, plus the time that the store gave, less a margin. An answer that comes
 //!   behind that deadline revives nothing: first everything is listed anew, then the lease is renewed, then the cores are told.
-//! - A request without an answer for a second is sent again. Every write is a compare-and-swap and shuts its own first copy out, so the
-//!   answer to any copy, or the writer's tag in what was read, tells the outcome of all.
+//! - A request without an answer for a second is sent again. Every write is a compare-and-swap that excludes its own other copies, so
+//!   the answer to any copy, or the writer's tag in the record read, tells the outcome of all.
 
 mod admin;
 mod hints;
@@ -80,7 +80,7 @@ pub enum Event {
     },
     /// Changes in their order, all of a revision together.
     Watched(Vec<Change>),
-    /// The watch is gone, or what it should tell is compacted.
+    /// The watch is lost, or its next revisions are compacted.
     WatchLost,
     Ask(Ask),
     Admin {
@@ -109,7 +109,7 @@ pub enum Effect {
     Watch {
         from: u64,
     },
-    /// Connect to this address, hang up, and say what became of it within half a second.
+    /// Connect to this address, hang up, and report the outcome within half a second.
     Probe {
         node: NodeId,
         address: String,
@@ -247,7 +247,7 @@ pub struct Agent {
     again_at: Ticks,
     /// Time from which on everything is to be listed.
     list_at: Option<Ticks>,
-    /// Why the store refused the node's last request for its session, for example at its login.
+    /// Reason why the store refused the node's last request for its session, for example at its login.
     refusal: Option<String>,
     is_campaigning: bool,
     /// Time before which this node does not campaign.
@@ -259,9 +259,9 @@ pub struct Agent {
 
 /// Revisions that the cores heard nothing of are remembered this often.
 const REMEMBER_EVERY: Duration = Duration::from_secs(10);
-/// A pause of who lost the office and lives on.
+/// Pause of a node that lost the office.
 const DEPOSED: Duration = Duration::from_secs(1);
-/// A pause before what failed is tried again.
+/// Pause before a failed request is repeated.
 const RETRY: Duration = Duration::from_millis(100);
 
 impl Agent {
@@ -309,12 +309,12 @@ impl Agent {
         self.leaderless.text(now, &self.view)
     }
 
-    /// Why the store refuses to renew or to list anything for this node. Without a change the lease ends.
+    /// Reason why the store refuses to renew or to list anything for this node. If this persists, the lease ends.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal.as_deref()
     }
 
-    /// Number of partitions with a replica here that nobody leads.
+    /// Number of partitions with a replica here that have no leader.
     pub fn leaderless(&self) -> usize {
         self.leaderless.len()
     }
@@ -415,7 +415,7 @@ impl Agent {
                 self.learn_txn(now, &request, succeeded, reads, revision, out);
                 self.is_campaigning = self.view.controller().is_none();
                 if self.is_campaigning {
-                    // Neither this node nor another: what it took for so is not. It tries again when it has listed everything.
+                    // The controller is neither this node nor the known one. The agent tries again when it has listed everything.
                     self.list_at = Some(now + RETRY);
                 }
             }
@@ -497,7 +497,7 @@ impl Agent {
         }
     }
 
-    // ---- what is known
+    // ---- the view
 
     fn listed(&mut self, now: Ticks, listing: Listing, seen: u64, out: &mut Vec<Effect>) {
         match self.view.replace_as_of(listing, self.options.cluster, seen) {
@@ -534,7 +534,7 @@ impl Agent {
         }
     }
 
-    /// A node acts upon what its cores hear of topics and partitions, so the data path remembers the revision first.
+    /// Gives facts to the cores. A node acts on facts about topics and partitions, so the data path remembers the revision first.
     fn tell(&mut self, now: Ticks, facts: Vec<Fact>, out: &mut Vec<Effect>) {
         if facts.iter().any(|fact| !matches!(fact, Fact::Nodes(_) | Fact::Read { .. })) {
             self.remember(now, out);
@@ -559,7 +559,7 @@ impl Agent {
         }
     }
 
-    /// Takes in what a transaction wrote, or read because its compares failed.
+    /// Gives the view the keys that a transaction wrote, or read because its compares failed.
     fn learn_txn(
         &mut self,
         now: Ticks,

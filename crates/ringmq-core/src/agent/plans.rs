@@ -1,5 +1,4 @@
-//! Transactions of an operator's request, in order, made from what is known of the store. A tool that has read the store and has no
-//! agent uses them too.
+//! Transactions of an operator's request, in order, made from the view. A tool that has read the store and has no agent uses them too.
 
 use super::admin::{Admin, AdminError, TopicChange};
 use crate::base::{ChannelName, NodeId, PartitionId, TopicId, TopicName};
@@ -59,7 +58,7 @@ impl Planner<'_> {
         Compare::Value { key: self.layout().key(&Key::Id), is: self.view.cluster_value().clone() }
     }
 
-    /// `read`: what is read when a compare fails, so that the next attempt knows it.
+    /// A plan of one transaction. `read`: key that is read when a compare fails, so that the next attempt knows it.
     fn one(&self, read: &Key, compare: Vec<Compare>, then: Vec<Op>) -> Vec<Txn> {
         let compares = [self.is_cluster()].into_iter().chain(compare).collect();
         vec![Txn { compares, then, otherwise: vec![Op::Get { key: self.layout().key(read) }] }]
@@ -211,12 +210,12 @@ impl Planner<'_> {
         Ok(txns)
     }
 
-    /// The controller brings the partitions to what the record then says.
+    /// Changes a topic's record. The controller then changes the partitions accordingly.
     fn alter(&self, name: &TopicName, change: &TopicChange) -> Result<Vec<Txn>, AdminError> {
         let topic = self.topic(name)?;
         let before = &topic.value.record;
         let replicas = change.replicas.unwrap_or(before.replicas);
-        // A min_isr other than the default was chosen by somebody: it stays.
+        // A min_isr other than the default was chosen by an operator: it stays.
         let is_default = before.min_isr == before.replicas / 2 + 1;
         let kept = if is_default { replicas / 2 + 1 } else { before.min_isr };
         let min_isr = change.min_isr.unwrap_or(kept);

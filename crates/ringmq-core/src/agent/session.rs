@@ -208,7 +208,7 @@ impl Agent {
         self.session.phase = Phase::Entering { not_before: until.max(now + RETRY), is_asking: false };
     }
 
-    /// Whether another data path was registered as this node since this one was: it has what was confirmed since.
+    /// True if another data path was registered as this node since this one was: that one has all later confirmed data.
     fn is_overtaken(&self) -> bool {
         let AgentOptions { me, processes, member, .. } = &self.options;
         let last = self.view.member(*me).map_or(0, |there| there.value.process);

@@ -23,7 +23,7 @@ pub(super) enum Intent {
     Epoch { above: Epoch },
     /// The session leads no more, and another node does at once if that one is in sync and alive. This one served nothing when it asked.
     Resign { to: Option<NodeId> },
-    /// Announce that this node serves nothing more of what it led before.
+    /// Announce that this node serves nothing more of its former leadership.
     Release,
     /// The record anew.
     Read,
@@ -104,7 +104,7 @@ impl Agent {
         }
     }
 
-    /// `None`: it cannot be done, by what is known.
+    /// Transaction for an intent. `None`: by the view it cannot be done.
     fn txn_of(&mut self, at: (TopicId, u16), intent: &Intent) -> Option<(Tag, Txn)> {
         let layout = self.view.layout();
         let key = layout.key(&Key::Partition(at.0, at.1));
@@ -202,7 +202,7 @@ impl Agent {
         }
         let has_changed = before != self.view.mod_revision(&Key::Partition(at.0, at.1));
         match intent {
-            // Still to be done, on top of what is known now; not when that is what it was.
+            // Still to be done, on top of the new record; not if the record is unchanged.
             Intent::GiveUp { .. } | Intent::Epoch { .. } | Intent::Resign { .. } | Intent::Release if has_changed => {
                 self.writes.waiting.entry(at).or_insert(intent);
             }

@@ -1,4 +1,4 @@
-//! docs/settings.md, generated from the table; a test fails when the file is not what this gives.
+//! docs/settings.md, generated from the table; a test fails when the file differs from this text.
 
 use super::{IGNORED, TABLE};
 use std::fmt::Write;

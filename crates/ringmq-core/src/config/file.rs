@@ -42,7 +42,7 @@ pub fn apply(text: &str, settings: &mut Settings) -> Result<Notes, Vec<FileError
     if errors.is_empty() { Ok(notes) } else { Err(errors) }
 }
 
-/// Puts one key into `settings`, and what the log should say of it into `notes`.
+/// Puts one key into `settings`, and lines for the log into `notes`.
 fn apply_key(key: &str, value: &Toml, settings: &mut Settings, notes: &mut Notes) -> Result<(), BadValue> {
     if let Some(row) = find(key) {
         let taken = read(row, key, value)?;

@@ -63,7 +63,7 @@ impl std::fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// Go accepts one dash before a long name; clap wants two. What stands behind `--` is left alone.
+/// Go accepts one dash before a long name; clap wants two. Arguments behind `--` are left alone.
 pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut literal = false;
     let fix = |arg: String| {
@@ -76,7 +76,7 @@ pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     args.into_iter().map(fix).collect()
 }
 
-/// Flags of an operator's first day, which `-h` shows on one screen: name, sample value (empty: the default), and what it is.
+/// Flags of an operator's first day, which `-h` shows on one screen: name, sample value (empty: the default), and description.
 pub const FIRST_DAY: &[(&str, &str, &str)] = &[
     ("data-path", "FOLDER", "Journal and topics [the working directory]"),
     ("tcp-address", "", "NSQ clients"),
@@ -97,7 +97,7 @@ pub const FIRST_DAY: &[(&str, &str, &str)] = &[
     ("etcd-endpoints", "URL", "A cluster with failover; may be repeated"),
 ];
 
-/// The flags of [`FIRST_DAY`] with their values, and what each is.
+/// The flags of [`FIRST_DAY`] with their values and descriptions.
 pub fn first_day() -> impl Iterator<Item = (String, &'static str)> {
     FIRST_DAY.iter().map(|(name, sample, about)| {
         let default = find(name).map(row::Setting::show_default).unwrap_or_default();

@@ -61,7 +61,7 @@ impl Settings {
         TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
     }
 
-    /// Lifts limits that nobody set, or that nsqd does not hold against each other, to what other settings need.
+    /// Raises limits that were not given, or that nsqd does not compare, to the values that other settings need.
     fn follow(&mut self, notes: &mut Notes) {
         if self.max_msg_timeout_ms < self.msg_timeout_ms {
             if self.given.contains("max-msg-timeout") {
@@ -134,7 +134,7 @@ impl Settings {
         !self.cluster_file.is_empty() || self.has_etcd()
     }
 
-    /// Whether an etcd decides who leads what.
+    /// True if an etcd decides about leaders.
     pub fn has_etcd(&self) -> bool {
         !self.etcd_endpoints.is_empty()
     }
@@ -202,8 +202,8 @@ impl Settings {
         demands.iter().find(|(is_bypassed, _)| *is_bypassed).map(|(_, name)| *name)
     }
 
-    /// Turns the native port off where nobody set it and it would surprise: under nsqd's name, which has no such port, and where
-    /// it would bypass what NSQ clients must bring.
+    /// Turns the native port off if it was not given and would surprise: under nsqd's name, since nsqd has no such port, and where it
+    /// would bypass the TLS or AUTH of NSQ clients.
     fn guard_native(&mut self, is_nsqd: bool, notes: &mut Notes) {
         let is_set = ["native-address", "native-tls-cert"].iter().any(|name| self.given.contains(name));
         let bypassed = self.native_bypasses().filter(|_| !self.native_address.is_empty());
@@ -223,7 +223,7 @@ impl Settings {
         }
     }
 
-    /// True if the node starts without the native protocol when its address is taken: nobody set the address.
+    /// True if the node starts without the native protocol when its address is taken: the address was not given.
     pub fn is_native_optional(&self) -> bool {
         let asked = ["native-address", "native-tls-cert"];
         // With an etcd the others are told of it.

@@ -1,4 +1,4 @@
-//! One row of the table of settings: what an operator may write for it and what comes of it.
+//! One row of the table of settings: the texts that an operator may write, and their values.
 
 use super::{
     Settings, nsqd,
@@ -13,11 +13,11 @@ pub enum Value {
     List(Vec<String>),
 }
 
-/// A value, and what to tell the operator of it.
+/// A value, and a note about it for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadValue {
     pub value: Value,
-    /// Why it is not the value that was written.
+    /// Reason why the value differs from the written one.
     pub note: Option<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Setting {
     pub(super) set: fn(&mut Settings, Value),
 }
 
-/// Why a value was not taken; names the setting as the operator wrote it.
+/// Reason why a value was refused; names the setting as the operator wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{written}: {reason}")]
 pub struct BadValue {
@@ -81,7 +81,7 @@ impl Setting {
         self.name.replace('-', "_")
     }
 
-    /// Reads what stands behind a flag, or in a string of the file.
+    /// Parses the value of a flag, or a string of the file.
     pub fn parse(&self, text: &str) -> Result<ReadValue, String> {
         let value = match self.unit {
             Unit::Text => Value::Text(text.into()),
@@ -143,7 +143,7 @@ impl Setting {
         }
     }
 
-    /// 0 and 1 mean what they mean elsewhere. nsqd reads them the other way round, which nobody can have meant.
+    /// 0 is false and 1 is true, as elsewhere. nsqd reads them the other way round, surely by mistake.
     fn switch_number(&self, number: i64) -> Result<ReadValue, String> {
         let (word, theirs) = match number {
             0 => ("false", "true"),

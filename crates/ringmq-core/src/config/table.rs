@@ -14,7 +14,7 @@ const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
 /// Declares [`Settings`], its defaults and [`TABLE`] from one list of rows:
-/// `field: type = default, unit(bounds), "flag", ["words for the default",] "what it does";`
+/// `field: type = default, unit(bounds), "flag", ["words for the default",] "description";`
 macro_rules! settings {
     ($($group:literal { $(
         $field:ident: $type:ty = $default:expr, $unit:expr, $min:expr, $max:expr, $name:literal,

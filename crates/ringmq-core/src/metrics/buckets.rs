@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Upper bounds of the buckets; what is longer is counted behind the last.
+/// Upper bounds of the buckets; longer times are counted behind the last.
 pub const BOUNDS_US: [u64; 18] = [
     50,
     100,

@@ -64,7 +64,7 @@ impl Window {
         }
         let current = std::mem::take(&mut self.current);
         self.before = if passed < self.half * 2 { current } else { Sample::default() };
-        // Halves keep their beginnings: what is finished later counts for as long.
+        // Halves keep their beginnings, so that a time counts equally long wherever in its half it was measured.
         let halves = passed.as_nanos() / self.half.as_nanos().max(1);
         self.begun = self.begun + self.half * u32::try_from(halves).unwrap_or(u32::MAX);
     }

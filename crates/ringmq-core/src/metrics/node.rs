@@ -38,12 +38,12 @@ pub struct NodeFacts {
     pub extra: Vec<(&'static str, String)>,
 }
 
-/// What a node of a cluster says of its place in it.
+/// Condition of a node in its cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
-    /// Why the node serves no client: other nodes do. `None`: it serves.
+    /// Reason why the node serves no client, while other nodes do. `None`: it serves.
     pub failure: Option<String>,
-    /// What is not as it should be, and would be no better at another node.
+    /// Problems that would be no better at another node.
     pub warnings: Vec<String>,
 }
 
@@ -166,7 +166,7 @@ struct PubCount {
     count: u64,
 }
 
-/// nsqd's names are those of Go's heap. Here `heap_in_use_bytes` is the resident memory; there is no collector.
+/// Memory, under nsqd's names, which are those of Go's heap. Here `heap_in_use_bytes` is the resident memory; there is no collector.
 #[derive(Serialize, Default)]
 struct Memory {
     heap_objects: u64,
@@ -264,7 +264,7 @@ impl NodeStats {
     }
 }
 
-/// `OK`, with a warning `OK - ` and what is wrong, or `NOK - ` and why clients should go to another node.
+/// Body of /ping: `OK`, `OK - ` and a warning, or `NOK - ` and the reason why clients should go to another node.
 fn health(shards: &[ShardStats], condition: &Condition) -> String {
     let (minor, major): (Vec<&ShardStats>, Vec<&ShardStats>) = shards.iter().filter(|s| !s.healthy).partition(|s| s.serves);
     let failures = major.iter().map(|s| s.health.clone()).chain(condition.failure.clone());
@@ -342,7 +342,7 @@ impl TopicSum {
 }
 
 impl ChannelSum {
-    /// Adds what one partition says of the channel. A client that is subscribed to several partitions is one client.
+    /// Adds one partition's statistics of the channel. A client that is subscribed to several partitions is one client.
     fn add(&mut self, part: ChannelStats) {
         let sum = &mut self.sum;
         sum.depth += part.depth;
@@ -628,7 +628,7 @@ mod tests {
         assert_eq!(ping(&[shard(0, 0)], &fine), ("OK".into(), true));
     }
 
-    /// A load balancer takes no node out for what would be no better at another one.
+    /// A load balancer takes no node out for a problem that another node would also have.
     #[test]
     fn a_node_that_serves_warns_and_stays_well() {
         let warned = Condition { warnings: vec!["orders/0 has no leader".into()], ..Condition::default() };

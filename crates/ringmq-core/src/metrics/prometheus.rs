@@ -1,8 +1,8 @@
 //! /metrics of the whole node: the answers of all cores in Prometheus' text format.
 //!
-//! A topic's partitions are summed, as in /stats. Counters count since the startup of the node but `ringmq_topic_messages_total` and
-//! `ringmq_channel_messages_total`, which go on over restarts. Names of topics, channels and error kinds need no escaping: no character of
-//! theirs has a meaning in a label.
+//! A topic's partitions are summed, as in /stats. Counters count from the startup of the node, except `ringmq_topic_messages_total` and
+//! `ringmq_channel_messages_total`, which go on over restarts. Names of topics, channels and error kinds need no escaping: none of their
+//! characters has a meaning in a label.
 
 use super::buckets::Buckets;
 use super::counters::{Counts, DiskWork};
@@ -385,7 +385,7 @@ mod tests {
         vec![shard(0), shard(1)]
     }
 
-    /// Checks what promtool checks: one HELP and TYPE before the samples of a family, `_total` on counters alone, no sample twice.
+    /// The checks of promtool: one HELP and TYPE before the samples of a family, `_total` on counters alone, no sample twice.
     fn check(text: &str) {
         let (mut family, mut kind, mut seen, mut families) = ("", "", BTreeSet::new(), BTreeSet::new());
         let mut lines = text.lines();

@@ -64,11 +64,11 @@ pub struct RemoteCounts {
     pub relays: Outcomes,
     /// Frames that leaders elsewhere sent for this node's clients, as pieces with their bytes.
     pub relayed: Sum,
-    /// The same of what went to clients of other nodes.
+    /// Messages delivered to clients of other nodes.
     pub delivered: Sum,
 }
 
-/// Counters, and what there is now.
+/// Counters, and present numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
     pub counts: RemoteCounts,

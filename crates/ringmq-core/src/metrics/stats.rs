@@ -18,7 +18,7 @@ pub struct ShardStats {
     /// Publishing clients on this core.
     pub producers: Vec<ProducerStats>,
     pub healthy: bool,
-    /// Why not, in a sentence.
+    /// Reason why the core is not healthy, in a sentence.
     pub health: String,
     /// True if the core serves clients although it is not healthy: a full disk of a node in a cluster, where any node forwards.
     pub serves: bool,
@@ -35,7 +35,7 @@ pub struct ShardStats {
     pub counts: Counts,
     /// Numbers of the traffic with other leaders; `Some` for a node in a cluster.
     pub remote: Option<RemoteStats>,
-    /// Filled in by whoever drives the core.
+    /// Turns of the core's loop. The caller of the core fills it in.
     pub turns: TurnStats,
 }
 
@@ -43,7 +43,7 @@ pub struct ShardStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClosedPartitions {
     pub count: u64,
-    /// One of them, and why.
+    /// One of these partitions, and the reason.
     pub example: String,
 }
 

@@ -1,4 +1,4 @@
-//! Lines for statsd, with nsqd's names: counters as what they grew by since the last push, gauges as they are.
+//! Lines for statsd, with nsqd's names: counters as their growth since the last push, gauges as they are.
 
 use super::end_to_end::{EndToEnd, Sample};
 use super::stats::{ChannelStats, ShardStats};
@@ -53,8 +53,8 @@ impl Pushed {
         Pushed { topics }
     }
 
-    /// Lines of a push, without the prefix. `last` has the figures of the previous push; a new topic or channel grew from zero. `quantiles`
-    /// are those of the times from publish to FIN.
+    /// Lines of a push, without the prefix. `last` has the figures of the previous push; a new topic or channel grew from zero.
+    /// `quantiles`: of the times from publish to FIN.
     pub fn lines(&self, last: &Pushed, quantiles: &[f64]) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, t) in &self.topics {
@@ -86,7 +86,8 @@ impl Pushed {
     }
 }
 
-/// nsqd's names of memory are those of Go's heap. The resident memory is what is in use; the rest does not exist here and is zero.
+/// Lines about memory, under nsqd's names, which are those of Go's heap. The resident memory counts as in use; the other values do not
+/// exist here and are zero.
 pub fn memory_lines(resident_bytes: u64) -> Vec<String> {
     let zero = ["heap_objects", "heap_idle_bytes"].map(|name| gauge(format_args!("mem.{name}"), 0));
     let rest = ["heap_released_bytes", "gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"];

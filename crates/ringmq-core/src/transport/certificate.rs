@@ -50,7 +50,7 @@ fn expect<'a>(bytes: &mut &'a [u8], kind: u8) -> Option<&'a [u8]> {
     next(bytes).and_then(|(found, content)| (found == kind).then_some(content))
 }
 
-/// Kind and content of what `bytes` begin with, which then begin behind it.
+/// Takes the first element off `bytes`. Returns its kind and content.
 fn next<'a>(bytes: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
     let (&[kind, len], mut rest) = bytes.split_first_chunk::<2>()?;
     let len = match len {

@@ -2,12 +2,12 @@
 //! Bytes in, bytes out: it knows no socket, no command and no time.
 //!
 //! ```text
-//!   wire bytes ── decode ──> TLS ──> snappy or deflate ──> what the client says
-//!   wire bytes <── output <── TLS <── snappy or deflate <── seal <── what the session says
+//!   wire bytes ── decode ──> TLS ──> snappy or deflate ──> bytes of the client
+//!   wire bytes <── output <── TLS <── snappy or deflate <── seal <── bytes of the session
 //! ```
 //!
-//! **Memory.** What comes is decoded a piece at a time, and only when the session takes it: a stream that unfolds to a thousand times its
-//! size makes the session's pieces more, not longer, and what the session does not read stays as it came.
+//! **Memory.** Received bytes are decoded a piece at a time, and only when the session takes them: a stream that unfolds to a thousand
+//! times its size makes the session's pieces more, not longer, and unread bytes stay encoded.
 //!
 //! | file | its concept |
 //! |---|---|
@@ -44,7 +44,7 @@ const KEPT: usize = 512;
 /// Result of a decoding step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// There may be more: call again.
+    /// There may be more bytes: call again.
     More,
     /// All input is decoded.
     Dry,
@@ -76,7 +76,7 @@ pub struct Transport {
     ended: bool,
 }
 
-/// Result of a decoding step: whether the stream has ended, or what is wrong with it, for people.
+/// Result of a decoding step: true if the stream has ended, or a description of its error.
 type DecodeResult = Result<bool, String>;
 
 /// Lets `step` take from the front of `buffer`.
@@ -108,12 +108,12 @@ impl Transport {
         })
     }
 
-    /// Adds layers, above those that there are; `unread` came behind what was read of the connection before. With TLS nothing is sealed
-    /// until its handshake is over.
+    /// Adds layers above the present ones. `unread`: bytes received behind those that were read. With TLS nothing is sealed until its
+    /// handshake is over.
     pub fn begin(&mut self, upgrade: Upgrade, terms: Option<&Terms>, unread: &[u8]) -> Result<(), String> {
         assert!(self.compressor.is_none() && !(upgrade.tls && self.tls.is_some()), "a layer is added once, TLS below the other");
         let below = if self.tls.is_some() { &mut self.compressed } else { &mut self.wire };
-        // what was kept before came after that
+        // the bytes kept before came after these
         below.splice(..0, unread.iter().copied());
         if upgrade.tls {
             let terms = terms.ok_or("this node has no TLS")?;
@@ -139,7 +139,7 @@ impl Transport {
 
     // ---- in
 
-    /// Keeps what came for later.
+    /// Keeps received bytes for later.
     pub fn keep(&mut self, bytes: &[u8]) {
         if !self.ended {
             self.wire.extend_from_slice(bytes);
@@ -152,8 +152,8 @@ impl Transport {
         !self.ended && (has_more || self.tls_ended || !self.wire.is_empty() || !self.compressed.is_empty())
     }
 
-    /// Decodes a piece of what was kept and of `bytes`, in this order; what it says is added to `plain`, and what was taken of
-    /// `bytes` is gone from it.
+    /// Decodes a piece of the kept bytes and of `bytes`, in this order. The decoded bytes are added to `plain`, the taken ones removed
+    /// from `bytes`.
     pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Decoded {
         if self.ended {
             *bytes = &[];
@@ -183,7 +183,7 @@ impl Transport {
         decoded
     }
 
-    /// Decompresses a piece of what came out of TLS, or of what the compressor has.
+    /// Decompresses a piece of the plaintext of TLS, or of the bytes that the decompressor has.
     fn decompress(&mut self, plain: &mut Vec<u8>) -> DecodeResult {
         let compressor = self.compressor.as_mut().expect("only what is compressed waits here");
         take(&mut self.compressed, |rest| compressor.decode(rest, plain))
@@ -210,7 +210,7 @@ impl Transport {
         self.take_from_tls();
         match end {
             None => Ok(false),
-            // what it said before its end comes first
+            // the bytes before its end come first
             Some(TlsEnd::Peer) => {
                 self.tls_ended = true;
                 Ok(false)
@@ -282,7 +282,7 @@ impl Transport {
         mem::take(&mut self.out)
     }
 
-    /// Memory for what was not decoded or not sent yet, in bytes; not what TLS and a compressor have of their own.
+    /// Bytes that are not decoded or not sent yet, without the own memory of TLS and a compressor.
     pub fn held_bytes(&self) -> usize {
         self.wire.capacity() + self.compressed.capacity() + self.out.capacity()
     }

@@ -20,7 +20,7 @@ const COMPRESSED: u8 = 0x00;
 const PLAIN: u8 = 0x01;
 const IDENTIFIER: &[u8] = b"\xff\x06\x00\x00sNaPpY";
 
-/// A block that does not get shorter by at least an eighth goes out as it is: nobody has to unpack it.
+/// A block that does not get shorter by at least an eighth goes out as it is: that saves the client the unpacking.
 const SAVED_MIN: usize = 8;
 
 thread_local! {
@@ -82,7 +82,7 @@ impl Snappy {
         check(kind, u32::from_le_bytes([a, b, c, 0]) as usize, self.has_heard)
     }
 
-    /// True: what was collected is the head of a chunk to skip, whose bytes are not kept.
+    /// True: the collected bytes are the head of a chunk to skip, whose bytes are not kept.
     fn skip_head(&mut self) -> bool {
         match self.partial[..] {
             [0x80..=0xfe, a, b, c] if self.has_heard => {

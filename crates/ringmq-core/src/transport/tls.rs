@@ -1,7 +1,7 @@
 //! [`TlsStream`]: the TLS of one connection, without its socket: ciphertext in, plaintext out, and the other way.
 //!
-//! Owns the keys, a record that is not whole yet, and what the kernel still has to take. Plaintext is handed on at once, so
-//! that nothing of it waits here: a connection that is paused or moves leaves at most one partial record behind.
+//! Owns the keys, an incomplete record, and the bytes that the kernel still has to take. Plaintext is passed on at once and never waits
+//! here: a connection that is paused or moves leaves at most one partial record behind.
 
 use rustls::pki_types::ServerName;
 use rustls::{
@@ -18,7 +18,7 @@ const RECORD: usize = 16 * 1024;
 /// Most bytes that a record adds to its plaintext, with the ciphers of this node.
 const RECORD_OVERHEAD: usize = 64;
 
-/// Why a connection has no more use.
+/// Reason why a connection is of no more use.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TlsEnd {
     /// The peer has said that it is done.
@@ -101,7 +101,7 @@ impl TlsStream {
         self.tls.is_handshaking()
     }
 
-    /// Takes ciphertext, gives plaintext to `each`, in order. What there is to answer is in `take_output` after it.
+    /// Takes ciphertext, gives plaintext to `each`, in order. `take_output` then has the answer, if there is one.
     pub fn receive(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Option<TlsEnd> {
         let (mut end, mut is_plaintext) = (None, false);
         while !bytes.is_empty() && !self.ended {
@@ -111,7 +111,7 @@ impl TlsStream {
                 Ok(_) => self.tls.process_new_packets(),
                 Err(e) => Err(Error::General(e.to_string())),
             };
-            // also what came before a record that is wrong
+            // also the plaintext before a wrong record
             let mut reader = self.tls.reader();
             while let Ok(plaintext) = reader.fill_buf()
                 && !plaintext.is_empty()
@@ -147,7 +147,7 @@ impl TlsStream {
         end
     }
 
-    /// Plaintext for the peer; what comes of it is in `take_output`. Nothing after the end.
+    /// Encrypts plaintext for the peer; `take_output` has the result. Nothing after the end.
     pub fn send(&mut self, plaintext: &[u8]) -> Result<(), TlsEnd> {
         if self.ended {
             return Ok(());
@@ -173,7 +173,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Moves out what rustls has for the socket, so that its own buffers stay empty.
+    /// Moves out rustls' bytes for the socket, so that its own buffers stay empty.
     fn drain(&mut self) {
         let before = self.out.len();
         while self.tls.wants_write() {
@@ -199,8 +199,8 @@ impl TlsStream {
         }
     }
 
-    /// The kernel took so much ciphertext; answers how much plaintext went out whole with it. Handshakes, alerts and what a
-    /// record adds count for nobody.
+    /// The kernel took so much ciphertext. Returns the plaintext bytes that are wholly sent by that. Handshakes, alerts and the overhead
+    /// of records do not count.
     pub fn sent(&mut self, ciphertext: usize) -> usize {
         self.taken += ciphertext as u64;
         let mut plaintext = 0;
@@ -210,7 +210,7 @@ impl TlsStream {
         plaintext
     }
 
-    /// The connection goes on with another socket of the kernel's counting: what was made is out, or will never be.
+    /// Restarts the count of sent bytes for another socket: all former ciphertext is sent, or never will be.
     pub fn rebase(&mut self) {
         self.taken = self.made;
         self.owed.clear();
