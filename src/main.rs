@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             ringmq_tools::tips::without_far_tips(error).exit()
         }
     };
-    // A node must not end because somebody closed the pipe of its log; `load` goes on measuring.
+    // A node must not end because the pipe of its log was closed; `load` goes on measuring.
     if !matches!(matches.subcommand_name(), Some("serve" | "load" | "lookupd")) {
         end_quietly_when_the_pipe_closes();
     }

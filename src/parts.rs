@@ -49,7 +49,7 @@ pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: im
     Ok(run(settings.clone(), stop, front(settings.clone(), log_level), examine, recover_shards, reread_with_checks)?)
 }
 
-/// Imports what an nsqd left in the data path, once. A stop meanwhile is no error: the next startup goes on.
+/// Imports the backlog that an nsqd left in the data path, once. A stop meanwhile is no error: the next startup goes on.
 fn import_from_nsqd(settings: &Settings, stop: &StopHandle) -> Result<(), StartError> {
     let data_path = Path::new(&settings.data_path);
     let failed = |source| StartError::Import { data_path: settings.data_path.clone(), source };
@@ -87,7 +87,7 @@ fn tell_import(summary: &Summary) {
     );
 }
 
-/// The doctor's checks at startup: what warns or fails is logged. How many failed.
+/// The doctor's checks at startup: warnings and failures are logged. Returns the number of failures.
 fn examine(settings: &Settings) -> usize {
     let findings = checks::check(settings);
     findings.iter().for_each(log);
@@ -212,7 +212,7 @@ fn measure(settings: &Settings, findings: &[checks::Finding], asked: &Measuring)
     }
 }
 
-/// `look` prints, and says what it has found.
+/// Runs `look`, which prints, and turns its verdict into an exit code.
 pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, InspectError>) -> ExitCode {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let verdict = look(&mut out).map_err(|e| e.to_string());
@@ -226,7 +226,7 @@ pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, Ins
     }
 }
 
-/// 1 also when something of the cluster is not well; the table has said what.
+/// Exit code of `ringmq cluster`: 1 also when the cluster has a problem, which the table shows.
 pub fn cluster(
     settings: &Settings,
     asker: &Asker,
@@ -286,7 +286,7 @@ pub fn node_id(data_path: &str) -> ExitCode {
     }
 }
 
-/// 1 also when `--verify` found something; the table has said what.
+/// Exit code of `ringmq load`: 1 also when `--verify` found a problem, which the table shows.
 pub fn load(asked: &ringmq::load::Invocation) -> ExitCode {
     let done = match asked {
         ringmq::load::Invocation::Run(options, outputs) => ringmq::load::run(options, outputs),

@@ -1,8 +1,8 @@
-//! The cluster file as one core hears it: the facts in their order, and what the file says to what the core asks.
+//! The cluster file for one core: the facts in their order, and the file's answers to the core's requests.
 //!
-//! A file takes no proposals. What a replica proposes is said in the log, as a change to make in the file, and refused;
-//! an epoch is given here, since it is composed of the file's, the node's generation and the openings counted here
-//! ([`static_epoch`]). A partition lives on one core, so each core counts for its own.
+//! A file takes no proposals. A replica's proposal is logged, as a change to make in the file, and refused. An epoch is given here,
+//! since it is composed of the file's epoch, the node's generation and the number of openings ([`static_epoch`]). A partition lives on
+//! one core, so each core counts for its own.
 
 use super::change::gone_topics;
 use super::file::{ClusterFile, FilePartition, OPENINGS_BITS};
@@ -55,7 +55,7 @@ pub enum OperatorNote {
 }
 
 impl OperatorNote {
-    /// True for news that nobody has to act on.
+    /// True for news that needs no action.
     pub fn is_good(&self) -> bool {
         matches!(self, OperatorNote::Wants { leave, .. } if leave.is_empty())
     }
@@ -146,7 +146,7 @@ impl Answers {
         self.file.nodes.iter().map(node).collect()
     }
 
-    /// Another file is in force: what is gone, then all that is there, under the new version.
+    /// Another file is in force: facts about removed entries, then about all present ones, under the new version.
     pub fn adopt(&mut self, file: Arc<ClusterFile>) -> Vec<Fact> {
         let gone: Vec<TopicRef> = gone_topics(&self.file, &file).collect();
         self.file = file;

@@ -1,9 +1,8 @@
 //! Differences between a new cluster file and the one in force, and the check whether they are allowed.
 //!
-//! The file has no compare-and-swap: what keeps two leaders from one epoch, and a log from being taken for another's,
-//! are the rules here, which each node applies for itself to what it had in force before, also over a restart. A node
-//! that was away may have missed versions; so what a version may not do to the one right before it, and several in a row
-//! may, is judged between neighbours only.
+//! The file has no compare-and-swap. The rules here prevent two leaders in one epoch, and a log that is taken for another one. Each node
+//! applies them to the file that it had in force before, also over a restart. A node that was away may have missed versions; so a change
+//! that one version may not make, and several in a row may, is judged between neighbouring versions only.
 
 use super::file::{ClusterFile, FilePartition, FileTopic};
 use super::offers::Offers;
@@ -12,7 +11,7 @@ use crate::base::{PartitionId, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
 use std::fmt;
 
-/// Why the file in force stays in force.
+/// Reason why the file in force stays in force.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     // ---- of any two versions

@@ -14,7 +14,7 @@ pub enum Cluster {
     Store(Box<StoreCoordinator>),
 }
 
-/// Makes what each core talks to.
+/// Makes the desk of each core.
 pub enum Desks {
     File(Desk),
     Store(Arc<Hub>),
@@ -124,7 +124,7 @@ impl Desks {
 }
 
 impl CoreDesk {
-    /// Gives what the core has not heard yet.
+    /// Gives the core its new facts.
     pub fn news(&mut self, hear: &mut dyn FnMut(Fact)) {
         match self {
             CoreDesk::File(desk) => desk.news(hear),

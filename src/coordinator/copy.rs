@@ -1,9 +1,8 @@
-//! The cluster file that is in force, kept in the data path: what a restart compares with, so that an old file never makes a
-//! leader of who led long ago.
+//! The cluster file in force, kept in the data path: a restart compares with it, so that an old file never names a leader of long ago.
 //!
-//! Two files with the same text, so that no block holds both, and the version once more in node.meta. Each is the text as the
-//! operator wrote it, then one line of our own with its crc; written beside, synced, and renamed. One that does not hold is used
-//! around, and written again when the node begins. Where neither holds, the version is left: no older file is taken.
+//! Two files with the same text, so that no block holds both, and the version once more in node.meta. Each is the text as the operator
+//! wrote it, then one line of our own with its crc; written beside, synced, and renamed. An invalid one is ignored, and written again at
+//! startup. If neither is valid, the version in node.meta remains: no older file is taken.
 
 use super::CoordinatorError;
 use super::file::{self, ClusterFile, FILE_BYTES_MAX};
@@ -30,7 +29,7 @@ pub struct InForce {
     pub file: Option<ClusterFile>,
     /// Lowest acceptable version of a file; 0: the node was never in a cluster.
     pub version: u64,
-    /// Files that do not hold, or are missing beside what tells of them.
+    /// Files that are invalid, or missing although the other file or node.meta shows that they existed.
     pub damage: Vec<Damaged>,
 }
 
@@ -39,7 +38,7 @@ pub struct InForce {
 pub struct Damaged {
     path: PathBuf,
     what: String,
-    /// The other one holds what this one did.
+    /// True if the other file has the same content.
     is_spare: bool,
 }
 

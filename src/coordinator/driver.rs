@@ -1,7 +1,7 @@
-//! The coordinator's thread: carries what the pure [`Agent`] asks of the store, brings it answers, watch events and the cores' questions,
-//! and tells the cores what it concludes.
+//! The coordinator's thread: carries the pure [`Agent`]'s requests to the store, brings it answers, watch events and the cores'
+//! questions, and passes its facts to the cores.
 //!
-//! It decides nothing but how long to sleep. Its clock is CLOCK_BOOTTIME, as the cores' is: leases go on while a machine is suspended.
+//! It decides only how long to sleep. Its clock is CLOCK_BOOTTIME, as the cores' is: leases go on while a machine is suspended.
 
 use super::hub::{Hub, ToCoordinator};
 use super::memory::Memory;
@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 /// Longest sleep: tokio's clock stands still while the machine is suspended.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Pause before the end of a watch is told: what follows it is a whole listing.
+/// Pause before the end of a watch is told: a whole listing follows it.
 const WATCH_PAUSE: Duration = Duration::from_millis(50);
 /// Time by which a lease is taken to end early: it covers the scheduling of this process and clocks that run at different rates.
 const MARGIN: Duration = Duration::from_millis(500);
@@ -109,11 +109,11 @@ struct Driver<S> {
     watch: Option<AbortHandle>,
     waiting: BTreeMap<u64, RequestWaiter>,
     tokens: u64,
-    /// Why the agent refuses the store, or what it said of its lease.
+    /// Reason why the agent refuses the store, or its last message about the lease.
     trouble: String,
     /// The last line of the log, and when.
     said: Option<(String, Instant)>,
-    /// True when the file holds what the data path remembers.
+    /// True if the file has the remembered state.
     is_written: bool,
     is_over: bool,
 }
@@ -234,7 +234,7 @@ impl<S: Store + 'static> Driver<S> {
         self.hub.set_condition(self.condition());
     }
 
-    /// Without a lease the node serves nobody. That a partition has no leader is no better at another node.
+    /// Condition for /ping. Without a lease the node serves no client. A partition without a leader would be no better at another node.
     fn condition(&self) -> Condition {
         let refusal = self.agent.refusal();
         match self.agent.session() {

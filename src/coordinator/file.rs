@@ -1,8 +1,8 @@
-//! The cluster file: what an operator writes, read and checked. docs/cluster-file.md has its fields as a table, and
-//! docs/cluster.example.toml is one that a test reads.
+//! The cluster file of an operator, read and checked. docs/cluster-file.md has its fields as a table, and docs/cluster.example.toml is
+//! one that a test reads.
 //!
-//! Nothing in it is guessed: an unknown key, a name that no node has, a list that names somebody twice are errors, each
-//! with its line. What changes from one version to the next is judged elsewhere ([`super::change`]).
+//! Nothing in it is guessed: an unknown key, a name that no node has, a list that names somebody twice are errors, each with its line.
+//! [`super::change`] judges the changes from one version to the next.
 
 use crate::base::{Epoch, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::seam::membership::REPLICAS_MAX;
@@ -156,7 +156,7 @@ impl FilePartition {
     }
 }
 
-// ---- what stands in the file
+// ---- content of the file
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

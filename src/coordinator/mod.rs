@@ -1,19 +1,19 @@
-//! Says who the nodes of a cluster are and who replicates and leads which partition. Either an operator writes that into a file
+//! Source of a cluster's metadata: its nodes, and the replicas and leader of each partition. Either an operator writes them into a file
 //! (`--cluster-file`, docs/cluster-file.md): nothing is automatic, and the log has the changes that replicas propose. Or an etcd has
-//! it (`--etcd-endpoints`), and the nodes change it by themselves.
+//! them (`--etcd-endpoints`), and the nodes change them by themselves.
 //!
 //! | file | its concept |
 //! |---|---|
 //! | file | the text of a cluster file, read and checked; pure |
 //! | change | whether a new file may follow the one in force, and what it changes; pure |
-//! | answers | the facts for one core, and the answers to what it asks; pure |
+//! | answers | the facts for one core, and the answers to its requests; pure |
 //! | copy | the file in force, kept in the data path twice, so that a restart knows it |
-//! | offers | who was told to be able to join an ISR, kept there |
+//! | offers | the offers of a place in an ISR, kept there |
 //! | twice | two files of the data path that say the same |
 //! | mod | the node's coordinator: reads the file at startup and on SIGHUP, and hands it to the cores |
-//! | store | with an etcd: what is checked before the node starts |
-//! | memory | with an etcd: what the data path remembers of its cluster |
-//! | driver | with an etcd: the thread that carries what the agent asks for |
+//! | store | with an etcd: the checks before the node starts |
+//! | memory | with an etcd: the facts about its cluster that the data path remembers |
+//! | driver | with an etcd: the thread that carries the agent's requests |
 //! | hub | between that thread and the cores |
 //! | cluster | either of the two, as the runtime sees it |
 //!
@@ -186,7 +186,7 @@ pub struct Coordinator {
 /// Result of reading the file again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reread {
-    /// The file says what is in force.
+    /// The file has the content in force.
     Same { version: u64 },
     /// The file has another version, and perhaps nothing else changed.
     Changed { version: u64, changes: Vec<Change> },
@@ -293,7 +293,7 @@ impl Coordinator {
         Ok(Desk { board: self.board.clone(), answers, scribe, seen: 0, waiting: vec![] })
     }
 
-    /// SIGHUP: reads the file again. The log says what came of it; the cores hear of it with their next turn.
+    /// SIGHUP: reads the file again. The outcome is logged; the cores get it with their next turn.
     pub fn reread_and_tell(&self) {
         match self.reread() {
             Ok(Reread::Same { version }) => tracing::info!(version, "the cluster file is the one in force: nothing changes"),
@@ -319,7 +319,7 @@ impl Coordinator {
         if file.node(self.me).is_none() {
             return Err(CoordinatorError::NotNamed { path, data: self.data.clone(), id: self.me });
         }
-        // First what a restart will know: no core acts on what it would not.
+        // First the copy for a restart: no core acts on a file that a restart would not know.
         copy::write(&self.data, &text, file.version)?;
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
         let version = file.version;
@@ -353,7 +353,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    /// Gives what the core has not heard yet: all there is the first time.
+    /// Gives the core its new facts; the first time all facts.
     pub fn news(&mut self, hear: &mut dyn FnMut(Fact)) {
         if self.seen != self.board.version.load(Ordering::Acquire) {
             let file = self.board.latest();

@@ -1,12 +1,12 @@
-//! Whom this node, as a leader, has offered a place in an ISR. An operator adds to the file whom the log named, and that may be much
-//! later: the leader may have opened anew by then, or have been restarted. So an offer binds until the file's version rises:
-//! everything that the leader acknowledges under that version the offered node has, too.
+//! Offers of this node, as a leader, of a place in an ISR. An operator adds the node that the log named to the file, perhaps much later:
+//! the leader may have opened anew by then, or have been restarted. So an offer binds until the file's version rises: the offered node
+//! has every message that the leader acknowledges under that version.
 //!
 //! ```text
 //! cluster.offers   version, a line for each offer: topic, partition, node; then one line with the crc of all that
 //! ```
-//! An offer is durable before the log tells it. A thread of its own sees to that, since no core waits for a disk. Two files say the
-//! same, so that no block holds both; one that does not hold is used around, and written again when the node begins.
+//! An offer is durable before the log tells it. A thread of its own does that, since no core waits for a disk. Two files have the same
+//! content, so that no block holds both; an invalid one is ignored, and written again at startup.
 
 use super::CoordinatorError;
 use super::answers::OperatorNote;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const NAME: &str = "cluster.offers";
 
-/// Topic, partition, and who may join.
+/// Topic, partition, and the node that may join.
 pub type Offer = (TopicId, PartitionId, NodeId);
 
 /// Offers under one version of the file.
@@ -83,7 +83,7 @@ impl Offers {
 }
 
 impl Book {
-    /// Opens the offers of an earlier life: the newest that hold. A missing file beside one that holds is what a crash left of the
+    /// Opens the offers of an earlier process: the newest valid file. A missing file beside a valid one comes from a crash during the
     /// first offer.
     pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
         let files = Twice::new(data, NAME);

@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(500);
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Time that a stop waits until the lease is given back. It ends by itself else.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
-/// Addresses that nobody can connect to from elsewhere.
+/// Addresses to which no other machine can connect.
 const UNSPECIFIED: [&str; 2] = ["0.0.0.0", "[::]"];
 
 /// Options of the store by the settings.
@@ -126,7 +126,7 @@ impl StoreCoordinator {
         let (revision, processes) = known.map_or((0, vec![]), |known| (known.revision, known.processes));
         let cluster = self.settings.cluster_name.clone();
         let mut memory = Memory { cluster, id: self.cluster, node: me, revision, processes };
-        // Before it can be registered: who does not find it here is overtaken by it.
+        // Before it can be registered: a process that does not find itself here is overtaken.
         memory.begin(self.process);
         memory.write(&self.data)?;
         self.memory = Some(memory);
@@ -157,7 +157,7 @@ impl StoreCoordinator {
 }
 
 impl RunningStore {
-    /// Gives the lease back, so that nobody waits for its end. Called while the cores still answer their peers.
+    /// Gives the lease back, so that no other node waits for its end. Called while the cores still answer their peers.
     pub fn stop(self) {
         self.hub.send(ToCoordinator::Stop);
         let began = Instant::now();
@@ -202,7 +202,7 @@ pub fn clusters(settings: &Settings) -> Vec<String> {
     listing.entries.iter().filter_map(name).filter(|name| !name.contains('/')).collect()
 }
 
-/// Carries one transaction of who only changes something. Whether its compares held.
+/// Carries one transaction of a tool. True if its compares held.
 pub fn write(settings: &Settings, txn: Txn) -> Result<bool, CoordinatorError> {
     let (options, _) = options(settings)?;
     match on_a_loop(async { Etcd::new(options).carry(Request::Txn(txn)).await }) {

@@ -1,7 +1,7 @@
-//! A few lines of text that stand in two files of the data path, so that no block holds both.
+//! A few lines of text in two files of the data path, so that no block holds both.
 //!
-//! Each file ends with one line that has the crc of all before it, and is replaced as a whole. One that does not hold is used around
-//! and written again with the next text. A missing file beside one that holds is what a crash left of the first write.
+//! Each file ends with one line that has the crc of all before it, and is replaced as a whole. An invalid one is ignored and written
+//! again with the next text. A missing file beside a valid one comes from a crash during the first write.
 
 use super::CoordinatorError;
 use super::copy::write_beside;
@@ -16,7 +16,7 @@ pub struct Twice {
     pub paths: [PathBuf; 2],
 }
 
-/// A damaged file, and what is wrong with it.
+/// A damaged file, and a description of the damage.
 pub type Damaged = (PathBuf, String);
 
 impl Twice {

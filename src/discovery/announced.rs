@@ -1,7 +1,7 @@
-//! State of the catalog that one nsqlookupd was told, and the changes that it is told next. Plain state.
+//! State of the catalog that one nsqlookupd knows, and the changes to tell it. Plain state.
 //!
-//! A topic that changed is remembered by its name alone, and compared with the catalog when there is a connection: what came and went
-//! meanwhile is never told, and an nsqlookupd that is away costs no more than the names.
+//! A topic that changed is remembered by its name alone, and compared with the catalog when there is a connection: a topic that came and
+//! went meanwhile is never told, and an nsqlookupd that is away costs only the names.
 
 use super::catalog::Catalog;
 use crate::base::{ChannelName, TopicName};
@@ -24,8 +24,8 @@ impl Announced {
         self.changed.insert(name.clone());
     }
 
-    /// The lines of the next changed topics, up to about `lines_max`; empty when everything was told. They count as told: whoever cannot
-    /// send them begins a new connection.
+    /// The lines of the next changed topics, up to about `lines_max`; empty when everything was told. They count as told: if the caller
+    /// cannot send them, it begins a new connection.
     pub fn next(&mut self, catalog: &Catalog, lines_max: usize) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.len() < lines_max

@@ -1,7 +1,8 @@
 //! The topics and channels that the node announces. Plain state: no socket, no clock.
 //!
-//! A node alone announces every topic, and a channel while any partition has it. A node of a cluster announces what the partitions that it
-//! serves have. Entries are kept by topic id: cores tell in their own order, and a name may come back with another id.
+//! A stand-alone node announces every topic, and a channel while any partition has it. A node of a cluster announces the topics and
+//! channels of the partitions that it serves. Entries are kept by topic id: cores tell in their own order, and a name may come back with
+//! another id.
 
 use crate::base::{ChannelName, PartitionId, TopicId, TopicName, TopicRef};
 use crate::seam::message::CatalogChange;
@@ -77,8 +78,7 @@ impl Catalog {
         self.announced.get(name)
     }
 
-    /// Channels of the topic that partitions on this node have: those of one partition, or of all; those that the node serves, or all
-    /// that it has replicas of.
+    /// Channels of the topic on this node: of one partition, or of all; of the partitions that the node serves, or of all its replicas.
     pub fn channels(&self, name: &str, partition: Option<PartitionId>, is_served: bool) -> BTreeSet<String> {
         let entries = self.topics.get(name).into_iter().flat_map(BTreeMap::values);
         let has = |entry: &ListedTopic, partitions: &BTreeSet<PartitionId>| {

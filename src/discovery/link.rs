@@ -1,4 +1,4 @@
-//! The task of one nsqlookupd: connects, identifies the node, registers what the catalog has, and pings.
+//! The task of one nsqlookupd: connects, identifies the node, registers the catalog's entries, and pings.
 
 use super::announced::Announced;
 use super::{Discovery, Identity};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// The node is always active. What the API creates counts with what the node has.
+/// The node is always active. Entries that the API creates are added to the node's own.
 const LIMITS: Limits =
     Limits { inactive_producer_timeout: Duration::MAX, tombstone_lifetime: Duration::from_secs(45), entries_max: 2_000_000 };
 

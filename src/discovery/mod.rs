@@ -2,8 +2,8 @@
 //! `--lookupd-http-address`.
 //!
 //! It lives on the HTTP thread and owns the catalog of the node ([`catalog`]), which the cores feed with changes. One task for each
-//! nsqlookupd ([`link`]) registers what the catalog has; it connects again with growing pauses, and then registers everything again. A new
-//! topic asks all of them for its known channels ([`known`]): those begin at the topic's first message, however late the answer is.
+//! nsqlookupd ([`link`]) registers the catalog's entries; it connects again with growing pauses, and then registers everything again. A
+//! new topic asks all of them for its known channels ([`known`]): those begin at the topic's first message, however late the answer is.
 
 mod announced;
 mod catalog;
@@ -70,7 +70,7 @@ pub struct Discovery {
 }
 
 impl Discovery {
-    /// Starts the tasks on this thread. `listener` is that of `--lookupd-http-address`.
+    /// Starts the tasks on this thread. `listener`: of `--lookupd-http-address`.
     pub fn start(
         settings: &Settings,
         identity: Identity,
@@ -101,8 +101,8 @@ impl Discovery {
         (discovery, receiver)
     }
 
-    /// The addresses of the nsqlookupds with which the node registers, from here on. The connections to others end, and with them what was
-    /// registered there.
+    /// The addresses of the nsqlookupds with which the node registers, from here on. The connections to others end, and with them their
+    /// registrations.
     pub fn set_lookupds(self: &Rc<Self>, addresses: &[String]) {
         let mut old = std::mem::take(&mut *self.peers.borrow_mut());
         let mut peers: Vec<(Rc<Peer>, AbortHandle)> = Vec::new();

@@ -1,5 +1,5 @@
 //! Memory for O_DIRECT: aligned to blocks, of whole blocks; long stretches are of huge pages ([`super::blocks`]). It may go to another
-//! thread, so that what was read into it is shared without a copy.
+//! thread, so that the bytes read are shared without a copy.
 
 use super::blocks::Block;
 use crate::base::{BLOCK, LONG_WRITE_MIN};
@@ -104,7 +104,7 @@ fn is_aligned(part: &Bytes) -> bool {
     (part.as_ptr() as usize).is_multiple_of(BLOCK) && part.len().is_multiple_of(BLOCK)
 }
 
-/// Memory that the kernel fills. Only what it says it has filled is ever looked at.
+/// Memory that the kernel fills. Only bytes that the kernel reports as filled are ever read.
 pub(super) struct Unfilled(Aligned);
 
 impl Unfilled {

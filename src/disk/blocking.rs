@@ -309,7 +309,7 @@ impl Storage for BlockingStorage {
         let file = topic_file(topic);
         self.may_write(&file)?;
         self.open.clear();
-        // a folder cannot replace one that is not empty: what was set aside before stays, under its name
+        // a folder cannot replace one that is not empty: a folder set aside before keeps its name
         let folder = self.topic_folder(topic);
         let is_taken =
             |label: &str| folder.with_file_name(format!("{}~{label}", crate::base::file::topic_folder(topic))).exists();

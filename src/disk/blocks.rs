@@ -1,12 +1,11 @@
 //! Memory for long reads and writes: blocks of huge pages, which a thread keeps for its next ones.
 //!
-//! Who reads a backlog reads into a megabyte after the other. On pages of 4 KiB the kernel looks up 256 of them for each and
-//! names each to the device; a block of a huge page is one stretch. Where the system has no huge pages these are
-//! ordinary ones. A block for a read is as long as [`read_memory`] says, which is what the reader counts; one for a write, a power
-//! of two, from twice [`LONG_WRITE_MIN`] to the longest write.
+//! A backlog is read into one megabyte after the other. On pages of 4 KiB the kernel looks up 256 of them for each and names each to the
+//! device; a block of a huge page is one stretch. Without huge pages these are ordinary ones. A block for a read has the length of
+//! [`read_memory`], which the reader counts; one for a write, a power of two, from twice [`LONG_WRITE_MIN`] to the longest write.
 //!
 //! The kernel clears a page at its first use: a tenth of a millisecond for a huge one, and five where a virtual machine's host has yet
-//! to find memory for it. All of a core waits for that, so what it keeps is touched before it takes connections.
+//! to find memory for it. The whole core waits for that, so its kept blocks are touched before it takes connections.
 
 use crate::base::{BLOCK, IO_BYTES_MAX, LONG_WRITE_MIN, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
 use std::cell::RefCell;
@@ -133,7 +132,7 @@ impl Free {
             *free = FreeParts::whole(free.region.clone(), len);
             return Some(whole);
         }
-        // what is kept of other lengths makes room, and not this one when it comes back
+        // kept blocks of other lengths make room, and not this one when it comes back
         while self.bytes > FREE_MAX - REGION {
             self.give_back();
         }
@@ -190,7 +189,7 @@ thread_local! {
     static FREE: RefCell<Free> = RefCell::default();
 }
 
-/// Has this thread's blocks ready, so that nobody waits for the first ones.
+/// Prepares this thread's blocks, so that no request waits for the first ones.
 pub(super) fn fill() {
     FREE.with_borrow_mut(Free::fill);
 }
@@ -262,7 +261,7 @@ mod tests {
         let at = last.as_ptr();
         drop(last);
         assert_eq!(Block::for_write(IO_BYTES_MAX / 2 + 4096).expect("it was given back").as_ptr(), at);
-        // what is given back of a region takes nothing from its other parts
+        // giving back a part of a region leaves its other parts intact
         let mut n = 0;
         blocks.retain(|_| {
             n += 1;

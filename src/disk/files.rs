@@ -115,11 +115,11 @@ fn try_to_allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError
     // once more when a neighbour removed the topic's empty folder in between
     let opened = open().or_else(|e| if e.kind() == io::ErrorKind::NotFound { open() } else { Err(e) }).map_err(failed("open"))?;
     let old = opened.metadata().map_err(failed("stat"))?.len();
-    // long enough already: still synced below, since who made it so may have died before it could
+    // long enough already: still synced below, since the process that allocated it may have died before its sync
     if old < len
         && let Err(e) = fallocate(&opened, len)
     {
-        // what was had of the space goes back, so that the next try finds things as they were
+        // give the allocated part back, so that the next try begins from the same state
         let _ = opened.set_len(old);
         if !existed {
             forget_name(&path);
@@ -186,7 +186,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// See `DiskOp::RemovePartition`. What the partition let go before goes with it.
+/// See `DiskOp::RemovePartition`. Its kept segments are removed with it.
 pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>, spares: Option<&Spares>) -> Result<(), DiskError> {
     spares.iter().for_each(|spares| spares.forget(dir));
     let folder = paths::folder_of(data, dir);

@@ -1,8 +1,8 @@
 //! Keeps two processes out of one data path: the lock of the path itself, and the locks of single files.
 //!
-//! flock belongs to the open file description, not to the process: a killed process's lock lasts until its last
-//! descriptor is closed and its last request in flight has ended. That is what makes it a fence, and why taking one
-//! over waits some seconds instead of failing at once.
+//! flock belongs to the open file description, not to the process: a killed process's lock lasts until its last descriptor is closed and
+//! its last request in flight has ended. That makes it a fence; and it is why taking a lock over waits some seconds instead of failing
+//! at once.
 
 use super::paths;
 use std::fmt;
@@ -143,7 +143,7 @@ impl DataLock {
         if !is_free && !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
             return Err(LockError::InUse { path: data.to_owned(), holder: holder_in(&mut file).to_string() });
         }
-        // for the other's message only: who cannot write it holds the lock all the same
+        // only for another process's message: the lock holds also if the write fails
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         wait_for_journals(data, wait)?;
         Ok(DataLock { _file: file })
@@ -155,7 +155,7 @@ fn create_data(data: &Path) -> io::Result<()> {
     let is_there = |folder: &Path| folder.as_os_str().is_empty() || folder.exists();
     let made = data.ancestors().take_while(|folder| !is_there(folder)).count();
     std::fs::create_dir_all(data)?;
-    // each entry that was made stands in the folder above; a data path that was there is the business of who made it
+    // each new entry is in the folder above; an existing data path was synced by its creator
     for folder in data.ancestors().skip(1).take(made) {
         super::files::sync_folder(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?;
     }

@@ -1,9 +1,9 @@
 //! Names below the data path that this process has made durable. An entry of a folder survives a power loss only once the folder was
 //! synced, and so does each folder above it. The record lives in the whole process, behind a lock that only the blocking calls take.
 //!
-//! A file that grows, or a fourth file beside three, needs no sync of folders that were synced before: each is a flush of
-//! the device, and a topic's creation paid five of them for each of its five files. What an earlier process left is not
-//! taken for durable. A name must be forgotten *before* it is removed or renamed.
+//! A file that grows, or a fourth file beside three, needs no sync of folders that were synced before: each is a flush of the device,
+//! and a topic's creation paid five of them for each of its five files. Names of an earlier process are not taken for durable. A name
+//! must be forgotten *before* it is removed or renamed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -43,7 +43,7 @@ impl Names {
     /// The name and all below it are about to go.
     pub fn forget(&self, path: &Path) {
         self.with(|durable| {
-            // paths are ordered by their components: what is below follows
+            // paths are ordered by their components: paths below follow
             let below = durable.range(path.to_owned()..).take_while(|name| name.starts_with(path));
             let below: Vec<PathBuf> = below.cloned().collect();
             for name in &below {

@@ -24,7 +24,7 @@ pub(super) struct OpenFile {
     handle: RefCell<Option<Rc<DmaFile>>>,
     /// The handle is just being opened or closed.
     changing: Cell<bool>,
-    /// Number and error of the last failed opening, for those who waited for the opening.
+    /// Number and error of the last failed opening, for the operations that waited for it.
     failed: RefCell<Option<DiskError>>,
     failures: Cell<u64>,
     /// Operations under way.
@@ -235,7 +235,7 @@ impl OpenFiles {
         }
     }
 
-    /// Closes in a task of its own; who wants the file meanwhile waits for it, so that our own lock is not in the way.
+    /// Closes in a task of its own. An operation on the file meanwhile waits for it, so that our own lock does not block it.
     fn close(self: &Rc<Self>, file: Rc<OpenFile>) {
         let Some(handle) = file.handle.take() else { return };
         self.open.set(self.open.get() - 1);
@@ -256,7 +256,7 @@ impl OpenFiles {
     fn forget(&self, file: &OpenFile) {
         if file.is_idle() && file.handle.borrow().is_none() && file.poisoned.borrow().is_none() {
             let (path, mut files) = (file.file.to_string(), self.files.borrow_mut());
-            // who waited for this one may find another in its place
+            // an operation that waited for this file may find another in its place
             if files.get(&path).is_some_and(|known| std::ptr::eq(&**known, file)) {
                 files.remove(&path);
             }

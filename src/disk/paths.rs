@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// Held exclusively by the process that uses the data path.
 pub const LOCK: &str = "LOCK";
 
-/// A file that is never empty: what each executor opens first, see [`super::shard_disk`].
+/// A file that is never empty. Each executor opens it first, see [`super::shard_disk`].
 pub const PROBE: &str = "probe";
 
 pub const JOURNALS: &str = "journal";

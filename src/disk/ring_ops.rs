@@ -1,5 +1,5 @@
-//! Reads and writes of open files on the core's own ring ([`crate::ring`]): the journal's write, which clients wait for,
-//! without a task, and in the turn's one system call. Decides nothing; what it cannot carry goes to glommio.
+//! Reads and writes of open files on the core's own ring ([`crate::ring`]): the journal's write, which clients wait for, without a task,
+//! and in the turn's one system call. Decides nothing; other operations go to glommio.
 //!
 //! A write in flight is never given up: its memory, its file and its ticket stay here until the kernel has answered.
 

@@ -4,7 +4,7 @@
 //! submit_on(ring, op) -> a read or write of an open file: the core's own ring -> completed(id) -> done
 //!        \-> submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the loop's bell
 //! ```
-//! What it must never do, since glommio answers it badly:
+//! It must never do these, because of glommio:
 //! - open any file before the probe file. glommio's first `dma_open` on an executor reads the very file it opens to
 //!   find out whether the device can be polled; an empty file answers wrongly, and that is remembered. So [`ShardDisk::start`]
 //!   opens a file that is not empty, reads it back and refuses to start when that fails.
@@ -95,9 +95,9 @@ impl ShardDisk {
         Ok(ShardDisk { inner: Rc::new(inner) })
     }
 
-    /// Begins an operation; its completion comes out of [`Self::drain`], also when it fails. Operations on different
-    /// places run at the same time and end in any order, but: a sync and a truncation wait for the writes to the file that
-    /// were submitted before, a removal for everything on it. What is to follow a removal must wait for its completion.
+    /// Begins an operation; its completion comes out of [`Self::drain`], also when it fails. Operations on different places run at the
+    /// same time and end in any order. But a sync and a truncation wait for earlier writes to the file, a removal for all earlier
+    /// operations on it. An operation that is to follow a removal must wait for its completion.
     pub fn submit(&self, op: OpId, request: DiskOp) {
         let inner = &self.inner;
         // the journal never waits behind others: every acknowledgement of the core hangs on it
@@ -169,7 +169,7 @@ impl ShardDisk {
         self.inner.in_ring.borrow().len()
     }
 
-    /// Moves what is done to the end of `into`.
+    /// Appends the completed operations to `into`.
     pub fn drain(&self, into: &mut Vec<Completion>) {
         into.append(&mut self.inner.done.borrow_mut());
     }
@@ -187,7 +187,7 @@ impl ShardDisk {
         self.inner.files.open_count()
     }
 
-    /// Waits for what is under way and closes the files, so that their locks are free when this returns. Nothing may be on
+    /// Waits for the operations under way and closes the files, so that their locks are free when this returns. No operation may be on
     /// the ring any more.
     pub async fn stop(self) {
         while self.pending() > 0 {
@@ -395,7 +395,7 @@ async fn blocking(
     glommio::executor().spawn_blocking(move || call(&data, spares.as_deref())).await
 }
 
-/// Closes files that are about to go, after what is under way on them.
+/// Closes files that are to be removed, after the operations under way on them.
 async fn evict(inner: &Rc<Inner>, paths: &[String]) {
     for path in paths {
         inner.files.evict(path).await;

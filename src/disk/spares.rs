@@ -1,16 +1,15 @@
-//! Segments that retention let go, kept for the next ones: space that was written before takes durable writes about half as fast
-//! again as space that the file system has just given out (docs/decisions/spares.md), and giving it back costs one that discards more.
+//! Segments that retention removed, kept for new ones: durable writes to used space are about half as fast again as to new space
+//! (docs/decisions/spares.md), and freeing space is costly on a file system that discards.
 //!
-//! They lie in `spare/`, each with its first block zeroed, durably; behind it stands what stood there, which is nobody's: no header names
-//! it, and what a startup finds behind the end of a log counts only if it continues that log ([`crate::log::recovery::scan`]).
+//! They lie in `spare/`, each with its first block zeroed, durably. The old batches behind it are harmless: no header names them, and
+//! bytes behind the end of a log count only if they continue that log ([`crate::log::recovery::scan`]).
 //! ```text
 //! topics/t/0/N.segment -> spare/7-T-0-N~ -> the old folder is synced -> first block zeroed, synced -> spare/7-T-0-N
 //!   -> topics/u/3/M.segment
 //! ```
-//! Their names tell what they were (number, topic id, partition, base): to its own partition one goes only where all that it holds
-//! lies before the new segment, and it is deleted with its partition. What a crash leaves with a `~` the next startup removes. Where
-//! space is short they are given back.
-//! Nothing that is wrong here is worth more than a line in the log.
+//! Their names have their origin (number, topic id, partition, base): a segment is reused by its own partition only if all its batches
+//! lie before the new segment, and it is deleted with its partition. The next startup removes a file whose name ends in `~`. When space
+//! is short they are freed. Errors here are only logged.
 
 use super::blocking::AlignedBuffer;
 use super::{lock, paths};
@@ -76,7 +75,7 @@ struct SparePool {
 pub(super) struct Moved(Spare);
 
 impl Spares {
-    /// Takes what an earlier start has left, as far as it is of use; the rest is removed. `segment_bytes`: of a full segment.
+    /// Takes over the usable files of an earlier process; removes the others. `segment_bytes`: length of a full segment.
     pub fn open(data: &Path, max_bytes: u64, segment_bytes: u64) -> Spares {
         let folder = data.join(paths::SPARES);
         let spares = Spares { folder, max_bytes, segment_bytes, kept: Mutex::default() };
@@ -130,7 +129,7 @@ impl Spares {
         self.kept().bytes
     }
 
-    /// Takes a segment's file, which nobody has open, out of its folder; the caller makes that durable. `None`: it stays.
+    /// Takes a segment's closed file out of its folder; the caller makes that durable. `None`: it stays.
     pub(super) fn move_in(&self, segment: &Path, dir: &PartitionDir, base: i64) -> Option<Moved> {
         let about = fs::symlink_metadata(segment).ok()?;
         let moved = self.reserve(&about, dir, base)?;
@@ -223,7 +222,7 @@ impl Spares {
         true
     }
 
-    /// A partition is deleted: with it goes what it let go before.
+    /// A partition is deleted: removes its kept segments.
     pub fn forget(&self, dir: &PartitionDir) {
         let mut kept = self.kept();
         let (of_it, others) = std::mem::take(&mut kept.free).into_iter().partition(|spare| spare.name.is_of(dir));

@@ -1,8 +1,7 @@
-//! Looks at the machine before the node relies on it: one line per check, with the remedy. `ringmq doctor` prints all of
-//! them, `serve` logs what is not well and refuses to start on a failure.
+//! Looks at the machine before the node relies on it: one line per check, with the remedy. `ringmq doctor` prints all of them, `serve`
+//! logs warnings and refuses to start on a failure.
 //!
-//! Changes nothing, but for a scratch file in the data path that is gone again. `--measure` adds how fast that path is
-//! ([`measure`]).
+//! Changes nothing, except a scratch file in the data path that is removed again. `--measure` adds the speed of that path ([`measure`]).
 
 mod cluster;
 mod etcd;

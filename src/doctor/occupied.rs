@@ -58,7 +58,7 @@ fn address(settings: &Settings, name: &'static str, address: &str) -> Finding {
     }
 }
 
-/// True if a node starts without the native address: nobody set it, and no cluster file sends clients there.
+/// True if a node starts without the native address: it was not given, and no cluster file sends clients there.
 fn is_done_without(settings: &Settings) -> bool {
     let coordinator = Coordinator::open(settings).ok().flatten();
     settings.is_native_optional() && coordinator.and_then(|c| c.listed_native_address()).is_none()

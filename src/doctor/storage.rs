@@ -1,4 +1,4 @@
-//! The data path: its file system, O_DIRECT, free space, and what the device does at a power loss.
+//! The data path: its file system, O_DIRECT, free space, and the device's behaviour at a power loss.
 
 use super::Finding;
 use crate::base::BLOCK;

@@ -1,5 +1,5 @@
-//! The files of TLS, of the native port and of the connections with other nodes: what the node would not start with, and what
-//! others would refuse.
+//! The TLS files of the native port and of the connections with other nodes: errors with which the node would not start, and
+//! certificates that others would refuse.
 
 use super::Finding;
 use crate::config::Settings;
@@ -16,7 +16,7 @@ struct Files<'a> {
     flags: Flags,
     certificate: &'a str,
     key: &'a str,
-    /// Empty: nobody is asked for a certificate.
+    /// PEM file of CAs. Empty: no certificate is required.
     ca: &'a str,
     /// Peers that see the certificate.
     others: &'static str,
@@ -60,7 +60,7 @@ impl Files<'_> {
         if !self.ca.is_empty() {
             findings.push(self.ca());
         }
-        // what only the whole shows: a certificate that is PEM and no certificate
+        // errors of the whole: a file that is PEM and no certificate
         match &self.refused {
             Some(e) if findings.iter().all(|f| f.remedy.is_empty()) => {
                 findings.push(Finding::fail("TLS", e.to_string(), REPLACE))

@@ -1,7 +1,7 @@
 //! Meaning of an error for the request that it answers: whether the request surely was not carried out, and whether another member may
 //! do better.
 //!
-//! Codes alone mislead, so code *and* text count. What is not surely refused is unknown.
+//! Codes alone mislead, so code *and* text count. Every error that is not surely a refusal is unknown.
 
 use super::link::{Endpoint, LinkError, Replied};
 use serde_json::Value;
@@ -59,7 +59,7 @@ impl Fault {
         Fault::new(RequestOutcome::Unknown, true, "no answer in time")
     }
 
-    /// No answer in time to what was asked first; the request itself was not sent.
+    /// No answer in time to a preceding request; the request itself was not sent.
     pub fn not_asked() -> Fault {
         Fault::new(RequestOutcome::NotSent, true, "no answer in time")
     }
@@ -108,7 +108,7 @@ impl From<LinkError> for Fault {
     }
 }
 
-/// The answer's content, or what its error says.
+/// The answer's content, or the meaning of its error.
 pub fn judge(replied: Replied) -> Result<Value, Fault> {
     let Ok(value) = serde_json::from_slice::<Value>(&replied.body) else {
         let start = String::from_utf8_lossy(&replied.body[..replied.body.len().min(200)]);

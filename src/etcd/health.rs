@@ -1,4 +1,4 @@
-//! Version and alarms of each member: what doctor and the log say about them.
+//! Version and alarms of each member, for doctor and the log.
 
 use super::fault;
 use super::link::{Endpoint, EtcdConnection};
@@ -23,7 +23,7 @@ impl Health {
     }
 }
 
-/// 3.5.28, 3.6.9, 3.7 and what comes behind each: the older ones lose events of watches, or renew leases that are over.
+/// True for 3.5.28, 3.6.9, 3.7 and later versions of each: older ones lose events of watches, or renew leases that are over.
 pub fn is_fit(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map(|part| part.parse::<u32>().unwrap_or(0));
     let mut next = || numbers.next().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! Requests and answers as the gateway has them: protobuf's JSON. Bytes are base64, numbers of 64 bits are strings, and what is zero or
-//! empty is left out.
+//! Requests and answers as the gateway has them: protobuf's JSON. Bytes are base64, numbers of 64 bits are strings, and zero or empty
+//! values are left out.
 
 use super::fault::Fault;
 use crate::metadata::request::{Answer, Change, Compare, KeyValue, Op, Txn};

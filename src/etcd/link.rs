@@ -163,7 +163,7 @@ impl EtcdConnection {
         Ok(Replied { status, body })
     }
 
-    /// A GET of what is open to everybody.
+    /// A GET of a path that needs no login.
     pub async fn get(&mut self, path: &str, limit: usize) -> Result<Replied, LinkError> {
         let request = Request::get(path).header("host", &self.authority).body(Full::new(Bytes::new()));
         let request = request.map_err(|e| LinkError::NotSent(e.to_string()))?;

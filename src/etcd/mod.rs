@@ -7,16 +7,16 @@
 //! |---|---|
 //! | mod | [`Etcd`]: which endpoint is in use, failover, users |
 //! | json | requests and answers as the gateway writes them; pure |
-//! | fault | what an error of etcd says about a request; pure |
+//! | fault | the meaning of an error of etcd for a request; pure |
 //! | link | one HTTP connection to one endpoint, with TLS |
 //! | watch | the changes of a prefix, as a stream |
 //! | health | version and alarms of the members |
 //!
-//! **Failover.** One endpoint is in use at a time. The first request that it does not answer, or answers in a way that says that the
-//! member has no quorum, ends all its connections, the watch's too, and the next endpoint is used.
+//! **Failover.** One endpoint is in use at a time. The first request without an answer, or with an answer that shows that the member has
+//! no quorum, ends all its connections, the watch's too, and the next endpoint is used.
 //!
 //! **Silence.** A member that sleeps answers no renewal, which the node sends every few seconds. A connection that is half open ends by
-//! TCP's own keepalive; a watch is opened anew every [`watch::RENEWED_EVERY`], which proves that it is heard.
+//! TCP's own keepalive; a watch is opened anew every [`watch::RENEWED_EVERY`], which proves that it works.
 
 pub mod fault;
 pub mod health;
@@ -206,7 +206,7 @@ impl Etcd {
         }
     }
 
-    /// `None`: etcd does not ask who this is.
+    /// Token of a login. `None`: etcd needs no login.
     async fn token(&self, until: Instant) -> Result<Option<String>, Fault> {
         let Some(user) = &self.options.user else { return Ok(None) };
         if let Some(token) = self.token.borrow().clone() {

@@ -20,7 +20,7 @@ pub const RENEWED_EVERY: Duration = Duration::from_secs(20);
 /// Longest message. A thousand revisions come in one; the values are small.
 const MESSAGE_BYTES_MAX: usize = 256 << 20;
 
-/// Why a watch goes on no more.
+/// Reason why a watch ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum WatchEnd {
     /// The connection was lost. The watch may be opened again from the last revision heard.

@@ -1,4 +1,4 @@
-//! The auth servers of --auth-http-address: what a client may do is asked of them here, off the cores.
+//! The auth servers of --auth-http-address: clients' permissions are requested from them here, off the cores.
 
 use super::Node;
 use crate::config::Settings;

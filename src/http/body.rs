@@ -46,7 +46,7 @@ async fn collect(node: &Node, mut body: Incoming, max: u64) -> Result<Paid, Body
             return Err(BodyError::TooBig);
         }
         if len > paid_bytes {
-            // Growing by half at least keeps the permits few; what was announced is not paid for before it comes.
+            // Growing by half at least keeps the permits few; announced bytes are not paid for before they come.
             let wanted = len.max(paid_bytes + paid_bytes / 2).min(max).max(len);
             let permits = (wanted - paid_bytes).div_ceil(PERMIT_BYTES) as u32;
             let share = node.body_budget.clone().acquire_many_owned(permits);

@@ -117,8 +117,8 @@ impl Operation {
     }
 }
 
-/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that have the channel, partition 0 first, since it
-/// says what stands in the others.
+/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: in all partitions that have the channel, partition 0 first, since
+/// it decides for the others.
 pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<(), Failure> {
     let named = ChannelRequest::of(query?)?;
     let is_alone = named.partition.is_some();

@@ -46,7 +46,7 @@ pub async fn create(hub: &Hub, query: &Query) -> Result<(), Failure> {
     carry(hub, admin).await
 }
 
-/// `POST /topic/delete?topic=...` of a cluster. `partition=**` says what is so anyway: the whole topic goes.
+/// `POST /topic/delete?topic=...` of a cluster. `partition=**` changes nothing: the whole topic is deleted anyway.
 pub async fn delete(hub: &Hub, query: &Query) -> Result<(), Failure> {
     if query.get("partition").is_some_and(|partition| partition != "**") {
         return Err(bad("INVALID_ARG: partition can only be **: a topic is deleted as a whole"));
@@ -54,7 +54,7 @@ pub async fn delete(hub: &Hub, query: &Query) -> Result<(), Failure> {
     carry(hub, Admin::DeleteTopic { name: existing(query)? }).await
 }
 
-/// `POST /topic/meta/update?topic=...`: what is not named stays.
+/// `POST /topic/meta/update?topic=...`: parameters that are not named stay.
 pub async fn update(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
     let (query, hub) = (query?, hub(node)?);
     check_syncdisk(&query)?;
@@ -135,7 +135,7 @@ fn stats_of(agent: &Agent, now: Ticks) -> Value {
     stats
 }
 
-/// `GET /cluster/stats`: what this node knows of the cluster.
+/// `GET /cluster/stats`: this node's view of the cluster.
 pub async fn stats(node: &Node) -> Result<String, Failure> {
     let look = hub(node)?.look_now(|agent, now| stats_of(agent, now).to_string());
     timeout(ANSWER_LIMIT, look).await.ok().flatten().ok_or_else(no_answer)

@@ -1,5 +1,5 @@
 //! GET and PUT /config/<setting>: nsqd's names, shapes, codes and texts. A setting of nsqd that this node does not have is
-//! `INVALID_OPTION`, as an unknown one is. What PUT changes counts until the node stops.
+//! `INVALID_OPTION`, as an unknown one is. A value that PUT sets holds until the node stops.
 
 use super::Node;
 use super::body::{self, BodyError};
@@ -95,7 +95,7 @@ enum ShownValue {
     Json(String),
 }
 
-/// Durations in nanoseconds, what TLS is required and which version it has as nsqd's numbers.
+/// Value as nsqd shows it: durations in nanoseconds, required TLS and its version as nsqd's numbers.
 fn shown(setting: &Setting, settings: &Settings) -> ShownValue {
     match (setting.value(settings), setting.unit) {
         (Value::Number(ms), Unit::Millis) => ShownValue::Json((u128::from(ms) * 1_000_000).to_string()),

@@ -1,4 +1,4 @@
-//! /debug: what nsqd has there, as far as it means something without Go.
+//! /debug: nsqd's paths, as far as they mean something without Go.
 
 use super::profile;
 use super::routes::{Failure, Query, Reply, text, with_type};

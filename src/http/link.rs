@@ -89,7 +89,7 @@ impl CoreLink {
     }
 
     /// The first partition from `from` on, in turn, that takes publishes, here or at another node; else the first that this node leads,
-    /// whose core knows why it takes nothing. `from` itself when nobody leads any, or the node is alone.
+    /// whose core has the reason of its refusal. `from` itself if no partition has a leader, or the node is stand-alone.
     pub fn partition_from(&self, topic: &TopicInfo, from: u16) -> u16 {
         let shares = self.shares.borrow();
         let Some(shares) = shares.get(&topic.id) else { return from };
@@ -141,7 +141,7 @@ impl CoreLink {
                 () = mail.notified() => self.drain(),
                 () = self.unflushed.notified() => {}
             }
-            // Also after a drain: a core may have made room for what did not fit before.
+            // Also after a drain: a core may have made room for messages that did not fit before.
             self.port.borrow_mut().flush();
         }
     }

@@ -1,9 +1,9 @@
 //! nsqlookupd's HTTP for a whole cluster: /lookup, /topics, /channels, /nodes and /listlookup, answered by any node of it.
 //!
-//! Who leads what is in the node's view of the metadata. The channels of a topic are known by the cores of its leaders alone: this node
-//! asks the others over HTTP, all at once (`/channels?here=true`), and waits [`ASK_LIMIT`] at most. For a leader that does not answer, the
-//! channels of this node's own replicas stand. So a channel costs the metadata store nothing when it comes and goes, and an answer
-//! without a channel of a silent node keeps no client from its messages: clients connect to the producers.
+//! The leaders are in the node's view of the metadata. Only the cores of a topic's leaders know its channels: this node asks the others
+//! over HTTP, all at once (`/channels?here=true`), and waits [`ASK_LIMIT`] at most. For a leader that does not answer it uses the
+//! channels of its own replicas. So creation and deletion of a channel cost the metadata store nothing. An answer that lacks a silent
+//! node's channel keeps no client from its messages: clients connect to the producers.
 
 use super::Node;
 use super::cluster::hub;
@@ -25,7 +25,7 @@ use tokio::time::timeout;
 const ASK_LIMIT: Duration = Duration::from_millis(500);
 /// Other nodes that are asked at a time.
 const ASKING_MAX: usize = 32;
-/// Age at which what other nodes told is asked anew.
+/// Age at which other nodes' channels are requested anew.
 const KEEP: Duration = Duration::from_secs(1);
 /// Topics whose channels are kept.
 const KEPT_MAX: usize = 1000;
@@ -40,7 +40,7 @@ pub fn is_lookup(path: &str) -> bool {
 /// Topic and partition of a question.
 type LookupKey = (String, Option<u16>);
 
-/// Channels that other nodes told lately, and who may ask.
+/// Channels of other nodes from their last answers, and the permits to ask.
 pub struct Channels {
     kept: RefCell<HashMap<LookupKey, (Instant, BTreeSet<String>)>>,
     asking: Semaphore,

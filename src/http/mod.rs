@@ -104,7 +104,7 @@ struct Ports {
 pub trait LogLevel: Send {
     /// A word of `--log-level`.
     fn get(&self) -> &'static str;
-    /// Why the log cannot be changed.
+    /// Sets the log level. The error is the reason why it cannot be changed.
     fn set(&self, level: &str) -> Result<(), String>;
 }
 
@@ -124,7 +124,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
+    /// Starts the HTTP thread, which serves as soon as this returns. `tcp_port`: the NSQ port in /info.
     pub fn start(
         settings: &Settings,
         listeners: Listeners,
@@ -280,7 +280,7 @@ async fn serve(node: Rc<Node>, listeners: Listeners, wake: Arc<HttpWake>, stop: 
     carrier.abort();
 }
 
-/// A listener, by what it is for.
+/// Kind of a listener.
 #[derive(Clone)]
 enum Door {
     Http,
@@ -328,7 +328,7 @@ async fn speaks_http(stream: &TcpStream) -> bool {
     [&b"GET /"[..], b"HEAD ", b"POST ", b"PUT /", b"OPTIO"].contains(&&begin[..read])
 }
 
-/// Answers in Go's words, and reads a little of what is still sent, so that a reset does not overtake the answer.
+/// Answers with Go's text, and reads a little more, so that a reset does not overtake the answer.
 async fn refuse_without_tls(mut stream: TcpStream) -> std::io::Result<()> {
     const READ_BYTES_MAX: u64 = 1 << 20;
     stream.write_all(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n").await?;

@@ -1,8 +1,8 @@
 //! CPU profiles of the node for `go tool pprof`: samples of all threads by SIGPROF, collected by the crate pprof.
 //!
-//! A sample is taken where a thread stands, so the handler may call what is safe in a signal handler alone. The unwinder is,
-//! from glibc 2.35 on: it finds a library's tables without a lock (`_dl_find_object`). An older glibc gets no profile.
-//! The handler allocates nothing; names of functions are looked up afterwards, on a thread of their own.
+//! A sample is taken at any place of a thread, so the handler may only call functions that are safe in a signal handler. The unwinder
+//! is, from glibc 2.35 on: it finds a library's tables without a lock (`_dl_find_object`). An older glibc gets no profile. The handler
+//! allocates nothing; names of functions are looked up afterwards, on a thread of their own.
 
 use super::routes::{Failure, Query, Reply, with_type};
 use flate2::Compression;

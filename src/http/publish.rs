@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// A core that has not answered by now may have stored the messages or not.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Names come from clients, so what is remembered of them is bounded.
+/// Topics remembered at most: their names come from clients.
 const TOPICS_MAX: usize = 4096;
 /// Number of times that a publish may meet a topic that is being deleted before its client hears of it.
 const GONE_TRIES: usize = 5;
@@ -122,7 +122,7 @@ fn split_lines(bytes: &[u8], max_msg_size: u64) -> Result<OwnedBodies, &'static 
     Ok(bodies)
 }
 
-/// `[u32 count]`, then `[u32 size][body]` each, big-endian. What stands behind the last message is ignored, as in nsqd.
+/// `[u32 count]`, then `[u32 size][body]` each, big-endian. Bytes behind the last message are ignored, as in nsqd.
 fn split_binary(bytes: &[u8], max_msg_size: u64) -> Result<OwnedBodies, &'static str> {
     let (count, mut rest) = be_u32(bytes).ok_or("BAD_BODY")?;
     // A message takes five bytes at least; so the count is believed only as far as the body can hold it.

@@ -1,4 +1,4 @@
-//! POST /replica/acceptloss: what an operator of a cluster decides, asked of the partition's core.
+//! POST /replica/acceptloss: an operator's decision, passed to the partition's core.
 
 use super::Node;
 use super::channels::{ANSWER_LIMIT, find_topic};

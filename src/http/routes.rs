@@ -342,7 +342,7 @@ fn unescape(text: &str) -> Option<String> {
             other => other,
         });
     }
-    // Names are ASCII: what is no UTF-8 is no name, and is refused as one.
+    // Names are ASCII: bytes that are no UTF-8 are no name, and are refused.
     Some(String::from_utf8_lossy(&out).into_owned())
 }
 

@@ -1,4 +1,4 @@
-//! /stats and /ping: every core is asked, and one that does not answer is what is wrong with the node.
+//! /stats and /ping: every core is asked, and a core that does not answer makes the node sick.
 
 use super::link::CoreAnswer;
 use super::routes::{Query, Reply, json, text, versioned, with_type};
@@ -20,7 +20,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Asking for the statistics of one topic gets a core's health and little else. It need not exist.
 const PROBE: &str = "ping#ephemeral";
 
-/// `OK`, perhaps with what is not as it should be, or 500 and why clients should go to another node.
+/// Answer to /ping: `OK`, perhaps with a warning, or 500 and the reason why clients should go to another node.
 pub async fn ping(node: &Node) -> Reply {
     let probe = TopicName::new(PROBE).ok();
     let shards = ask_all(node, probe, None, false).await;
@@ -158,7 +158,7 @@ pub async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>)
 /// CPU seconds of user and system, from ticks of a hundredth of a second; 0 when /proc cannot be read.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process stands in parentheses and may hold anything; what is behind it begins with field 3.
+    // The name of the process stands in parentheses and may contain anything; field 3 follows it.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
     (ticks(14) + ticks(15)) as f64 / 100.0

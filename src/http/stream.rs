@@ -1,5 +1,5 @@
-//! A socket whose writes must make progress: a client that asks and never reads is cut off, so that it holds neither
-//! its answer nor its place for ever.
+//! A socket whose writes must make progress: a client that asks and never reads is disconnected, so that it does not hold its answer and
+//! its place for ever.
 
 use std::future::Future;
 use std::io;
@@ -22,7 +22,7 @@ impl WriteLimited {
         WriteLimited { stream, limit, waiting: None }
     }
 
-    /// Passes on what a write came to, and an error when it came to nothing for too long.
+    /// Passes on the outcome of a write, and an error when it made no progress for too long.
     fn limited<T>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.waiting = None;

@@ -51,7 +51,7 @@ pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
     }
 }
 
-/// `POST /topic/empty?topic=...`: what waits for the topic's first channel goes, in one partition after the other.
+/// `POST /topic/empty?topic=...`: drops the messages that wait for the topic's first channel, in one partition after the other.
 pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
     let topic = find_topic(node, topic_of(&query?)?).await?;
     if node.settings.is_clustered() {
@@ -74,10 +74,9 @@ pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Fai
     Ok(())
 }
 
-/// `POST /topic/pause` and `/topic/unpause?topic=...`: what is published from now on stays with the topic, in one partition after the
-/// other.
+/// `POST /topic/pause` and `/topic/unpause?topic=...`: keeps later publishes in the topic, in one partition after the other.
 ///
-/// A pause is a cursor of the partition, so it is made and removed as a channel's is.
+/// A pause is a cursor of the partition, so it is made and removed like a channel's cursor.
 pub async fn pause(node: &Node, query: Result<Query, Failure>, paused: bool) -> Result<(), Failure> {
     let topic = find_topic(node, existing(&query?)?).await?;
     let (channel, partitions) = (ChannelName::topic_pause(), (0..topic.partitions).map(PartitionId).collect::<Vec<_>>());

@@ -1,14 +1,13 @@
 //! `ringmq inspect --compare`: whether the replicas of each partition hold the same bytes, from the data paths of nodes
 //! that are stopped.
 //!
-//! Partitions belong together by their topic's id. What every one of them knows to be committed must be the same in all,
-//! batch headers included, wherever each of them split its segments. What lies behind that may differ: no client was told of
-//! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
+//! Partitions belong together by their topic's id. Data up to the lowest committed end must be the same in all, batch headers included,
+//! however each of them split its segments. Data behind it may differ: it was acknowledged to no client. Cursors are shown side by side
+//! and not judged: a follower is behind by an interval.
 //!
-//! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy. In a cluster with an etcd
-//! no data path says that: a partition is compared where it is found, and one that is in a single data path is named and counted. Data
-//! paths of no cluster should all have all. What is missing, what could not be compared, and a copy that cannot be read counts as a
-//! difference.
+//! The newest cluster file in the data paths names the replicas of each partition. In a cluster with an etcd no data path has them: a
+//! partition is compared where it is found, and a partition in only one data path is named and counted. Data paths of no cluster should
+//! all have all partitions. A missing replica, a part that could not be compared, and an unreadable copy count as differences.
 //!
 //! Reads each log once, a piece of every replica at a time; a difference is looked into with the commit log.
 
@@ -104,7 +103,7 @@ pub fn compare(
     compare_all(sides, placement, &[], options, &mut Report::new(out, options.format))
 }
 
-/// `unread`: what is wrong with copies of the cluster file. Each is a difference.
+/// Compares all partitions. `unread`: errors of copies of the cluster file. Each is a difference.
 fn compare_all(
     sides: Vec<ComparedPath<'_>>,
     placement: Placement<'_>,
@@ -242,7 +241,7 @@ struct Comparison<'a, 'b, 'c> {
 }
 
 impl Comparison<'_, '_, '_> {
-    /// Reports a data path whose journal holds what its files lack; this part is not compared. Returns the node of the data path.
+    /// Reports a data path whose journal has records that its files lack; these are not compared. Returns the node of the data path.
     fn stopped_well(&mut self, side: usize) -> Result<Option<NodeId>, InspectError> {
         let ComparedPath { label, storage } = &mut self.sides[side];
         let newest = newest(&read_both(*storage)?);

@@ -1,12 +1,11 @@
 //! `ringmq inspect`: prints and verifies the files of a data path, offline, and says exactly where damage is.
 //!
-//! Reads only, and reads everything: unlike recovery it walks every segment. What a crash leaves (a torn journal tail,
-//! batches that are not in their segment yet) is not damage. Not for a data path that a running node owns: what it finds
-//! there may be half written, and a first and a last line say so.
+//! Reads only, and reads everything: unlike recovery it walks every segment. Traces of a crash (a torn journal tail, batches that are
+//! not in their segment yet) are no damage. Not for a data path that a running node owns: bytes there may be half written, and a first
+//! and a last line say so.
 //!
-//! Every line begins with the file; a line about damage has the byte position and `DAMAGE`. What a newer version of the program
-//! wrote has `NEWER` instead: it is no damage, nobody can tell from here whether it is whole, and what can only be judged with it
-//! is left out.
+//! Every line begins with the file; a line about damage has the byte position and `DAMAGE`. A structure of a newer version of the
+//! program has `NEWER` instead: it is no damage, it cannot be verified here, and checks that depend on it are left out.
 
 pub mod compare;
 mod files;
@@ -156,8 +155,8 @@ fn check_names(paths: &mut [(String, &mut Files)], options: &InspectOptions) -> 
 
 const NAMES_SHOWN_MAX: usize = 20;
 
-/// Looks, and says before and behind what it prints which of the data paths a node owns. It is no error: the rest may still
-/// tell what was asked for.
+/// Runs `look`, and prints before and behind its output which of the data paths a node owns. That is no error: the output may still be
+/// of use.
 fn under_warning(
     data_paths: &[&Path],
     report: &mut Report,
@@ -166,7 +165,7 @@ fn under_warning(
     let warn = |report: &mut Report, was: &[bool]| -> Result<Vec<bool>, InspectError> {
         let mut owned = vec![];
         for (i, path) in data_paths.iter().enumerate() {
-            // A user who may not open the lock learns from the next errors what cannot be read.
+            // A user without permission for the lock gets the next errors about unreadable files.
             let owner = lock::owner(path).unwrap_or_default();
             let who = match &owner {
                 Some(holder) => format!("a node ({holder}) owns this data path"),
@@ -316,7 +315,7 @@ impl Redo {
         all.filter(|(sequence, _)| *sequence > applied).map(|(_, offset)| *offset).max()
     }
 
-    /// Startup that may have lost channels, as redo leaves what a snapshot says of it; 0: none.
+    /// Startup that may have lost channels, from the snapshot and the records redone over it; 0: none.
     pub fn channels_lost(&self, topic: TopicId, partition: u16, snapshot: &Snapshot) -> u64 {
         let all = self.losses.get(&(topic, partition)).into_iter().flatten();
         all.filter(|loss| loss.sequence > snapshot.applied).fold(snapshot.channels_lost, |lost, loss| match loss.is_accepted {
@@ -326,7 +325,7 @@ impl Redo {
         })
     }
 
-    /// Offsets from which a startup writes segments, and commit logs, again, behind what a snapshot has applied.
+    /// Offsets from which a startup writes segments, and commit logs, again. `applied`: of the snapshot.
     pub fn of(&self, topic: TopicId, partition: u16, applied: u64) -> (Option<i64>, Option<i64>) {
         let all = || self.batches.get(&(topic, partition)).into_iter().flatten().filter(|b| b.sequence > applied);
         let segment = all().filter(|b| b.has_body).map(|b| b.offset).min();
@@ -340,7 +339,7 @@ impl View<'_, '_> {
         Ok(self.report.damage(file, at, what)?)
     }
 
-    /// Reports bytes that fail a check: damage, as `what` says, or a newer version.
+    /// Reports bytes that fail a check: damage, described by `what`, or a newer version.
     pub fn bad(&mut self, file: &FileId, at: u64, bad: Bad, what: impl std::fmt::Display) -> Result<(), InspectError> {
         match bad {
             Bad::Version(_) | Bad::Kind(_) => self.newer(file, at, bad),

@@ -51,7 +51,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// The colours, and what was run against what.
+/// The colours, each with its run.
 fn key(runs: &[Run]) -> String {
     let mut out = String::from("<ul class=\"key\">\n");
     for (i, run) in runs.iter().enumerate() {

@@ -111,7 +111,7 @@ impl Ledger {
         self.matched
     }
 
-    /// `still_coming`: deliveries came up to the end of the wait, so what is missing may only be late.
+    /// Verdict on the run. `still_coming`: deliveries came up to the end of the wait, so missing messages may only be late.
     pub fn verdict(&self, still_coming: bool) -> Verdict {
         let missing = self.acknowledged * self.channels - self.matched;
         let (lost, late) = if still_coming { (0, missing) } else { (missing, 0) };

@@ -1,4 +1,4 @@
-//! A connection of the generator, whatever it speaks: what is published and delivered, without the protocol's frames.
+//! A connection of the generator in any protocol: publishes and deliveries, without the protocol's frames.
 
 use super::native::Native;
 use super::nsq::Nsq;

@@ -18,7 +18,7 @@ use std::task::Context;
 use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-/// Room for several frames of some hundred KiB, so that little of one that is cut has to be moved.
+/// Room for several frames of some hundred KiB, so that little of an incomplete frame has to be moved.
 const READ_LEN: usize = 1024 * 1024;
 
 /// Bytes of a frame beside its payload, generously.
@@ -43,7 +43,7 @@ pub struct Native {
     encoder: Encoder,
     /// Head of a frame whose body is in place already.
     head: Vec<u8>,
-    /// The node gives up who is silent for two intervals, and says nothing unasked.
+    /// The node gives up a client that is silent for two intervals, and sends nothing unasked.
     ping: Interval,
     pub server_version: String,
 }

@@ -60,7 +60,7 @@ impl Nsq {
         }
     }
 
-    /// Sends what stands in `out` and waits for the one answer.
+    /// Sends the bytes of `out` and waits for the one answer.
     async fn ask(&mut self, what: &str) -> Result<Vec<u8>, String> {
         let wire = &mut self.wire;
         // where that fails, reading says why: a server that closes may have said so

@@ -1,4 +1,4 @@
-//! The command line of `ringmq load`: flags, their bounds, and what does not go together.
+//! The command line of `ringmq load`: flags, their bounds, and their conflicts.
 
 use super::body::HEAD_LEN;
 use super::size::Size;
@@ -101,7 +101,7 @@ pub struct Options {
     pub quiet: bool,
 }
 
-/// Files that are written at the end, and what is shown in them.
+/// Files that are written at the end, and their content.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub json: Option<PathBuf>,

@@ -3,7 +3,7 @@
 use super::shared::Course;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// The measured time is cut into at most so many slices of at least a millisecond; what is owed is known for each.
+/// Slices of the measured time at most, each of at least a millisecond; the owed publishes are known for each.
 const SLICES_MAX: u64 = 65_536;
 const SLICE_NS_MIN: u64 = 1_000_000;
 

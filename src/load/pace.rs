@@ -1,5 +1,5 @@
-//! A timer of the kernel's precision for open loops: tokio's own counts whole milliseconds, which is longer than what is
-//! measured. One per connection; polled like a future.
+//! A timer of the kernel's precision for open loops: tokio's own counts whole milliseconds, which is longer than the measured times. One
+//! per connection; polled like a future.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

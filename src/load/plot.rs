@@ -18,7 +18,7 @@ const POINTS_MAX: usize = 1000;
 /// Mapping from values to a share of the width or height, 0 to 1.
 pub struct Axis {
     pub label: &'static str,
-    /// Value on the axis and what is written there.
+    /// Values on the axis, each with its label.
     pub ticks: Vec<(f64, String)>,
     pub min: f64,
     pub max: f64,
@@ -40,7 +40,7 @@ impl Axis {
         Axis { label, ticks, min: 0.0, max: steps as f64 * step }
     }
 
-    /// Whole decades around what is between `low` and `high`, both above zero; values are their logarithms.
+    /// Axis of whole decades around `low` to `high`, both above zero; values are logarithms.
     pub fn decades(label: &'static str, low: f64, high: f64, show: impl Fn(f64) -> String) -> Axis {
         let (min, max) = (low.log10().floor(), high.log10().ceil());
         let max = if max > min { max } else { min + 1.0 };
@@ -87,7 +87,7 @@ pub fn pieces(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Vec<(f64,
     pieces
 }
 
-/// `title` is for those who do not see it.
+/// The plot. `title`: for readers that cannot see it.
 pub fn svg(title: &str, x: &Axis, y: &Axis, lines: &[Line]) -> String {
     let across = |value: f64| LEFT + x.share(value) * (WIDTH - LEFT - RIGHT);
     let up = |value: f64| HEIGHT - BOTTOM - y.share(value) * (HEIGHT - TOP - BOTTOM);

@@ -1,7 +1,7 @@
 //! One publishing connection: keeps its window full (closed loop) or its schedule (open loop), and times the answers.
 //!
-//! Open loop: a publish counts from when it was due, also when the window, the socket or this thread held it up; so what
-//! waits behind a slow answer is measured too (coordinated omission).
+//! Open loop: a publish counts from its due time, also if the window, the socket or this thread held it up; so publishes behind a slow
+//! answer are measured too (coordinated omission).
 
 use super::body::{self, BodyHead};
 use super::link::{Connection, PublishAnswer};
@@ -25,7 +25,7 @@ struct PublishInFlight {
 
 /// Publishes without an answer, by id. Answers of the NSQ protocol come in order and name none, native ones come as they come.
 struct Window {
-    /// Ids rise by one; that of the first place.
+    /// Id of the first place; ids rise by one.
     first_id: u64,
     places: VecDeque<Option<PublishInFlight>>,
     len: usize,
@@ -146,7 +146,7 @@ impl Producer {
         }
     }
 
-    /// Encodes what may go out now; answers when the next is due if that is what it waits for.
+    /// Encodes the publishes that may go out now. Returns the due time of the next one if it waits for that.
     fn fill(&mut self, link: &mut Connection, shared: &RunContext, course: &Course) -> Option<u64> {
         let options = &shared.options;
         while !self.ended && self.waiting.len < options.in_flight as usize && link.unsent() < UNSENT_MAX {

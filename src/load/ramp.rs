@@ -16,7 +16,7 @@ const STEPS_MAX: usize = 40;
 /// A step that does not reach its rate has not kept it, whatever its latency.
 const RATE_REACHED: f64 = 0.98;
 
-/// Rate to try next, given what was found out.
+/// Rate to try next, from the findings so far.
 #[derive(Clone, Copy, Debug)]
 struct Search {
     next: f64,

@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// Ten minutes in nanoseconds; what takes longer counts as this.
+/// Ten minutes in nanoseconds; a longer time counts as this.
 const NS_MAX: u64 = 600_000_000_000;
 
 /// Further texts count as one.
@@ -115,7 +115,7 @@ impl Recorder {
         self.0.lock().expect("no thread panics while it counts")
     }
 
-    /// Takes what was seen since the last time; `fresh` must be clear.
+    /// Takes the figures since the last call; `fresh` must be clear.
     pub fn swap(&self, fresh: &mut Box<LoadFigures>) {
         std::mem::swap(&mut *self.lock(), fresh);
     }

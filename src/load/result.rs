@@ -27,8 +27,8 @@ pub struct Run {
     pub end_to_end_latency: Option<Latency>,
     /// Messages that the open loop should have sent in the measured time and could not.
     pub behind: u64,
-    /// Deliveries of acknowledged messages, due in the measured time, that did not come; they stand in `end_to_end_latency` with
-    /// what they had waited.
+    /// Deliveries of acknowledged messages, due in the measured time, that did not come; they stand in `end_to_end_latency` with their
+    /// waiting time.
     pub undelivered: u64,
     pub errors: Vec<ErrorCount>,
     pub series: Vec<Second>,

@@ -269,7 +269,7 @@ impl Running {
         (process::usage(std::process::id()).map_or(0.0, |usage| usage.cpu_seconds), self.server_usage())
     }
 
-    /// Collects, and writes what came since the last time.
+    /// Collects the figures since the last line, and writes a line.
     fn line(&mut self, course: &Course) {
         let now = self.shared.clock.now();
         let seconds = (now - self.last_line_ns) as f64 / 1e9;
@@ -323,7 +323,7 @@ impl Running {
         if errors > 0 {
             line += &format!("  errors {errors}");
         }
-        // Progress that nobody can read is no reason to stop.
+        // A failed write of progress is no reason to stop.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 

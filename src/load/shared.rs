@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Unix nanoseconds that never go back: messages of one process are timed by it, those of another within the accuracy of
-/// the machines' clocks.
+/// Unix nanoseconds that never go back: it times messages of one process, and messages of another within the accuracy of the machines'
+/// clocks.
 #[derive(Clone, Copy)]
 pub struct Clock {
     start: Instant,

@@ -5,7 +5,7 @@ use crate::config::value;
 use std::fmt;
 use std::str::FromStr;
 
-/// An exponential draw is cut at this many times its mean.
+/// Largest exponential draw, in multiples of the mean.
 const EXPONENTIAL_CUT: usize = 10;
 
 /// nsqd and the node refuse larger bodies anyway, whatever they are set to.

@@ -1,4 +1,4 @@
-//! One socket of the generator: buffers that are filled and emptied in place. What stands in them is the protocol's.
+//! One socket of the generator: buffers that are filled and emptied in place. Their content is the protocol's.
 
 use super::options::Options;
 use crate::client::{BoxedStream, Secure, TLS_ALERT};
@@ -25,7 +25,7 @@ pub struct Wire {
     end: usize,
     pub out: Vec<u8>,
     sent: usize,
-    /// TLS holds some of what was sent.
+    /// True if TLS holds some of the sent bytes.
     is_held: bool,
     secure: Option<Arc<Secure>>,
 }
@@ -61,7 +61,7 @@ impl Wire {
         })
     }
 
-    /// Sends what stands in `out`.
+    /// Sends the bytes of `out`.
     pub async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| match self.poll_flush(cx) {
             Ok(_) if self.unsent() > 0 || self.is_held => Poll::Pending,
@@ -103,7 +103,7 @@ impl Wire {
         &self.input[self.start..self.end]
     }
 
-    /// Input and output at once, for a loop that answers what it reads.
+    /// Input and output at once, for a loop that answers its input.
     pub fn split(&mut self) -> (&[u8], &mut Vec<u8>) {
         (&self.input[self.start..self.end], &mut self.out)
     }

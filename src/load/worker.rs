@@ -75,7 +75,7 @@ impl Worker {
         }
         all(&mut publishing).await?;
         let _ = self.reports.send(Report::Published);
-        // Dropped at the end: what still consumes is ended with it.
+        // Dropped at the end, which ends the remaining consumers.
         tokio::select! {
             ended = all(&mut consuming) => {
                 ended?;

@@ -1,23 +1,21 @@
 //! Carries messages between cores, and between the cores and the HTTP thread.
 //!
-//! It owns one bounded single-producer single-consumer queue per ordered pair. What one turn has for one target travels
-//! as one bundle: one queue item, at most one wake. A [`Port`] belongs to one thread; nothing here blocks or drops.
-//! Order is kept per pair. It knows nothing of what the messages mean.
+//! It owns one bounded single-producer single-consumer queue per ordered pair. All messages of one turn for one target travel as one
+//! bundle: one queue item, at most one wake. A [`Port`] belongs to one thread; nothing here blocks or drops. Order is kept per pair. It
+//! does not know the messages' meaning.
 //!
 //! ```text
 //! core 0: send, send, send -> flush --[bundle of 3]--> queue 0->1 --> drain on core 1
 //!                                   \-- wake (once; free when core 1 is awake: ring::WakeFd)
 //! ```
 //!
-//! **A full queue.** The bundle stays with its sender and grows; how far is bounded by the protocol (every request is
-//! paid for by an unanswered command, a lent credit or a connection). The receiver wakes the sender once it has made
-//! room, so that nobody polls. That handshake is the classic store-then-look on both sides:
-//! the sender stores `starved`, fences, and tries again; the receiver pops, fences, and looks at `starved`. Both fences
-//! are sequentially consistent, so at least one of the two sees what the other wrote: the second try finds the room, or
-//! the receiver finds the flag and wakes.
+//! **A full queue.** The bundle stays with its sender and grows; the protocol bounds its growth (every request is paid for by an
+//! unanswered command, a lent credit or a connection). The receiver wakes the sender once it has made room, so that no core polls. That
+//! handshake is the classic store-then-look on both sides: the sender stores `starved`, fences, and tries again; the receiver pops,
+//! fences, and looks at `starved`. Both fences are sequentially consistent, so at least one of the two sees the other's write: the
+//! second try finds the room, or the receiver finds the flag and wakes.
 //!
-//! **Why no wake is lost.** A bundle is pushed before [`Wake::wake`] is called; what makes that enough is in
-//! `ring::wake`.
+//! **Why no wake is lost.** A bundle is pushed before [`Wake::wake`] is called; `ring::wake` says why that is enough.
 
 use crate::base::CoreId;
 use crate::seam::message::MeshMessage;
@@ -86,7 +84,7 @@ impl Port {
         self.own
     }
 
-    /// The wakers of all cores, in their order, and of the HTTP thread. Before this a flush wakes nobody.
+    /// The wakers of all cores, in their order, and of the HTTP thread. Before this a flush wakes no thread.
     pub fn connect_wakers(&mut self, cores: &[Arc<dyn Wake>], http: Arc<dyn Wake>) {
         assert_eq!(cores.len() + 1, self.outgoing.len(), "one waker per core");
         self.wakers = cores.iter().cloned().chain([http]).collect();
@@ -118,7 +116,7 @@ impl Port {
         }
     }
 
-    /// Hands out what has come in by now, in order per sender; returns the number of messages.
+    /// Hands out the messages received so far, in order per sender; returns their number.
     pub fn drain(&mut self, each: &mut dyn FnMut(CoreId, MeshMessage)) -> usize {
         let http = self.incoming.len() - 1;
         let mut messages = 0;

@@ -10,11 +10,11 @@
 //!     |  move_away()                                v                                          v
 //!     '-------------> Moving ---> gone (Moved)     gone (Closed)                              gone
 //! ```
-//! A broken connection (reset, failed send) goes from each state to gone once its operations have completed.
-//! HalfClosed: a client may send its commands, end its side and then read the answers (`nc -N` does), or the error that says what its last
-//! command lacks. The shard closes when all is said; where it does not, the grace is over a little later.
-//! Draining: closing a socket that has unread bytes resets it, and a reset can destroy what was just sent: the error
-//! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
+//! A broken connection (reset, failed send) goes from each state to gone once its operations have completed. HalfClosed: a client may
+//! send its commands, end its side and then read the answers (`nc -N` does), or the error about its incomplete last command. The shard
+//! closes when all answers are given; if it does not, the grace is over a little later. Draining: closing a socket that has unread bytes
+//! resets it, and a reset can destroy the bytes just sent, such as the error frame with the reason. So further input is thrown away
+//! until the peer has read its end.
 
 use super::pieces::Pieces;
 use super::placed::LentMemory;
@@ -93,7 +93,7 @@ impl Conn {
         !self.sending.is_empty() || self.pieces.as_ref().is_some_and(|p| p.is_in_flight())
     }
 
-    /// The send is over, the kernel took this many bytes. What goes next is in place.
+    /// The send is over, the kernel took this many bytes. Prepares the next send.
     pub fn taken(&mut self, bytes: usize) {
         if self.sending.is_empty() {
             if let Some(pieces) = &mut self.pieces {

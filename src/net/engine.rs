@@ -1,11 +1,11 @@
 //! [`Net`]: commands in, completions out.
 //!
-//! A command or a completion changes a connection's state and notes it in `todo`; `settle` then does what the state asks
-//! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
-//! while completions are being read. What it has to tell waits in `news` for the end of a `poll`.
+//! A command or a completion changes a connection's state and notes it in `todo`; `settle` then acts on the state (arm or cancel the
+//! receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never while completions are being read. Its
+//! events wait in `news` for the end of a `poll`.
 //!
 //! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads
-//! `Conn::sending`, or what `Conn::pieces` has in flight. All of that is neither changed nor freed before its completion.
+//! `Conn::sending`, or the pieces in flight of `Conn::pieces`. All of that is neither changed nor freed before its completion.
 //! `Conns::remove` asserts that nothing is in flight, so a completion always finds its connection.
 
 mod accept;
@@ -82,7 +82,7 @@ pub struct Net {
     conns: ManuallyDrop<Conns>,
     timer: ManuallyDrop<Timer>,
     dials: ManuallyDrop<Dials>,
-    /// Why the eventfd that ends a sleep in the ring cannot be read.
+    /// Error number if the eventfd that ends a sleep in the ring cannot be read.
     wake_failed: Option<i32>,
     /// Listeners, by their index in the `Opened` event of a connection.
     listeners: Vec<Listening>,
@@ -95,7 +95,7 @@ pub struct Net {
     /// Ends of connection phases; may name connections that are gone or have moved on.
     phase_ends: BinaryHeap<Reverse<(Instant, ConnId)>>,
     todo: Vec<ConnId>,
-    /// Settled at the next submission: the caller may want to say first where what comes is to go.
+    /// Connections settled at the next submission: the caller may first give memory for the next receive.
     later: Vec<ConnId>,
     news: VecDeque<SocketNews>,
     /// Receives that found no buffer, first come first served.
@@ -175,8 +175,8 @@ impl Net {
 
     // ---- commands. One for a connection that is gone does nothing: its end may be on the way to the caller.
 
-    /// Sends after what was sent before. While a send is in flight, what comes is joined into the next one.
-    /// On a connection that is closing the bytes are dropped.
+    /// Sends bytes behind earlier ones. While a send is in flight, further bytes are joined into the next one. On a connection that is
+    /// closing the bytes are dropped.
     pub fn send(&mut self, conn: ConnId, bytes: Vec<u8>) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if bytes.is_empty() || c.broken || matches!(c.phase, Phase::Closing | Phase::Draining) {
@@ -212,7 +212,7 @@ impl Net {
         }
     }
 
-    /// Stops receiving. What the kernel has taken from the socket already still comes.
+    /// Stops receiving. Bytes that the kernel has already taken from the socket still come.
     pub fn pause(&mut self, conn: ConnId) {
         self.set_paused(conn, true);
     }
@@ -230,7 +230,7 @@ impl Net {
         }
     }
 
-    /// Closes once what was sent is out, or cannot be sent for a second; `Closed` follows. No more bytes come.
+    /// Closes once all bytes are sent, or cannot be sent for a second; `Closed` follows. No more bytes come.
     pub fn close(&mut self, conn: ConnId) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
@@ -241,8 +241,8 @@ impl Net {
         }
     }
 
-    /// Stops receiving, waits for its sends, then hands the socket over in `Moved`: `unread`, then what came meanwhile.
-    /// On a connection that is closing it does nothing: `Closed` is on its way. One for which memory was lent does not move.
+    /// Stops receiving, waits for its sends, then hands the socket over in `Moved` with `unread` and the bytes received meanwhile. On a
+    /// connection that is closing it does nothing: `Closed` is on its way. One for which memory was lent does not move.
     pub fn move_away(&mut self, conn: ConnId, to: CoreId, session: Box<MovedSession>, unread: Vec<u8>) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
@@ -303,8 +303,8 @@ impl Net {
         Ok(is_due || !self.news.is_empty() || ring.has_work())
     }
 
-    /// The core is about to sleep in glommio on its [`crate::ring::Waiter`]: what comes from now on ends that sleep. False:
-    /// something came meanwhile, do not sleep (or call `wake_fd().signal()` first).
+    /// The core is about to sleep in glommio on its [`crate::ring::Waiter`]: events from now on end that sleep. False: an event came
+    /// meanwhile, do not sleep (or call `wake_fd().signal()` first).
     pub fn try_sleep(&mut self) -> io::Result<bool> {
         if !self.wake.try_sleep() {
             return Ok(false);
@@ -317,7 +317,7 @@ impl Net {
         Ok(!is_late)
     }
 
-    /// Blocks the thread until something completes or somebody wakes this core; at most so long, looking without a system
+    /// Blocks the thread until an operation completes or another thread wakes this core; at most for `at_most`, looking without a system
     /// call for the time of `spin` at first. True: run a turn. False: the time is over.
     pub fn park(&mut self, spin: Duration, at_most: Duration) -> io::Result<bool> {
         if let Some(errno) = self.wake_failed {
@@ -343,7 +343,7 @@ impl Net {
         Ok(ring.has_completions())
     }
 
-    /// Hands out what has completed, at most a few hundred completions; returns the number of events.
+    /// Hands out completed operations, at most a few hundred; returns the number of events.
     pub fn poll(&mut self, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         let mut ring = self.ring.borrow_mut();
@@ -517,7 +517,7 @@ impl Net {
         self.todo = todo;
     }
 
-    /// Does what the connection's state asks for.
+    /// Acts on the connection's state.
     fn settle(&mut self, conn: ConnId) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         // the clock is read only where a phase may be over

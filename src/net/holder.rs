@@ -1,7 +1,7 @@
 //! Owner of a listening address that is in use: looked up in /proc, for the error message.
 //!
-//! A killed process's ring may hold its listeners for a moment after the process is gone. The kernel's table names them then,
-//! and no process has them: that is worth waiting for ([`Holder::Nobody`]), a process that lives is not.
+//! A killed process's ring may hold its listeners for a moment after the process is gone. The kernel's table names them then, and no
+//! process has them: that is worth waiting for ([`Holder::Nobody`]), unlike for a process that lives.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Opens sockets that listen or are about to connect, and asks sockets who is at the other end. Blocking set-up calls only.
+//! Opens sockets that listen or are about to connect, and reads the addresses of their other ends. Blocking set-up calls only.
 
 use super::holder::holder;
 use super::{Holder, NetError};
@@ -147,7 +147,7 @@ pub(super) fn set_to(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result
     check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<i32>() as u32) }).map(drop)
 }
 
-/// Closes the write side: the peer reads an end after what was sent.
+/// Closes the write side: the peer reads an end behind the sent bytes.
 pub(super) fn shutdown_write(fd: &OwnedFd) {
     // SAFETY: a plain system call on our socket. An error says that the connection is gone, which its receive says too.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };

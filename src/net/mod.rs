@@ -1,12 +1,11 @@
 //! Moves socket bytes of one core on the core's own ring ([`crate::ring`]), inside a glommio executor.
 //!
-//! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures).
-//! [`Net`] owns the core's listeners, its client sockets, the shared receive buffers and what waits to be sent. It lives
-//! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
-//! connection that lives.
+//! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures). [`Net`] owns the core's
+//! listeners, its client sockets, the shared receive buffers and the bytes that wait to be sent. It lives on the executor's thread and
+//! does not know the bytes' meaning. It never blocks, and it never drops bytes of a connection that lives.
 //!
-//! The core's loop owns the ring and shares it with its files. [`Net`] submits for both, and takes what completes for sockets.
-//! So a core's loop is (src/runtime/turn.rs has it in full):
+//! The core's loop owns the ring and shares it with its files. [`Net`] submits for both, and takes the completions of sockets. So a
+//! core's loop is (src/runtime/turn.rs has it in full):
 //!
 //! ```text
 //! loop {
@@ -25,12 +24,12 @@
 //! |---|---|
 //! | engine | [`Net`]: commands in, completions out |
 //! | conn | one connection's state, and ids that are never reused |
-//! | pieces | what goes out as the pieces of memory that the caller has |
-//! | placed | what comes in to where it stays |
+//! | pieces | sends from the caller's own pieces of memory |
+//! | placed | receives to a payload's final place |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
 //! | listen | listening and dialling sockets, socket options |
-//! | holder | whose an address is that is taken |
+//! | holder | the owner of an address that is in use |
 //! | reserve | an address that is this process's alone before it listens |
 
 mod buffers;
@@ -55,8 +54,8 @@ use crate::seam::message::MovedSession;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Memory of one core's net: `buffers * buffer_bytes` for receiving, shared by all connections and touched only as far
-/// as it is used, plus about 250 bytes per idle connection, plus what waits to be sent.
+/// Memory of one core's net: `buffers * buffer_bytes` for receiving, shared by all connections and touched only as far as it is used,
+/// plus about 250 bytes per idle connection, plus the bytes that wait to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct NetOptions {
     /// Receive buffers, a power of two, at most 32,768. How many completions with bytes one turn can have.
@@ -97,18 +96,18 @@ pub enum NetEvent<'a> {
     Bytes { conn: ConnId, bytes: &'a [u8] },
     /// The answer to [`Net::receive_into`]: some or all of the bytes that were wanted, before those of any `Bytes`.
     Received { conn: ConnId, lent: Lent },
-    /// The kernel took this many bytes of what was sent.
+    /// The kernel took this many of the sent bytes.
     Sent { conn: ConnId, bytes: usize },
-    /// The other side has closed its half: no bytes follow. `unanswered`: bytes came after the last send. Who does not close the connection
-    /// gets `Closed` a moment later.
+    /// The other side has closed its half: no bytes follow. `unanswered`: bytes came after the last send. If the owner does not close
+    /// the connection, `Closed` comes a moment later.
     Ended { conn: ConnId, unanswered: bool },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
-    /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.
+    /// A connection is ready to go to another core. `unread` also has the bytes received meanwhile. No further event follows.
     Moved { conn: ConnId, fd: OwnedFd, to: CoreId, session: Box<MovedSession>, unread: Vec<u8> },
 }
 
-/// Why a core cannot have its sockets.
+/// Reason why a core cannot open its sockets.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     #[error("{address} is not an address to listen on ({cause}): give host:port, for example 0.0.0.0:4150")]

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Pieces of one send, at most: the kernel takes 1,024.
 const VECTORS_MAX: usize = 256;
 
-/// Bytes of one send, about: what the kernel takes at once, and what is told as sent together.
+/// Approximate bytes of one send: the kernel takes them at once, and they are reported as sent together.
 const SEND_BYTES: usize = 1024 * 1024;
 
 pub(super) struct Pieces {

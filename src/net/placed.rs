@@ -43,7 +43,7 @@ pub(super) struct LentMemory {
 }
 
 impl LentMemory {
-    /// The kernel put so much behind what is in the memory.
+    /// The kernel put so many bytes behind those in the memory.
     fn came(&mut self, bytes: usize) {
         let lent = self.lent.as_mut().expect("what is with the kernel stays");
         assert!(self.is_in_flight && bytes <= lent.wanted, "the kernel put more than there was room");
@@ -73,7 +73,7 @@ impl Conn {
         (placed.lent, placed.has_come, placed.is_idle, placed.singles) = (Some(lent), false, false, SINGLES);
     }
 
-    /// Gives up lent memory, but for what is with the kernel.
+    /// Gives up lent memory, except memory in use by the kernel.
     pub fn drop_lent(&mut self) {
         self.placed.take_if(|placed| !placed.is_in_flight);
     }
@@ -86,7 +86,7 @@ impl Conn {
         placed.lent.take_if(|lent| lent.wanted == 0)
     }
 
-    /// The receive into lent memory is over. What is there now, if anything came, also before it.
+    /// The receive into lent memory is over. Returns the memory if it has bytes, also from an earlier receive.
     pub fn received_lent(&mut self, result: i32) -> Option<Lent> {
         let placed = self.placed.as_mut()?;
         if result > 0 {

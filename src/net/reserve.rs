@@ -1,13 +1,13 @@
-//! An address that belongs to this process alone before anything is read or made for it, and that answers nobody yet.
+//! An address that belongs to this process alone before anything is read or made for it, and that answers no client yet.
 //!
 //! The cores' listeners share an address by SO_REUSEPORT, with which another node of the same user would quietly share it
 //! too and take half of the clients. So the address is first taken without:
 //!
 //! ```text
-//! bind, listen   with SO_REUSEADDR (connections of an earlier process may still stand in TIME_WAIT): fails when anybody
+//! bind, listen   with SO_REUSEADDR (connections of an earlier process may still stand in TIME_WAIT): fails when a process
 //!                listens there, shared or not
 //! no SO_REUSEADDR, then no listening: the port stays ours, also against sockets that do not listen yet; clients are refused
-//! SO_REUSEPORT   only now, for our own listeners; who takes the address as above is still kept out
+//! SO_REUSEPORT   only now, for our own listeners; a process that takes the address as above is still kept out
 //! ```
 //! Between two nodes that start at the same time one wins: `listen` is the kernel's to decide.
 
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 const RETRY: Duration = Duration::from_millis(5);
 
-/// A killed process mostly lets go within so long. Only then is it looked up who has the address, since that takes a look at every
-/// descriptor of every process.
+/// Time within which a killed process mostly releases its address. The owner is looked up only after it, since that takes a look at
+/// every descriptor of every process.
 const PATIENCE: Duration = Duration::from_millis(40);
 const PATIENT_RETRY: Duration = Duration::from_millis(1);
 
@@ -62,7 +62,8 @@ impl Reserved {
         Ok(Self::first_of(candidates(address)?.into_iter()))
     }
 
-    /// The first one that this machine has. One that somebody has is not passed over: whose process just dies would else have another.
+    /// Reserves the first of the addresses that this machine has. A taken one is not skipped: otherwise a node whose former process just
+    /// dies would get another address.
     fn first_of(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Reserved> {
         let mut failed = io::Error::other("the name has no address");
         for at in addresses {
@@ -193,7 +194,7 @@ mod tests {
             let listener = listener(take(&at));
             at = listener.local_addr().unwrap().to_string();
             let client = TcpStream::connect(&at).unwrap();
-            // who closes first has TIME_WAIT
+            // the side that closes first has TIME_WAIT
             drop(listener.accept().unwrap());
             drop(client);
         }

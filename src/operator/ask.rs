@@ -40,7 +40,7 @@ pub struct Asker {
 }
 
 impl Asker {
-    /// `terms`: whom to trust by HTTPS, and what to show.
+    /// Client for nodes. `terms`: trusted CAs for HTTPS, and the certificate to show.
     pub fn new(terms: Terms) -> Asker {
         Asker { terms }
     }
@@ -89,7 +89,7 @@ async fn connect(address: &str) -> Result<Stream, Box<dyn Error>> {
     Ok(Box::new(stream.map_err(|_| format!("no connection within {CONNECT_LIMIT:?}"))??))
 }
 
-/// Why the address takes no connection.
+/// Connects to the address. The error is the reason why it takes no connection.
 pub async fn reach(address: &str) -> Result<(), String> {
     connect(address).await.map(drop).map_err(|error| error.to_string())
 }

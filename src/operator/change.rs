@@ -152,11 +152,11 @@ fn view(settings: &Settings) -> Result<View, ChangeError> {
     Ok(view)
 }
 
-/// Each attempt begins with what etcd has by then.
+/// Carries out a change. Each attempt begins with the present content of etcd.
 fn carry(settings: &Settings, admin: &Admin) -> Result<(), ChangeError> {
     for attempt in 0..TRIES_MAX {
         let view = view(settings)?;
-        // None of these creates a topic, and nobody waits for the writer's session.
+        // None of these creates a topic, and the writer's session is not used.
         let fresh = TopicId([0; 16]);
         let planner = Planner { view: &view, replicas: 0, partitions: 0, session: 0, fresh, down: Default::default() };
         let txns = match planner.txns(admin) {

@@ -1,4 +1,4 @@
-//! `ringmq cluster init`, `verify` and `doctor`: gathers what they judge, and prints it.
+//! `ringmq cluster init`, `verify` and `doctor`: gathers their data, and prints the findings.
 
 use super::ask::Asker;
 use super::finding::{self, Finding};

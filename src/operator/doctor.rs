@@ -1,6 +1,6 @@
 //! `ringmq cluster doctor`: the etcd of a cluster and its nodes, as they can be seen from here.
 //!
-//! What was gathered is data ([`ClusterHealth`]); [`findings`] judges it.
+//! The gathered data is [`ClusterHealth`]; [`findings`] judges it.
 
 use super::finding::Finding;
 use crate::etcd::health::Health;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// A read of everything that takes longer makes failovers late.
 const SLOW: Duration = Duration::from_millis(500);
-/// Clocks of nodes tell when deferred messages are due and what retention removes. Their answers have whole seconds.
+/// Largest difference of nodes' clocks, which decide about due times and retention. Nodes answer in whole seconds.
 const CLOCK_SECONDS_MAX: i64 = 3;
 /// Part of etcd's quota that is left, at least.
 const QUOTA_PERCENT_MAX: u64 = 80;

@@ -1,4 +1,4 @@
-//! What `verify` and `doctor` found: a line for each check, as a table or as JSON.
+//! Findings of `verify` and `doctor`: a line for each check, as a table or as JSON.
 
 use super::report::table;
 use serde_json::{Value, json};

@@ -181,7 +181,7 @@ fn alarms_of(stats: &Value) -> Vec<((String, u16), String)> {
     replicas_of(stats).filter_map(row).collect()
 }
 
-/// Of `/stats` of a leader: bytes that followers which are not in sync lack.
+/// Bytes that followers outside the ISR lack, from a leader's `/stats`.
 fn lags_of(stats: &Value) -> Vec<(ReplicaName, u64)> {
     let mut lags = vec![];
     for (topic, number, replica) in replicas_of(stats) {
@@ -195,7 +195,7 @@ fn lags_of(stats: &Value) -> Vec<(ReplicaName, u64)> {
     lags
 }
 
-/// What was behind at both looks is behind now.
+/// Catch-up rates of the replicas that were behind at both looks.
 fn rates(
     first: &BTreeMap<ReplicaName, u64>,
     second: &BTreeMap<ReplicaName, u64>,

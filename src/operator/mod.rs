@@ -1,5 +1,5 @@
-//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON, and changes of it ([`change`]). That needs no node.
-//! `status` adds what nodes that answer know ([`live`]); `verify` and `doctor` ask all nodes ([`checks`]).
+//! `ringmq cluster`: a cluster's metadata in etcd, as tables or JSON, and changes of it ([`change`]). That needs no node. `status` adds
+//! facts of the nodes that answer ([`live`]); `verify` and `doctor` ask all nodes ([`checks`]).
 
 pub mod ask;
 pub mod change;

@@ -45,7 +45,7 @@ struct Topic {
 struct Partition {
     topic: String,
     number: u16,
-    /// `None`: nobody leads it, or the one who did is away.
+    /// Name of the leader. `None`: the partition has no leader, or the leader is away.
     leader: Option<String>,
     epoch: u64,
     isr: Vec<String>,
@@ -242,7 +242,7 @@ impl Report {
     }
 }
 
-/// Describes what the cluster does about a partition, or waits for.
+/// Text about the cluster's action for a partition, or about the event that it waits for.
 fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), live: &Live) -> String {
     let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
     let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect::<Vec<_>>().join(", ");
@@ -270,7 +270,7 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
             false => format!("publishes wait until {}, which is away, leaves the ISR", names(&missed)),
         });
     }
-    // Who stays out by the alarm does not catch up.
+    // A replica that stays out by the alarm does not catch up.
     for id in coming.into_iter().filter(|id| alarm.is_none() || live.refusing.contains(id)) {
         let node = name(id);
         let catch_up = live.catch_ups.get(&(at.0.to_owned(), at.1, node.clone()));
@@ -429,7 +429,7 @@ fn partitions<'a>(all: impl Iterator<Item = &'a Partition>) -> String {
     table(&["topic", "partition", "leader", "epoch", "isr", "replicas", "trouble", "what happens"], all.map(row))
 }
 
-/// Columns as wide as what stands in them.
+/// Table with columns as wide as their content.
 pub(super) fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = [heads.iter().map(|head| head.to_string()).collect()].into_iter().chain(rows).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

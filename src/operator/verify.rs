@@ -1,8 +1,8 @@
 //! `ringmq cluster verify`: whether the metadata agrees with itself, and the replicas of each partition with it and with each other.
 //!
-//! Replicas move while they are asked, so what is compared holds at any time: an in-sync follower that is asked after its leader has on
-//! its disk what the leader had committed, and a leader that is asked again afterwards has committed at least what a follower knows to be.
-//! Ends are compared, and what replicas say of damage; bytes are compared offline, by `ringmq inspect --compare`.
+//! Replicas move while they are asked, so the compared facts hold at any time: an in-sync follower that is asked after its leader has on
+//! its disk all that the leader had committed, and a leader that is asked again afterwards has a committed end at least as high as the
+//! follower's. Ends and reported damage are compared here; bytes are compared offline, by `ringmq inspect --compare`.
 
 use super::finding::Finding;
 use crate::base::{NodeId, TopicId};

@@ -1,6 +1,6 @@
 //! The raw limit of a data path: how fast a durable write is there, the node's way and the plain way side by side.
 //!
-//! | way | what is timed |
+//! | way | timed operation |
 //! |---|---|
 //! | journal | [`ShardDisk`](crate::disk::ShardDisk) on a core's executor: one O_DIRECT, O_DSYNC write over space that was written before |
 //! | segment | the same: an O_DIRECT write, then fdatasync, on space that was allocated and never written |
@@ -165,7 +165,7 @@ fn plan() -> Vec<Vec<Job>> {
     let durable = |bytes, depth| WAYS.map(|way| Job::Durable { way, bytes, depth, samples: Samples::default() }).into();
     let passes = [Pass::WriteNew, Pass::WriteSynced, Pass::Write, Pass::Read];
     let mut groups: Vec<Vec<Job>> = SIZES.iter().flat_map(|&bytes| DEPTHS.map(|depth| durable(bytes, depth))).collect();
-    // second, so that what others are compared with is there when the time is too short for all
+    // second, so that the reference is there when the time is too short for all
     groups.insert(1, passes.map(|pass| Job::Pass { pass, stream: Stream::default() }).into());
     groups
 }
@@ -228,7 +228,7 @@ fn run_rounds(
     time: Duration,
     progress: &mut impl FnMut(f64),
 ) -> Result<(), MeasureError> {
-    // making the files took a part of the time, on a slow disk most of it; what is not measured at the last moment is left out
+    // making the files took a part of the time, on a slow disk most of it; measurements that do not fit into the rest are left out
     let until = (begun + time).max(Instant::now() + time / 2);
     let last = until + time;
     let weights: u32 = groups.iter().flatten().map(Job::weight).sum();

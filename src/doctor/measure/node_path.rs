@@ -3,8 +3,8 @@
 //! ```text
 //! run(job) -> [thread of the executor: keeps `depth` writes under way until the time is over] -> samples
 //! ```
-//! Between two jobs nothing is under way and its thread sleeps, so that the plain way has the CPU for itself. What a core
-//! does beside its disk (its sockets, its messages) is not here: this is what the disk code costs, no more.
+//! Between two jobs nothing is under way and its thread sleeps, so that the plain way has the CPU for itself. A core's other work
+//! (sockets, messages) is not here: this measures the disk code alone.
 
 use super::samples::Samples;
 use super::{JOURNAL_BYTES, MeasureError, SEGMENT_BYTES, STEP_BYTES, WritePath, chance_bytes};
@@ -118,7 +118,7 @@ struct Writer {
     bell: Bell,
     stop: StopHandle,
     segment: FileId,
-    /// End of what is written of the segment.
+    /// End of the segment's written part.
     segment_end: u64,
     block: Bytes,
     done: Vec<crate::disk::Completion>,
@@ -176,7 +176,7 @@ impl Writer {
     /// Space that was never written, as every write to a segment finds it.
     async fn renew_segment(&mut self) -> Result<(), MeasureError> {
         let file = self.segment.clone();
-        // only what exists can be cut
+        // only an existing file can be truncated
         self.one(DiskOp::Allocate { file: file.clone(), len: SEGMENT_BYTES }).await?;
         self.one(DiskOp::Truncate { file: file.clone(), len: 0 }).await?;
         self.one(DiskOp::Allocate { file, len: SEGMENT_BYTES }).await?;

@@ -1,7 +1,7 @@
 //! The plain way: pwrite and fdatasync, or pread, on O_DIRECT, by threads that are pinned to one CPU.
 //!
-//! Depth n is n threads on that one CPU, each with one durable write at a time. Up to what they take from each other it is
-//! the most that blocking calls get out of this CPU and disk; depth 1 is the figure that others are compared with.
+//! Depth n is n threads on that one CPU, each with one durable write at a time. Apart from their competition for the CPU this is the
+//! most that blocking calls reach on this CPU and disk; depth 1 is the reference figure.
 
 use super::samples::{Samples, Stream};
 use super::{JOURNAL_BYTES, MeasureError, SEQUENTIAL_BYTES, STEP_BYTES, chance_bytes};
@@ -30,7 +30,7 @@ pub struct Raw {
 pub enum Pass {
     /// Space that was allocated and never written, as a segment's is: with an fdatasync per MiB.
     WriteNew,
-    /// Writes over what was written before, with an fdatasync per MiB.
+    /// Overwrites used space, with an fdatasync per MiB.
     WriteSynced,
     /// The same with one fdatasync at the end.
     Write,
@@ -124,8 +124,8 @@ impl Raw {
         Ok(Done { begun, ended: Instant::now(), ns })
     }
 
-    /// Goes through the file, again and again but for [`Pass::WriteNew`], which makes it anew and ends with it. The other
-    /// passes go over what that one has written.
+    /// Goes through the file, again and again; [`Pass::WriteNew`] makes the file anew and ends with it. The other passes use the bytes
+    /// that it wrote.
     pub fn pass(&self, pass: Pass, time: Duration) -> Result<Stream, MeasureError> {
         let path = self.sequential();
         let run = || thread::scope(|scope| scope.spawn(|| self.go_through(&path, pass, time)).join());
@@ -168,7 +168,7 @@ impl Raw {
         }
         stream.time = begun.elapsed();
         if pass == Pass::WriteNew {
-            // what was not reached is not there for the other passes: they would find it unwritten
+            // the rest is removed: the other passes would find it unwritten
             file.set_len(stream.bytes)?;
         }
         Ok(stream)

@@ -11,7 +11,7 @@ use std::path::Path;
 
 pub const FORMAT: u32 = 1;
 
-/// Says what kind of file it is, since other commands write JSON too.
+/// Kind of the file, since other commands write JSON too.
 pub const KIND: &str = "ringmq doctor --measure";
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The folder that a measurement writes in: on the file system of the data path, gone again whatever happens.
 //!
-//! It is removed when it is dropped. Its process holds its lock, so that what a killed one has left is known to be nobody's,
-//! and goes at the next measurement. No file of the node is opened, but for a look at its lock.
+//! It is removed when it is dropped. Its process holds its lock, so that the next measurement can remove the folder of a killed process.
+//! No file of the node is opened, except its lock to look at it.
 
 use super::MeasureError;
 use crate::disk::{lock, paths};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "ringmq-measure-";
 
-/// Left free beside what is written, for a node that runs on the same file system.
+/// Bytes left free beside the measurement's files, for a node that runs on the same file system.
 const SPARE_BYTES: u64 = 256 << 20;
 
 pub struct Scratch {
@@ -72,7 +72,7 @@ fn failed(path: &Path, call: &'static str, source: io::Error) -> MeasureError {
     MeasureError::Io { path: path.to_owned(), call, source }
 }
 
-/// Removes the folders of killed processes, whose locks nobody holds. A folder that cannot be removed stays and does no harm.
+/// Removes the folders of killed processes, whose locks are free. A folder that cannot be removed stays and does no harm.
 fn remove_left_overs(above: &Path) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));

@@ -78,7 +78,7 @@ impl Net {
         }
     }
 
-    /// Takes what the threads found.
+    /// Takes the addresses that the threads found.
     pub(super) fn take_resolved(&mut self) {
         while self.dials.lookups > 0
             && let Ok(Resolved { dial, addresses }) = self.dials.resolved.try_recv()

@@ -6,7 +6,7 @@ impl Net {
     /// The next bytes of the connection go into this memory; `Received` gives it back, unless the connection ends before. One at a
     /// time. On a connection that is closing it is dropped.
     ///
-    /// Panics when the memory has no room for what is wanted.
+    /// Panics when the memory has no room for the wanted bytes.
     pub fn receive_into(&mut self, conn: ConnId, lent: Lent) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if !matches!(c.phase, Phase::Open | Phase::HalfClosed) {
