@@ -1,4 +1,4 @@
-//! The log, and what SIGHUP makes the binary read again for its sake: the config file, of which the log level alone counts at once.
+//! The log, and the config file that the binary reads again on SIGHUP: only its log level takes effect at once.
 
 use crate::parts::Prefixed;
 use ringmq::config::{LoadedSettings, Settings};
@@ -52,8 +52,8 @@ pub fn level_of(level: &str) -> LevelFilter {
     }
 }
 
-/// Takes the log level of the config file, and names what else has changed in it. `asked`: what flags and file ask for now; `None`:
-/// there is no file.
+/// Takes the log level of the config file, and logs its other changes. `asked`: the present values of flags and file; `None`: there is
+/// no file.
 pub fn config(asked: Option<Result<LoadedSettings, String>>, in_force: &mut Settings, level: &LogLevel) {
     let asked = match asked {
         None => return tracing::info!("no --config file was given: the log level stays {}", in_force.log_level),

@@ -1,5 +1,5 @@
-//! A level-triggered event between tasks of one executor: what a core's loop awaits at the end of a turn. The waiter
-//! task and the tasks that carry disk operations ring it.
+//! A level-triggered event between tasks of one executor. A core's loop awaits it at the end of a turn. The waiter task and the tasks
+//! that carry disk operations ring it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -1,8 +1,8 @@
 //! A core's own io_uring ring, inside a glommio executor, and how the core sleeps and is woken.
 //!
-//! What a client waits for goes on this ring: socket bytes ([`crate::net`]) and the reads and writes of files that are
-//! open ([`crate::disk`]). Opening, syncing, allocating and removing files stays with glommio, which brings the executor and
-//! its pool. It knows neither connections nor files, and it never loses an entry or a completion.
+//! The operations that clients wait for go on this ring: socket bytes ([`crate::net`]) and the reads and writes of open files
+//! ([`crate::disk`]). Opening, syncing, allocating and removing files stays with glommio, which brings the executor and its pool. It
+//! knows neither connections nor files, and it never loses an entry or a completion.
 //!
 //! A core has two places to sleep in:
 //!
@@ -36,7 +36,7 @@ pub enum OpKind {
     Receive,
     Send,
     Timer,
-    /// Cancels and updates: nobody waits for what they answer.
+    /// Cancels and updates: their results are ignored.
     Control,
     /// The read of the eventfd that ends a sleep in the ring.
     Wake,

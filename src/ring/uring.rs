@@ -1,8 +1,8 @@
 //! The core's own ring: entries go in and are never lost, completions come out.
 //!
-//! What finds the submission queue full is submitted at once; what the kernel does not take (it is out of memory, or
-//! wants completions reaped first) waits in a backlog, in order. Each operation has one entry at most, so the backlog is
-//! bounded by the connections and the operations of files.
+//! When the submission queue is full, it is submitted at once; entries that the kernel does not take (it is out of memory, or wants
+//! completions reaped first) wait in a backlog, in order. Each operation has one entry at most, so the backlog is bounded by the
+//! connections and the operations of files.
 //!
 //! While the core is awake the kernel is told not to signal the eventfd. Going to sleep switches that on, then looks
 //! for completions once more: [`Ring::arm_wake`].
@@ -23,12 +23,12 @@ const ENTER_EXT_ARG: u32 = 8;
 /// A kernel that takes nothing in this many calls is asked again next turn.
 const ENTER_TRIES_MAX: u32 = 16;
 
-/// Ring of a core, shared by what uses it on the core's thread. Nobody keeps it borrowed beyond one call.
+/// Ring of a core, shared by its users on the core's thread. A user borrows it for one call at most.
 pub type SharedRing = Rc<RefCell<Ring>>;
 
 pub struct Ring {
     uring: IoUring,
-    /// Completed operations of files that nobody has taken: their ids and results.
+    /// Completed operations of files that were not taken yet: their ids and results.
     of_files: VecDeque<(u64, i32)>,
     backlog: VecDeque<squeue::Entry>,
     /// Target of the read from the eventfd, and whether this read is under way.
@@ -68,14 +68,14 @@ impl Ring {
     /// Queues an entry for the next `enter`.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its last completion has been taken.
+    /// Memory that the entry points to stays valid until its last completion has been taken.
     pub unsafe fn push(&mut self, entry: squeue::Entry) {
         if self.backlog.is_empty() {
             // SAFETY: the caller's promise.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // full: the kernel takes what is there
+            // full: the kernel takes the present entries
             self.start();
             // SAFETY: the caller's promise.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
@@ -95,7 +95,7 @@ impl Ring {
         }
     }
 
-    /// Begins what is queued now, without running completions in the middle of a turn. What the kernel does not take waits for
+    /// Begins the queued operations, without running completions in the middle of a turn. Entries that the kernel does not take wait for
     /// the next `enter`.
     ///
     /// The kernel holds back the disk's requests of one call until it has gone over all of its entries, so a write that others
@@ -108,7 +108,7 @@ impl Ring {
         }
     }
 
-    /// Submits everything and collects what has completed: one system call, unless there is a backlog.
+    /// Submits everything and collects completions: one system call, unless there is a backlog.
     pub fn enter(&mut self) -> io::Result<()> {
         for _ in 0..ENTER_TRIES_MAX {
             let queued = self.fill();

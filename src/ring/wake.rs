@@ -11,14 +11,14 @@
 //! A core that is SLEEPING does so in glommio's reactor, which reads the one eventfd (the kernel signals it for the core's own
 //! ring, too); one that is PARKED waits in its own ring, which reads the other.
 //!
-//! **Why none is lost.** Every change is a read-modify-write, so all of them stand in one order, and each acquires what
-//! the ones before released. A waker first publishes its item, then swaps in NOTIFIED. That swap stands either
+//! **Why none is lost.** Every change is a read-modify-write, so all of them have one order, and each acquires the writes that the
+//! former ones released. A waker first publishes its item, then swaps in NOTIFIED. That swap stands either
 //! - before the core takes the token (NOTIFIED -> AWAKE): the core then sees the item, as it looks at its queues in the
 //!   turn that follows; or
 //! - after that, and before try_sleep: try_sleep finds NOTIFIED and refuses; or
 //! - after try_sleep: the swap returns SLEEPING (or PARKED), and that waker writes the eventfd.
 //!
-//! So nobody has to look at the queues once more between deciding to sleep and sleeping.
+//! So the core need not look at the queues once more between deciding to sleep and sleeping.
 
 use crate::mesh::Wake;
 use glommio::io::BufferedFile;
@@ -61,7 +61,7 @@ impl WakeFd {
         write_one(&self.fd);
     }
 
-    /// The core is about to sleep in glommio. False: somebody has woken it since the last time; run a turn instead.
+    /// The core is about to sleep in glommio. False: it was woken since the last time; run a turn instead.
     pub fn try_sleep(&self) -> bool {
         self.leave(SLEEPING)
     }
@@ -82,8 +82,8 @@ impl WakeFd {
         }
     }
 
-    /// The core runs a turn though nobody woke it through here (a completion did): wakes need not write now.
-    /// A NOTIFIED stays, since its item may have been published after the queues were last looked at.
+    /// The core runs a turn that a completion, not a waker, has begun: wakes need not write now. A NOTIFIED stays, since its item may
+    /// have been published after the queues were last looked at.
     pub fn stay_awake(&self) {
         let state = self.state.load(Ordering::Relaxed);
         if matches!(state, SLEEPING | PARKED) {
@@ -129,7 +129,7 @@ impl Wake for WakeFd {
     }
 }
 
-/// The executor's side of a [`WakeFd`]: what the core sleeps on. Lives on the executor's thread.
+/// The executor's side of a [`WakeFd`]: the core sleeps on it. Lives on the executor's thread.
 pub struct Waiter {
     file: BufferedFile,
     wake: Arc<WakeFd>,
@@ -144,8 +144,8 @@ impl Waiter {
         Ok(Waiter { file, wake })
     }
 
-    /// Returns when the ring has something or somebody called [`WakeFd::wake`]. The caller must run a turn (poll the
-    /// net, drain the mesh) afterwards: the token is taken.
+    /// Returns when the ring has a completion or a thread called [`WakeFd::wake`]. The caller must run a turn (poll the net, drain the
+    /// mesh) afterwards: the token is taken.
     ///
     /// Never drop this future before it is done: the read would go on and eat the next wake. So a task of its own loops
     /// on it, and ends only after a last [`WakeFd::signal`].

@@ -26,15 +26,14 @@ use std::time::Duration;
 const PREEMPT_TIMER: Duration = Duration::from_secs(3600);
 const _: () = assert!(PREEMPT_TIMER.as_secs() >= 3600);
 
-/// Depth of each of an executor's three rings; what is above it would wait in user space.
+/// Depth of each of an executor's three rings; further operations would wait in user space.
 pub const RING_DEPTH: usize = 1024;
 
-/// Memory for disk buffers per executor that is registered with each of its three rings. What is in flight beyond it uses
-/// plain memory.
+/// Memory for disk buffers per executor that is registered with each of its three rings. Further operations in flight use plain memory.
 pub const IO_MEMORY: usize = 4 << 20;
 
-/// Threads per core for blocking calls (creating, cutting and removing files), on any CPU that the process may use. They
-/// wait for syncs nearly all the time, and syncs that are made at the same time share a commit of the file system.
+/// Threads per core for blocking calls (creating, truncating and removing files), on any CPU that the process may use. They wait for
+/// syncs nearly all the time, and simultaneous syncs share a commit of the file system.
 pub(super) const BLOCKING_THREADS: usize = 8;
 
 pub struct CoresOptions {
@@ -254,12 +253,12 @@ impl RunningCores {
         self.stop.clone()
     }
 
-    /// Makes all cores look at what is new.
+    /// Wakes all cores, to look at new facts.
     pub fn wake(&self) {
         self.stop.wake_all();
     }
 
-    /// Asks all cores to stop; each finishes what it has.
+    /// Asks all cores to stop; each finishes its work first.
     pub fn request_stop(&self) {
         self.stop.request();
     }

@@ -4,7 +4,7 @@ use crate::base::{Now, Ticks};
 use crate::seam::event::{Effects, Event};
 
 pub trait Machine {
-    /// Takes one event and appends what it wants done. Never blocks, never fails.
+    /// Takes one event and appends its effects to `out`. Never blocks, never fails.
     fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects);
 
     /// Time at which [`Event::Tick`] next has work. A past time means: at once.

@@ -1,9 +1,9 @@
-//! Drives the shards: starts one executor per core, collects what happened there, lets the shard decide, carries out what
-//! it wants, and accounts for the time. Owns threads, clocks and signals; decides nothing.
+//! Drives the shards: starts one executor per core, collects events, lets the shard decide, carries out its effects, and accounts for
+//! the time. Owns threads, clocks and signals; decides nothing.
 //!
 //! | file | its concept |
 //! |---|---|
-//! | machine | what a core drives: the shard, or a toy in tests |
+//! | machine | the machine that a core drives: the shard, or a small one in tests |
 //! | turn | one core's loop: collect, step, carry out, sleep |
 //! | account | where a slow turn spent its time |
 //! | clock | the two clocks of [`crate::base::Now`] |

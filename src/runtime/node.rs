@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A stop that takes longer is cut off.
+/// Longest stop; after it the process ends anyway.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// Time that a restart waits for a killed process's listeners.
@@ -118,9 +118,8 @@ pub struct Recovered<M> {
 
 /// Runs a node until `stop` is asked to; returns when everything is durable and closed.
 ///
-/// `examine` checks the machine, logs what it finds, and answers how many checks failed.
-/// `recover` reads the data path and says how each core's machine is made; it runs before any executor does. `reread` is called on
-/// SIGHUP, for what the caller has to read again.
+/// `examine` checks the machine, logs its findings, and returns the number of failed checks. `recover` reads the data path and returns a
+/// maker of each core's machine; it runs before any executor does. `reread` is called on SIGHUP, for the files of the caller.
 pub fn run_node<M: Machine + 'static>(
     settings: Arc<Settings>,
     stop: StopHandle,
@@ -138,7 +137,7 @@ pub fn run_node<M: Machine + 'static>(
         tracing::warn!("the limit of open files cannot be raised: {e}");
     }
     shorten_slice(Duration::from_micros(settings.time_slice_us));
-    // first of all, and in this order: a process that is dying gives up both, and who cannot start has changed nothing
+    // first of all, and in this order: a process that is dying gives up both, and a node that cannot start has changed nothing
     let made = DataLock::acquire_made(data, lock::DATA_LOCK_WAIT)?;
     let mut addresses = Addresses::reserve(&settings)?;
     let _lock = made.map_or_else(|| DataLock::acquire(data, lock::DATA_LOCK_WAIT), Ok)?;
@@ -200,7 +199,7 @@ pub fn run_node<M: Machine + 'static>(
     let https = of_https.zip(nsq_tls.clone());
     let started = (front.start)(FrontStart { port: http_port, listener, lookups, https, cores, tcp_address, spare_bytes, hub });
     if started.is_ok() {
-        // As nsqd says it, for whoever waits for that.
+        // In nsqd's words, for programs that wait for this line.
         tracing::info!("TCP: listening on {tcp_address}");
         for (name, address) in [("HTTP", &http), ("HTTPS", &https_address)].into_iter().filter(|(_, address)| !address.is_empty())
         {
@@ -236,7 +235,7 @@ pub fn run_node<M: Machine + 'static>(
     failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))
 }
 
-/// Reads the PEM files again that the settings name, and says what came of it. Connections that are there keep theirs.
+/// Reads the PEM files of the settings again, and logs the outcome. Present connections keep their certificates.
 fn reread_tls(settings: &Settings, native_tls: Option<&Terms>, peer_tls: Option<&PeerTerms>, nsq_tls: Option<&layers::Terms>) {
     let native = native_tls.map(|terms| ("native", terms.reread(settings)));
     let peer = peer_tls.map(|terms| ("peer", terms.reread(settings)));
@@ -324,7 +323,7 @@ impl Addresses {
         }
     }
 
-    /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
+    /// Starts without the native port if its default address is taken, unless other nodes send native clients to this one.
     fn do_without_native(&mut self, cluster: Option<&Cluster>) -> Result<(), NodeError> {
         let Some(source) = self.native_refusal.take() else { return Ok(()) };
         if let Some(listed) = cluster.and_then(Cluster::file).and_then(Coordinator::listed_native_address) {

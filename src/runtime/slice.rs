@@ -1,8 +1,8 @@
 //! The time slice that the node's threads ask the kernel for.
 //!
-//! Who wakes on the CPU of a busy thread may have to wait until that one has used up its slice, or for the next tick. The kernel's
-//! workers that complete a durable write are among them, and the threads of clients on the same machine. With a short slice a
-//! busy core gives way sooner; what it gets in all is the same. tuning.md has what was measured, beside other programs and alone.
+//! A thread that wakes on the CPU of a busy thread may have to wait until that one has used up its slice, or for the next tick. The
+//! kernel's workers that complete a durable write are among these threads, and so are those of clients on the same machine. With a short
+//! slice a busy core gives way sooner, and gets the same time in all. tuning.md has measurements, beside other programs and alone.
 
 use std::io;
 use std::time::Duration;

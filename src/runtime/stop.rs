@@ -25,7 +25,7 @@ struct Inner {
 struct AskedFor {
     /// Reason to stop; `None`: no stop was asked for.
     stop: Option<String>,
-    /// True after a SIGHUP that nobody has taken yet.
+    /// True after a SIGHUP that was not handled yet.
     hangup: bool,
 }
 
@@ -46,14 +46,14 @@ impl StopHandle {
         self.inner.requested.load(Ordering::Acquire)
     }
 
-    /// Does what a SIGHUP does.
+    /// Acts like a SIGHUP.
     pub fn hangup(&self) {
         self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).hangup = true;
         self.inner.changed.notify_all();
     }
 
-    /// Blocks until somebody asks to stop; returns why. Calls `on_hangup`, on this thread, when SIGHUP came; several at once
-    /// may be one call, but none comes after the last one unheard.
+    /// Blocks until a stop is requested; returns the reason. Calls `on_hangup`, on this thread, after a SIGHUP; several at once may be
+    /// one call, but a call always follows the last one.
     pub fn wait(&self, mut on_hangup: impl FnMut()) -> String {
         let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -125,7 +125,7 @@ impl StopHandle {
                     }
                     Reaction::Exit => {
                         tracing::warn!("{name} again: the process ends at once; what was acknowledged is durable");
-                        // SAFETY: ends the process without running anything else, which is what is wanted.
+                        // SAFETY: ends the process without running anything else, as intended.
                         unsafe { libc::_exit(128 + signal) }
                     }
                 }

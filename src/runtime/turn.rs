@@ -126,7 +126,7 @@ impl<M: Machine> Core<M> {
                 || (self.disk.pending() > 0 && (rounds >= ROUNDS || !ended.is_busy));
             if !is_reactor_due {
                 if !ended.is_busy {
-                    // what the disk is doing ends in a worker of the kernel's, whose CPU may be this one
+                    // disk operations end in a worker of the kernel, whose CPU may be this one
                     let spin = if self.disk.in_ring() == 0 { self.spin } else { Duration::ZERO };
                     self.net.park(spin, REACTOR_PAUSE)?;
                 }
@@ -184,8 +184,8 @@ impl<M: Machine> Core<M> {
         Ok(TurnResult { at: carried, is_busy, gave_reactor_work })
     }
 
-    /// Gives the machine everything that has happened. The clock is read behind each look at the ring and at a queue: a time from before
-    /// it would be older than what is found there, and a deferred publish would be due too early.
+    /// Gives the machine all events. The clock is read after each look at the ring and at a queue: an earlier time would be older than
+    /// the events found there, and a deferred publish would be due too early.
     fn collect(&mut self, turn: &mut Turn, counts: &mut TurnCounts) {
         let Core { clock, machine, coordinator, ring, net, places, links, port, disk, .. } = self;
         let Turn { effects, .. } = turn;
@@ -342,8 +342,8 @@ fn tell_dialed<M: Machine>(machine: &mut M, dialed: impl IntoIterator<Item = Dia
     }
 }
 
-/// Ends the process at once: an invariant of the files broke, and going on could make it worse. What was acknowledged is
-/// durable, as after a kill.
+/// Ends the process at once: an invariant of the files broke, and going on could make it worse. Acknowledged messages are durable, as
+/// after a kill.
 pub fn halt(reason: &str) -> ! {
     tracing::error!("halt: {reason}");
     eprintln!("ringmq: halt: {reason}");

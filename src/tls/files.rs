@@ -1,5 +1,5 @@
 //! Conversion of the settings to the terms on which the node speaks TLS, with clients ([`Terms`]) and with other nodes ([`PeerTerms`]):
-//! reads the PEM files and checks what is in them, before the cores start. It knows no connection.
+//! reads the PEM files and checks their content, before the cores start. It knows no connection.
 
 use super::names::AnyName;
 use super::shown::AnyCertificate;
@@ -17,7 +17,7 @@ use rustls::{CertificateError, ClientConfig, Error, InconsistentKeys, RootCertSt
 use std::path::Path;
 use std::sync::Arc;
 
-/// Why the node cannot speak TLS as it was told to.
+/// Reason why the node cannot speak TLS as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("--{flag}={source}")]
@@ -328,8 +328,8 @@ pub fn doubt_of_own(path: &str, at: UnixTime) -> Option<&'static str> {
     doubt(certificates(Path::new(path)).ok()?.first()?, at)
 }
 
-/// Reason why everybody will refuse the certificate. rustls offers no access to a certificate's dates, but checks the dates before the
-/// issuer. So nobody is trusted here, and the reason of the refusal is the result.
+/// Reason why every peer will refuse the certificate. rustls offers no access to a certificate's dates, but checks the dates before the
+/// issuer. So no issuer is trusted here, and the reason of the refusal is the result.
 fn doubt(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static str> {
     let parsed = ParsedCertificate::try_from(certificate).ok()?; // what is wrong with it is an error a little later
     let algorithms = ring::default_provider().signature_verification_algorithms.all;

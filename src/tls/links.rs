@@ -1,7 +1,7 @@
 //! [`Links`]: the TLS of a core's connections, between its sockets and its shard.
 //!
-//! A connection without TLS passes through untouched. What TLS itself has for a socket (handshake, alert) comes while the
-//! sockets are being read, and waits in `wires` until they can be written.
+//! A connection without TLS passes through untouched. TLS' own bytes for a socket (handshake, alert) come while the sockets are being
+//! read, and wait in `wires` until they can be written.
 //!
 //! **A connection that moves.** Two kinds of bytes were received and not looked at: plaintext that the session had not
 //! parsed, and ciphertext that came after the decision. They never share a buffer: the plaintext is kept here while the
@@ -131,7 +131,7 @@ impl Links {
         }
     }
 
-    /// Takes the result of a connect. Returns what the shard is told now; `None`: it comes with `take_dialed`, once there are keys.
+    /// Takes the result of a connect. Returns the shard's event; `None`: it comes with `take_dialed`, once there are keys.
     pub fn connected(&mut self, now: Now, number: u64, result: Result<(ConnId, Peer), String>) -> Option<Dialed> {
         let named = self.dials.remove(&number);
         let (conn, peer) = match result {
@@ -161,7 +161,7 @@ impl Links {
         std::mem::take(&mut self.dialed)
     }
 
-    /// Bytes came from the socket; what they say is given to `each`.
+    /// Takes bytes from the socket; `each` gets the plaintext.
     pub fn received(&mut self, now: Now, conn: ConnId, bytes: &[u8], each: &mut dyn FnMut(&[u8])) {
         let Some(secured) = self.links.get_mut(&conn) else {
             if !self.refused.contains_key(&conn) {
@@ -179,7 +179,7 @@ impl Links {
         self.settle(now, conn, end);
     }
 
-    /// Sends what TLS owes, and closes after an end.
+    /// Sends the pending bytes of TLS, and closes after an end.
     fn settle(&mut self, now: Now, conn: ConnId, end: Option<TlsEnd>) {
         let Some(secured) = self.links.get_mut(&conn) else { return };
         let bytes = secured.link.take_output();
@@ -189,7 +189,7 @@ impl Links {
         if let Some(end) = end {
             self.wires.push(Wire::Close { conn });
             if let Some(dial) = self.dialling.remove(&conn) {
-                // who dials says it
+                // the dialler reports the error
                 let error = if let TlsEnd::Fault(error) = end { error } else { ENDED_EARLY.to_owned() };
                 self.dialed.push((dial.number, Err(error)));
             } else if let TlsEnd::Fault(error) = end {
@@ -208,7 +208,7 @@ impl Links {
         self.faults_at = self.faults.say(now.ticks, &client, error).or(self.faults_at);
     }
 
-    /// True if the socket sends what the session sends.
+    /// True if the socket sends the session's bytes unchanged.
     pub fn is_plain(&self, conn: ConnId) -> bool {
         !self.links.contains_key(&conn) && !self.refused.contains_key(&conn)
     }
@@ -248,21 +248,21 @@ impl Links {
         }
     }
 
-    /// The connection is to move; answers what the net has to keep in front of the bytes that still come.
+    /// The connection is to move. Returns the bytes that the net has to keep in front of those that still come.
     pub fn leave(&mut self, conn: ConnId, unread: Vec<u8>) -> Vec<u8> {
         let Some(secured) = self.links.get_mut(&conn) else { return unread };
         secured.unread = unread;
         vec![]
     }
 
-    /// The connection has left, with what its socket had unread; answers what the session has, and what lies below it.
+    /// The connection has left, with its socket's unread bytes. Returns the session's unread bytes, and the layer below it.
     pub fn moved(&mut self, conn: ConnId, unread: Vec<u8>) -> (Vec<u8>, Option<Layer>) {
         let Some(Secured { mut link, unread: plaintext, .. }) = self.links.remove(&conn) else { return (unread, None) };
         link.rebase();
         (plaintext, Some(Box::new(MovedTls { link, ciphertext: unread })))
     }
 
-    /// A connection came over, and its session has what it had not parsed; `each` gets what came behind that.
+    /// A connection came over, and its session has its unparsed bytes; `each` gets the plaintext behind them.
     pub fn adopted(&mut self, now: Now, conn: ConnId, peer: &Peer, layer: Layer, each: &mut dyn FnMut(&[u8])) {
         let MovedTls { link, ciphertext } = *layer.downcast().expect("only a core's links make layers");
         self.links.insert(conn, Secured { link, peer: peer.clone(), unread: vec![] });

@@ -1,8 +1,8 @@
 //! TLS of the native port and between nodes, by rustls: keys and records of each connection, between its socket and its session;
 //! and the files of all TLS of the node, that of NSQ clients included, whose connections crates/ringmq-core/src/transport carries.
 //!
-//! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it what came and sends
-//! what it makes, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
+//! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it received bytes and sends its
+//! output, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
 //!
 //! ```text
 //!   net ── ciphertext ──> Links::received ──> Event::Bytes        Event::Sent <── Links::sent <── taken ── net
@@ -15,10 +15,10 @@
 //! | file | its concept |
 //! |---|---|
 //! | files | the settings' PEM files, checked before the node starts |
-//! | pem | what stands in PEM files, for clients too |
+//! | pem | the content of PEM files, for clients too |
 //! | links | all of a core's connections, and how one moves |
 //! | names | for which names a node's certificate may be |
-//! | shown | a client that must show a certificate, whichever |
+//! | shown | a client that must show any certificate |
 //! | said | faults of other nodes that the log has already |
 
 mod files;

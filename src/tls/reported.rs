@@ -1,4 +1,4 @@
-//! Memory of what was logged about other nodes: a node that repeats the same fault costs one line of the log.
+//! Memory of the faults logged about other nodes: a node that repeats the same fault costs one line of the log.
 
 use crate::base::{Peer, Ticks};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The check of a client that must show a certificate, whichever: that it has its key, and not who signed it.
+//! The check of a client that must show any certificate: the client must have its key; the issuer is not checked.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
