@@ -1,4 +1,4 @@
-//! The outcome of a batch, shared by all who wait for one of its messages.
+//! The outcome of a batch, shared by all callers that wait for one of its messages.
 
 use super::error::{Error, Result};
 use ringmq_protocol::base::{LogId, PartitionId, Position};

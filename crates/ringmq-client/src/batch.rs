@@ -70,7 +70,7 @@ impl Batch {
         self.body.len()
     }
 
-    /// Holds it to what the node takes.
+    /// Checks the batch against the node's limits.
     pub(super) fn check(&self, limits: &Limits) -> Result<()> {
         if self.num == 0 {
             return Err(Error::Empty);

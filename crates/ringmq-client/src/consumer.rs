@@ -255,7 +255,7 @@ impl Consumer {
                 Ok(delivered) => delivered,
                 Err(mpsc::error::TryRecvError::Disconnected) => Err(Error::Closed),
                 Err(mpsc::error::TryRecvError::Empty) => {
-                    // whoever asks has nothing left to finish first
+                    // a caller that asks for more has nothing left to finish first
                     self.subs.iter().for_each(|sub| sub.hurry());
                     ready!(self.from.poll_recv(context)).unwrap_or(Err(Error::Closed))
                 }

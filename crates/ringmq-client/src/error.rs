@@ -7,7 +7,7 @@ use std::{io, sync::Arc, time::Duration};
 /// The result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a request failed. Cheap to clone: one failure is the outcome of many messages.
+/// Reason why a request failed. Cheap to clone: one failure is the outcome of many messages.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -144,7 +144,7 @@ impl Error {
             Error::Connect { .. } | Error::Expired { .. } => Retry::Later,
             Error::Lost { .. } | Error::Silent { .. } | Error::Protocol { .. } | Error::Outcome { .. } => Retry::Unknown,
             Error::Unsubscribed { .. } => Retry::Refresh,
-            // somebody must change a file or a setting first; a client reads its files when it is made
+            // a file or a setting must be changed first; a client reads its files when it is made
             Error::Tls { .. } => Retry::Never,
             Error::Ended { why, .. } => why.retry(),
             Error::TooBig { .. } | Error::Name { .. } | Error::Empty => Retry::Never,
@@ -200,7 +200,7 @@ impl From<&NativeError<'_>> for Error {
     }
 }
 
-/// Why the reading of a stream ended.
+/// Reason why the reading of a stream ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
     #[error(transparent)]

@@ -121,7 +121,7 @@ impl Task {
                 self.recover().await;
             }
             let wake_at = self.admit();
-            // sent now, an answer would come too late, and nobody would know any more that it is not stored
+            // sent now, its answer would come too late, and it would not be sure any more that it is not stored
             if self.expire() {
                 continue;
             }
@@ -321,8 +321,8 @@ impl Task {
         if let Some(first) = self.flight.front() {
             let until = self.expires(first);
             self.failures = self.failures.saturating_add(1);
-            // a connection that was lost is made again at once, the pauses between connections are kept there; what is refused for
-            // good needs none, unless it goes on and on
+            // a lost connection is made again at once, with the pauses between connections kept there; a final refusal needs no pause,
+            // unless it repeats
             let at_once = error.is_of_the_link() || (retry == Retry::Never && self.failures < 3);
             if !at_once {
                 let _ = timeout_at(until.into(), sleep(pause_after(self.failures, PAUSE, PAUSE_MAX))).await;

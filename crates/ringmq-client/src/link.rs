@@ -116,7 +116,7 @@ struct SendBuffer {
 struct Table {
     pending: HashMap<u64, Pending>,
     subs: HashMap<u32, mpsc::UnboundedSender<SubEvent>>,
-    /// Why it ended.
+    /// Reason why the link ended.
     fault: Option<Error>,
 }
 
@@ -258,7 +258,7 @@ impl Connection {
         locked(&self.table).subs.remove(&number);
     }
 
-    /// Why it ended, if it did.
+    /// Reason why the link ended. `None`: it has not.
     pub fn fault(&self) -> Option<Error> {
         locked(&self.table).fault.clone()
     }
@@ -309,7 +309,7 @@ impl Connection {
         let reply = Reply::decode(header.kind, metadata);
         if header.request == 0 {
             return match reply {
-                // what only a later version says, this one has not asked for
+                // a frame of a later version answers no request of this one
                 Err(Malformed::UnknownKind(_)) => Ok(()),
                 reply => self.unasked(frame, header, reply?),
             };
@@ -356,7 +356,7 @@ impl Connection {
 
 fn answer(pending: Pending, result: Result<RequestAnswer>) {
     match pending {
-        // who asked may have gone
+        // the caller may have gone
         Pending::Once(to) => drop(to.send(result)),
         Pending::Lane(name, to) => drop(to.send((name, result))),
         Pending::Nobody => {}

@@ -196,7 +196,7 @@ pub(super) struct Queue {
     flush: bool,
     /// A batch was sealed since the turn came here last.
     was_sealed: bool,
-    /// True when nobody takes from here any more.
+    /// True when the lane takes no messages from here any more.
     gone: bool,
     /// Outcomes that are still owed, in order.
     owing: VecDeque<Arc<BatchOutcome>>,

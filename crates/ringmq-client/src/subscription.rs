@@ -41,8 +41,9 @@ pub(super) struct Sub {
     wake: Notify,
     /// The first try to subscribe is through.
     pub begun: Notify,
-    /// Bytes that came, and those of them that are held no more, over all connections.
+    /// Bytes received, over all connections.
     received: AtomicU64,
+    /// Received bytes that the client does not hold any more, over all connections.
     released: AtomicU64,
     /// Released bytes as of the last credit.
     credited: AtomicU64,
@@ -66,7 +67,7 @@ struct Book {
     closing: bool,
     /// True when something was finished or requeued that the node is not known to have taken.
     unconfirmed: bool,
-    /// True when some of that was lost and nobody has been told.
+    /// True when unconfirmed finishes or requeues were lost with a connection, and no waiting caller has been told.
     lost: bool,
     /// The task is gone.
     ended: bool,
@@ -251,7 +252,7 @@ pub(super) struct Task {
     pub to: mpsc::UnboundedSender<Delivered>,
 }
 
-/// Why a subscription ended.
+/// Reason why a subscription ended.
 enum EndReason {
     Closed,
     /// Subscribing again would end the same way, or is not this side's to decide.
@@ -265,7 +266,7 @@ impl Task {
         self.sub.end();
         self.sub.begun.notify_one();
         if let Some(why) = ended {
-            // nobody may be listening any more
+            // the consumer may be gone
             let _ = self.to.send(Err(Error::Ended { partition: self.sub.partition.0, why: Arc::new(why) }));
         }
     }
@@ -398,7 +399,7 @@ impl Task {
         let Some(received) = Received::new(self.sub.clone(), turn, messages, payload) else {
             return Err(Error::protocol(&link.facts.address, "a batch does not hold the messages that were announced"));
         };
-        // when nobody listens any more the loop ends
+        // the loop ends when the consumer is gone
         let _ = self.to.send(Ok(received));
         Ok(())
     }
@@ -457,7 +458,7 @@ fn lost() -> Error {
     Error::outcome("the connection was lost before the node had confirmed what was finished; what it did not take comes again")
 }
 
-/// The bytes that the node may send: the window, less what the client still holds, also of earlier connections.
+/// The bytes that the node may send: the window, minus the bytes that the client still holds, also of earlier connections.
 struct Credit {
     number: u32,
     /// Messages that came before this subscription.
@@ -476,12 +477,12 @@ impl Credit {
 
     fn grant(&mut self, sub: &Sub) {
         self.released = sub.released.load(Ordering::SeqCst);
-        // received in this subscription, and what is left of the window beside all that is held
+        // bytes received in this subscription, and the rest of the window beside all held bytes
         self.granted = sub.window_bytes.saturating_add(self.released).saturating_sub(self.before);
         sub.credited.store(self.released, Ordering::SeqCst);
     }
 
-    /// True when there is more to grant; to be asked again then, since what was released meanwhile woke nobody.
+    /// True when there is more to grant; then the caller asks again, since bytes released meanwhile woke no task.
     fn renew(&mut self, sub: &Sub) -> bool {
         let due = sub.released.load(Ordering::SeqCst) - self.released >= sub.step();
         if due {

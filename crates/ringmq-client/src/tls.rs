@@ -160,7 +160,7 @@ fn host(address: &str) -> &str {
     host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Why a stream could not be secured.
+/// Reason why a stream could not be secured.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsecured {
     #[error(transparent)]

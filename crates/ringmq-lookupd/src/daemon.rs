@@ -51,7 +51,7 @@ pub fn run(options: Options, open: impl Fn(&str) -> Result<std::net::TcpListener
         let signals = signals().map_err(DaemonError::Signals)?;
         let (tcp_listener, tcp) = listen("tcp-address", open(&options.tcp_address))?;
         let (http_listener, http) = listen("http-address", open(&options.http_address))?;
-        // As nsqlookupd says it, for whoever waits for that.
+        // In nsqlookupd's words, for programs that wait for this line.
         tracing::info!("TCP: listening on {tcp}");
         tracing::info!("HTTP: listening on {http}");
         tracing::info!(%tcp, %http, nsq_version = NSQ_VERSION, "nsqlookupd listens");

@@ -3,9 +3,10 @@
 //! Nodes tell it over TCP which topics and channels they have; consumers and tools ask it over HTTP which nodes have a topic. It keeps
 //! everything in memory: a node that connects anew tells everything again.
 //!
-//! Pure (no socket, no clock, no `async`): [`registry`] knows who has what, [`session`] walks one connection through the TCP protocol,
-//! [`routes`] answers a request. IO: [`daemon`] runs `tcp` and `http` around them on one thread of tokio. [`options`] reads flags and file.
-//! Nothing that a client sends makes the process grow without bound: connections, lines, bodies and the registry have limits.
+//! Pure (no socket, no clock, no `async`): [`registry`] knows the nodes of each topic and channel, [`session`] walks one connection
+//! through the TCP protocol, [`routes`] answers a request. IO: [`daemon`] runs `tcp` and `http` around them on one thread of tokio.
+//! [`options`] reads flags and file. Nothing that a client sends makes the process grow without bound: connections, lines, bodies and
+//! the registry have limits.
 
 pub mod daemon;
 mod go;

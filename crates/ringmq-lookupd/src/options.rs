@@ -43,7 +43,7 @@ pub enum OptionsError {
 
 const LOG_LEVELS: [&str; 5] = ["debug", "info", "warn", "error", "fatal"];
 
-/// (name, default, what it is)
+/// Flags: name, default, description.
 const FLAGS: [(&str, &str, &str); 9] = [
     ("tcp-address", "0.0.0.0:4160", "Address for nodes"),
     ("http-address", "0.0.0.0:4161", "Address for consumers and tools"),
@@ -56,7 +56,7 @@ const FLAGS: [(&str, &str, &str); 9] = [
     ("max-registrations", "1000000", "Topics, channels, and nodes that have them, counted together; further ones are refused"),
 ];
 
-/// The flags for a short help: each with a value, and what it is.
+/// The flags for a short help: each with a value and a description.
 pub fn brief() -> impl Iterator<Item = (String, &'static str)> {
     FLAGS.iter().map(|(name, default, about)| {
         let (value, about) = match *name {
@@ -73,7 +73,7 @@ pub fn brief() -> impl Iterator<Item = (String, &'static str)> {
     })
 }
 
-/// Go accepts one dash before a long name; clap wants two. What stands behind `--` is left alone.
+/// Go accepts one dash before a long name; clap wants two. Arguments behind `--` are left alone.
 pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut is_literal = false;
     let fix = |arg: String| {

@@ -6,10 +6,10 @@
 //! ```text
 //! topics:   name -> producers           producer = peer, and when it was tombstoned for this topic
 //! channels: topic -> name -> producers  (a channel may stand here without its topic, after the topic was unregistered)
-//! peers:    one per TCP connection that has identified itself; what it registered
+//! peers:    one per TCP connection that has identified itself, with its registrations
 //! ```
 //!
-//! A durable name stays when its last producer goes, until somebody deletes it. An ephemeral one goes with its last producer.
+//! A durable name stays when its last producer leaves, until it is deleted. An ephemeral one is removed with its last producer.
 
 #[cfg(test)]
 mod tests;
@@ -175,7 +175,7 @@ impl Registry {
         Registry { limits, topics: BTreeMap::new(), channels: BTreeMap::new(), peers: BTreeMap::new(), last_peer: 0, entries: 0 }
     }
 
-    // ---- what nodes say
+    // ---- requests of nodes
 
     /// A node that has identified itself. Its id is never given again.
     pub fn connect(&mut self, info: PeerInfo, now: Now) -> PeerId {
@@ -265,7 +265,7 @@ impl Registry {
         }
     }
 
-    // ---- what operators say
+    // ---- requests of operators
 
     /// A topic that no node needs to have.
     pub fn create_topic(&mut self, topic: &Name) -> Result<(), Full> {
@@ -281,7 +281,7 @@ impl Registry {
         self.create_topic(topic)
     }
 
-    /// The topic is forgotten, with its channels and who has them, until a node registers it again.
+    /// Forgets the topic, with its channels and their producers, until a node registers it again.
     pub fn delete_topic(&mut self, wanted: TopicFilter<'_>) {
         let channels = self.channels.extract_if(.., |topic, _| wanted.matches(topic));
         let gone: usize = channels.map(|(_, of)| of.values().map(|producers| 1 + producers.len()).sum::<usize>()).sum();
@@ -327,7 +327,7 @@ impl Registry {
         if self.entries + entries > entries_max { Err(Full { entries_max }) } else { Ok(()) }
     }
 
-    // ---- what is asked
+    // ---- lookups
 
     pub fn topics(&self) -> Vec<&str> {
         self.topics.keys().map(Name::as_str).collect()

@@ -1,4 +1,4 @@
-//! The HTTP API: which method and path is answered by what. Pure: a request's head in, an answer out.
+//! The HTTP API: methods, paths and their answers. Pure: a request's head in, an answer out.
 
 use crate::NSQ_VERSION;
 use crate::go::{Query, to_json, unescape};

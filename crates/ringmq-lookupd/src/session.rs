@@ -14,7 +14,7 @@ use crate::registry::{Name, Now, PeerId, Registry};
 use crate::{About, NSQ_VERSION, go};
 use std::time::Duration;
 
-/// The longest line. A command needs 150 bytes; what stands behind its parameters is ignored.
+/// The longest line. A command needs 150 bytes; words behind its parameters are ignored.
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// The longest body of IDENTIFY. nsqd sends about 150 bytes.
 const IDENTITY_BYTES_MAX: usize = 64 * 1024;

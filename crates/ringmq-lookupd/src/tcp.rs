@@ -17,7 +17,7 @@ const IDENTIFY_LIMIT: Duration = Duration::from_secs(60);
 /// An identified connection without a byte for so long is a node that vanished; a live one pings every 15 s, and would connect anew.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3600);
 const WRITE_LIMIT: Duration = Duration::from_secs(10);
-/// Time and bytes to read what the other side still sends, so that the reset does not overtake the last answer.
+/// Time for reading further input, so that the reset does not overtake the last answer.
 const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 const DRAIN_BYTES_MAX: usize = 1 << 20;
 

@@ -73,7 +73,7 @@ fn command() -> Command {
         .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 a wrong call.")
 }
 
-/// Options of the command line that change what a seed is.
+/// Options of the command line that change a seed's plan.
 #[derive(Clone, Default)]
 struct SeedOptions {
     nodes: usize,
@@ -313,7 +313,7 @@ fn trace_command(seed: u64, asked: &SeedOptions) -> String {
 fn start(asked: &SeedOptions, start: u64, seeds: u64) -> std::io::Result<Child> {
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command.arg("--worker").arg(format!("--start={start}")).arg(format!("--seeds={seeds}")).args(asked.args());
-    // a worker ends with who started it
+    // a worker ends with the process that started it
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
@@ -342,7 +342,7 @@ fn run_chunk(
     failed
 }
 
-/// Hears what a worker says until it ends; or the seed that it began last, and why that failed.
+/// Reads a worker's lines until it ends. The error has the seed that it began last, and the reason of its failure.
 fn follow(mut child: Child, first: u64, limit: Duration, tell: &Sender<WorkerReport>) -> Result<(), (u64, String)> {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     // both pipes are emptied at the same time, so that neither fills
@@ -406,7 +406,7 @@ fn reason(text: &str) -> String {
     format!("{what} ({})", place.rsplit("panicked at ").next().unwrap_or(place).trim_end_matches(':'))
 }
 
-/// The name of the check, or the place of a panic: what must stay the same when a seed gets smaller.
+/// The name of the check, or the place of a panic: it must stay the same when a seed gets smaller.
 fn kind(why: &str) -> &str {
     why.split([':', '(']).next().unwrap_or(why)
 }
@@ -415,7 +415,7 @@ fn kind(why: &str) -> &str {
 fn made_smaller(asked: &SeedOptions, seed: u64, why: &str) -> (SeedOptions, u32) {
     let plan = asked.plan(seed).expect("it was tried");
     let mut runs = 0;
-    // what does not end at all takes the whole limit each time; with less to do it has to be quicker
+    // a run that never ends takes the whole limit each time; a smaller one has to be quicker
     let limit = SEED_MAX / 10;
     let cut = shrink(&plan, &mut |cut| {
         runs += 1;

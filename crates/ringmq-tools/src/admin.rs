@@ -1,4 +1,4 @@
-//! `ringmq topic` and `ringmq channel`: what an operator does to topics and channels over HTTP.
+//! `ringmq topic` and `ringmq channel`: an operator's changes of topics and channels over HTTP.
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, given, tls_args};
 use crate::http::{HttpError, escaped};
@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-/// Name, what it does, whether messages are gone afterwards.
+/// Operations on topics: name, description, and whether messages are deleted.
 const TOPIC: [(&str, &str, bool); 5] = [
     ("create", "Create topics", false),
     ("delete", "Delete topics with their channels and messages", true),

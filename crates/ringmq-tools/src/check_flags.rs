@@ -1,4 +1,4 @@
-//! `ringmq check-flags`: what becomes of an nsqd's flags and file here.
+//! `ringmq check-flags`: the effect of an nsqd's flags and file here.
 
 use crate::text::Table;
 use crate::tips::without_far_tips;
@@ -110,7 +110,7 @@ pub fn judge(args: &[String], read: impl Fn(&str) -> Result<String, String>) -> 
         let table: toml::Table = text.parse().map_err(|e: toml::de::Error| format!("--config={path}: {e}"))?;
         findings.extend(table.keys().filter(|key| *key != "topics").map(|key| of_name(key, key.clone())));
     }
-    // Values, and what settings say together.
+    // Values, and rules between settings.
     let around = Surroundings { hostname: "localhost".into(), cpus: 1, working_directory: "/".into(), is_nsqd: true };
     match config::load(&matches, &around, |path| read(path)) {
         Ok(LoadedSettings { notes, .. }) => notes.warnings.into_iter().for_each(|note| {

@@ -1,8 +1,8 @@
-//! The tools beside a node: import, tail, pub, stat, top, topic, channel, check-flags. They reach nodes over the network alone, but for
+//! The tools beside a node: import, tail, pub, stat, top, topic, channel, check-flags. They reach nodes only over the network, except
 //! the import's own node, and need no glommio.
 //!
-//! Each tool is a `clap` command and a function that runs it to an exit code: 0 done, 1 it failed (the message says what to do), 2 a wrong
-//! call. A program that has closed the pipe behind a tool ends it without a word; that is up to the binary, which leaves SIGPIPE alone.
+//! Each tool is a `clap` command and a function that runs it to an exit code: 0 done, 1 it failed (the message says what to do), 2 a
+//! wrong call. A closed pipe behind a tool ends it silently; the binary does that by leaving SIGPIPE alone.
 
 pub mod address;
 mod admin;

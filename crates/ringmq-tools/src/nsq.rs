@@ -53,7 +53,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, identifies, and does what the node asks for then: TLS, AUTH.
+    /// Connects, identifies, and answers the node's demands: TLS, AUTH.
     pub async fn connect(address: &str, identity: &Identity) -> Result<Connection, NsqError> {
         let failed = |source| NsqError::Connect { address: address.into(), source };
         let stream = match timeout(LIMIT, TcpStream::connect(address)).await {
@@ -134,7 +134,7 @@ impl Connection {
         let mut result = self.stream.write_all(&self.out).await;
         self.out.clear();
         if result.is_ok() {
-            // TLS keeps what it has not sent.
+            // TLS keeps its unsent bytes.
             result = self.stream.flush().await;
         }
         result.map_err(|source| self.lost(source))

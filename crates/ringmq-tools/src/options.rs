@@ -1,5 +1,5 @@
-//! `--consumer-opt` and `--producer-opt` of nsq_tail and to_nsq: what a tool tells a node of itself, TLS and AUTH. The names are those of
-//! go-nsq's configuration.
+//! `--consumer-opt` and `--producer-opt` of nsq_tail and to_nsq: a tool's description of itself for the node, TLS and AUTH. The names
+//! are those of go-nsq's configuration.
 
 use crate::secure::{Secure, Terms};
 use clap::{Arg, ArgAction, ArgMatches};

@@ -1,4 +1,4 @@
-//! `ringmq pub`: publishes what comes on the standard input, as to_nsq does.
+//! `ringmq pub`: publishes the lines of the standard input, as to_nsq does.
 
 use crate::address::{TCP, arg, given, positive_duration};
 use crate::nsq::{Connection, NsqError, Received};

@@ -1,4 +1,4 @@
-//! TLS with nodes, for the NSQ protocol and HTTPS: whom a tool trusts, and what it shows.
+//! TLS with nodes, for the NSQ protocol and HTTPS: a tool's trusted CAs, and its own certificate.
 
 use ringmq_protocol::pem::{certificates, private_key, roots};
 use rustls::client::WebPkiServerVerifier;
@@ -94,7 +94,7 @@ impl Secure {
     }
 }
 
-/// Trusts whoever answers, but only if it has the key of the certificate that it shows.
+/// Trusts any server that has the key of its certificate.
 #[derive(Debug)]
 struct Anybody(rustls::crypto::WebPkiSupportedAlgorithms);
 

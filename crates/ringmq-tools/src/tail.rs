@@ -59,7 +59,7 @@ pub fn command() -> Command {
         .after_help("SIGINT ends it. Exit codes: 0 ended, 1 failed, 2 a wrong call.")
 }
 
-/// A message, and who hears that it was printed.
+/// A message, and the receiver of the signal that it was printed.
 type Item = (String, Message, oneshot::Sender<()>);
 
 #[derive(Clone)]
@@ -151,7 +151,7 @@ async fn keep(address: String, wanted: TailTarget, mut is_patient: bool, tx: mps
     }
 }
 
-/// Consumes until nobody takes messages any more or the connection fails. `is_connected` is set once the connection stood.
+/// Consumes until the printer is gone or the connection fails. `is_connected` is set once the connection is made.
 async fn consume(
     address: &str,
     wanted: &TailTarget,
@@ -171,7 +171,7 @@ async fn consume(
                     return Ok(());
                 }
                 request::finish(&mut connection.out, &id);
-                // With what came meanwhile.
+                // With messages that came meanwhile.
                 if connection.out.len() > 4096 {
                     connection.flush().await?;
                 }

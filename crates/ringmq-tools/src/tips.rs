@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue};
 
-/// Drops the tips of clap that name something unlike what was written (`--node-id` for `--nope`).
+/// Drops the tips of clap that are unlike the written flag (`--node-id` for `--nope`).
 pub fn without_far_tips(mut error: clap::Error) -> clap::Error {
     let is_far = |written: Option<&ContextValue>, tip: Option<&ContextValue>| {
         let (Some(ContextValue::String(written)), Some(tip)) = (written, tip) else { return false };

@@ -1,6 +1,6 @@
 //! `ringmq top`: topics and channels of one or more nodes on a terminal, looked at anew all the time.
 //!
-//! [`View`] holds what is shown and what keys do to it; drawing is a function of it. The loop asks the nodes and the keyboard.
+//! [`View`] has the shown state and the effects of keys; drawing is a function of it. The loop asks the nodes and the keyboard.
 
 use crate::address::{HTTP, LOOKUPD, Nodes, arg, positive_duration, tls_args};
 use crate::http::HttpError;
@@ -238,7 +238,7 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
     let interval = *matches.get_one::<Duration>("interval").expect("it has a default");
     let topic = matches.get_one::<String>("topic").cloned();
     crate::block_on(async {
-        // The first look tells whether anybody is there, before the screen is taken.
+        // The first look tells whether a node answers, before the screen is taken.
         let first = match StatsSample::take(&nodes, topic.as_deref(), None, true).await {
             Ok(first) => first,
             Err(error) => return crate::failed(&error),

@@ -5,8 +5,8 @@
 //! NAME.diskqueue.000000.dat  records: length (4 bytes, big-endian), message
 //! message                    time (8), attempts (2), id (16), body
 //! ```
-//! After a SIGKILL the metadata is older than the files. What stands behind the write position is read too, as nsqd does; what stands
-//! before a read position that is too old comes again.
+//! After a SIGKILL the metadata is older than the files. Records behind the write position are read too, as nsqd does; an outdated read
+//! position repeats records.
 
 use super::ImportError;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ pub struct Record {
     pub behind: RecordPlace,
 }
 
-/// The files that hold what waits in a queue.
+/// The files with the waiting records of a queue.
 #[derive(Debug)]
 pub struct Queue {
     files: Vec<Part>,
@@ -141,7 +141,7 @@ impl Queue {
     }
 }
 
-/// The records of a queue, in order. What cannot be read is left out, and named in the end.
+/// The records of a queue, in order. Unreadable ones are left out, and named in the end.
 pub struct Records {
     /// The next one is last.
     files: Vec<Part>,
@@ -280,7 +280,7 @@ mod tests {
             Folder(folder)
         }
 
-        /// Bodies from a place on, where each ends, and why what is left out is.
+        /// Bodies from a place on, the end of each, and the reasons for omissions.
         fn read(&self, from: Option<RecordPlace>) -> (Vec<(String, RecordPlace)>, Vec<LeftOut>) {
             let mut records = Queue::open(self.0.path(), "t").expect("readable").read(from);
             let mut bodies = vec![];

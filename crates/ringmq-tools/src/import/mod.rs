@@ -102,13 +102,13 @@ pub struct Target {
     pub message_max: usize,
 }
 
-/// Count of what is to be imported.
+/// Counts of messages to import.
 struct Plan {
     topics: Vec<(Topic, u64)>,
     summary: Summary,
 }
 
-/// Counts what waits; `target` may be missing for a dry run.
+/// Counts the waiting messages; `target` may be missing for a dry run.
 fn plan(options: &Options, source: &Source) -> Result<Plan, ImportError> {
     let mut summary = Summary::new(&options.source);
     summary.left_out = source.orphans()?;
@@ -259,7 +259,7 @@ async fn prepare(target: &Target, saved: &mut StateFile, at: usize) -> Result<()
         for channel in &mut topic.channels {
             channel.stays_paused |= paused.get(&channel.name).copied().unwrap_or(false);
         }
-        // A run that goes on must not take for the operator's what this one pauses.
+        // A continued run must not take this run's pauses for the operator's.
         topic.step = TopicStage::Noted;
         saved.save()?;
     }
@@ -293,7 +293,7 @@ async fn pause_topic(target: &Target, topic: &Topic) -> Result<(), ImportError> 
     }
 }
 
-/// Reads the source, and says what an import would do.
+/// Reads the source, and returns the summary of an import without importing.
 pub fn dry_run(options: &Options, source: &Source) -> Result<Summary, ImportError> {
     let Plan { topics, mut summary } = plan(options, source)?;
     let mut counted = vec![];

@@ -22,7 +22,7 @@ pub struct OwnNode {
 }
 
 impl OwnNode {
-    /// Starts the node, with further flags of `serve`, and waits until it serves, or `is_stopped` says that nobody wants it any more.
+    /// Starts the node, with further flags of `serve`, and waits until it serves, or until `is_stopped` is true.
     pub async fn start(data_path: &Path, flags: &[String], is_stopped: &dyn Fn() -> bool) -> Result<OwnNode, ImportError> {
         let failed = |why: String| ImportError::Node { path: data_path.to_path_buf(), why };
         let io = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
@@ -40,7 +40,7 @@ impl OwnNode {
         command.arg0("ringmq").arg("serve").args(flags).arg("--import-nsqd=false");
         command.arg(format!("--data-path={}", data_path.display()));
         command.arg("--tcp-address=127.0.0.1:0").arg(format!("--http-address={http}")).arg(format!("--native-address={native}"));
-        // Nobody else is to find the node, and the import reaches it in plaintext.
+        // No client is to find the node, and the import reaches it in plaintext.
         command.args(["--lookupd-tcp-address=", "--lookupd-http-address=", "--statsd-address="]);
         command.args(["--native-tls-cert=", "--native-tls-key=", "--native-tls-client-ca="]);
         command.args(["--https-address=", "--tls-required=false", "--tls-client-auth-policy="]);

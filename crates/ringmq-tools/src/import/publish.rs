@@ -1,5 +1,5 @@
-//! Puts the queues of a topic into its log, batch by batch. What a batch holds follows from the files alone, so a run that goes on builds
-//! the same batches again.
+//! Puts the queues of a topic into its log, batch by batch. The content of a batch follows from the files alone, so a continued run
+//! builds the same batches again.
 
 use super::diskqueue::{LeftOut, Record, RecordPlace, Records};
 use super::progress::Progress;

@@ -1,4 +1,4 @@
-//! The data path of an nsqd: its lock, its metadata, and which diskqueue files belong to what.
+//! The data path of an nsqd: its lock, its metadata, and the diskqueue files of each topic and channel.
 
 use super::ImportError;
 use super::diskqueue::{LeftOut, Queue};

@@ -1,4 +1,4 @@
-//! The import at the startup of a node on the data path of an nsqd: whoever puts the binary in nsqd's place finds the backlog served.
+//! The import at the startup of a node on the data path of an nsqd: a node in nsqd's place serves nsqd's backlog.
 //!
 //! The node does not serve before the import has ended, so no client sees a part of it. A startup that was interrupted, or killed, goes on
 //! with the import at the next one. An import that cannot be done refuses the startup.

@@ -41,7 +41,7 @@ pub struct Topic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TopicStage {
     Nothing,
-    /// The state says what was paused on the node before.
+    /// The state has the pauses that were on the node before.
     Noted,
     /// Topic and channels are there, and paused where that is needed.
     Prepared,

@@ -1,4 +1,4 @@
-//! Summary of an import: what it did, and what it left out.
+//! Summary of an import: its counts, and its omissions.
 
 use super::diskqueue::LeftOut;
 use super::state::{ImportState, Topic};
