@@ -441,3 +441,58 @@ fn a_node_logs_in_to_etcd_and_shows_its_certificate() {
         until(is_stored, || format!("a topic is created and led: {}", node.log()));
     }
 }
+
+/// What a monitoring system reads while the lease still holds: whether to start etcd, or to correct the login.
+#[test]
+fn a_dead_etcd_and_a_refused_login_are_told_apart() {
+    let mut etcd = Member::start(&FAST);
+    etcd.enable_users("ringmq", "secret");
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+    let password = folder.path().join("password");
+    let write = |text: &str| std::fs::write(&password, text).expect("it is writable");
+    write("secret");
+    let user = ["--etcd-user=ringmq".to_owned(), format!("--etcd-password-file={}", password.display())];
+    let flags: Vec<&str> = WITH_ETCD.into_iter().chain(user.iter().map(String::as_str)).chain(["--replicas=1"]).collect();
+    let mut node = Node::prepare_with_etcd(&[etcd.url()], "a", &flags);
+    node.spawn();
+    node.wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let says = |ping: &str, away: u8, refused: u8| {
+        let is_said = || {
+            let metrics = node.get("/metrics").unwrap_or_default();
+            node.get("/ping").is_ok_and(|answer| answer.contains(ping))
+                && metrics.contains(&format!("\nringmq_cluster_etcd_away {away}\n"))
+                && metrics.contains(&format!("\nringmq_cluster_refused {refused}\n"))
+        };
+        until(is_said, || format!("{ping}:\n{}", node.log()));
+    };
+    says("OK", 0, 0);
+    etcd.kill();
+    says("the metadata store does not answer: http://", 1, 0);
+    etcd.restart();
+    says("200 OK", 0, 0);
+    etcd.change_password("ringmq", "other");
+    // The watch ends, and everything is listed again.
+    etcd.restart();
+    says("the metadata store refuses: http://", 0, 1);
+    write("other");
+    says("200 OK", 0, 0);
+}
+
+/// A restarted node listens before etcd knows it, and clients connect in that moment.
+#[test]
+fn a_client_of_a_node_without_a_session_waits_for_it() {
+    let mut etcd = Member::start(&FAST);
+    let mut node = Node::prepare_with_etcd(&[etcd.url()], "a", &[&WITH_ETCD[..], &["--replicas=1"]].concat());
+    node.spawn();
+    node.wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    node.kill();
+    etcd.kill();
+    node.spawn();
+    let listens = || node.get("/ping").is_ok_and(|answer| answer.contains("the metadata store does not answer"));
+    until(listens, || node.log());
+    std::thread::scope(|scope| {
+        let stored = scope.spawn(|| node.post("/pub?topic=orders", b"x").expect("it answers"));
+        etcd.restart();
+        assert!(stored.join().expect("it does not panic").ends_with("OK"), "{}", node.log());
+    });
+}

@@ -5,7 +5,7 @@
 
 use super::hub::{Hub, ToCoordinator};
 use super::memory::Memory;
-use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note, Probe};
+use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note, Probe, StoreTrouble};
 use crate::base::{NodeId, Ticks, TopicName};
 use crate::config::Settings;
 use crate::controller::ControllerOptions;
@@ -88,15 +88,18 @@ impl NodeIdentity {
     }
 }
 
-fn refused(why: &str) -> String {
+fn serves_until_the_end(why: &StoreTrouble) -> String {
     format!("{why}: the node serves until its lease is over")
 }
+
+/// Topics that clients want and that wait for a session.
+const POSTPONED_MAX: usize = 1_024;
 
 /// Party that waits for the outcome of an operator's request.
 enum RequestWaiter {
     Operator(oneshot::Sender<Result<String, AdminError>>),
-    /// Clients, on the cores.
-    Clients(TopicName),
+    /// Clients, on the cores, of a topic that is to have so many partitions.
+    Clients(TopicName, u16),
 }
 
 struct Driver<S> {
@@ -108,6 +111,8 @@ struct Driver<S> {
     heard: UnboundedSender<Event>,
     watch: Option<AbortHandle>,
     waiting: BTreeMap<u64, RequestWaiter>,
+    /// Topics that clients wanted while this node had no session, with their partitions. The cores end the waits of the clients.
+    postponed: BTreeMap<TopicName, u16>,
     tokens: u64,
     /// Reason why the agent refuses the store, or its last message about the lease.
     trouble: String,
@@ -129,6 +134,7 @@ pub async fn run(store: impl Store + 'static, place: NodeIdentity, hub: Arc<Hub>
         heard,
         watch: None,
         waiting: BTreeMap::new(),
+        postponed: BTreeMap::new(),
         tokens: 0,
         trouble: "etcd was not read yet".into(),
         said: None,
@@ -170,7 +176,7 @@ impl<S: Store + 'static> Driver<S> {
                 let min_isr = u8::try_from(self.place.settings.min_isr).unwrap_or(u8::MAX);
                 (
                     Admin::CreateTopic { name: name.clone(), partitions, replicas: 0, min_isr, properties: Default::default() },
-                    RequestWaiter::Clients(name),
+                    RequestWaiter::Clients(name, partitions),
                 )
             }
             ToCoordinator::Ask(ask) => return Some(Event::Ask(ask)),
@@ -187,7 +193,8 @@ impl<S: Store + 'static> Driver<S> {
     }
 
     fn is_wanted(&self, name: &TopicName) -> bool {
-        self.waiting.values().any(|waiting| matches!(waiting, RequestWaiter::Clients(wanted) if wanted == name))
+        let is_it = |waiting: &RequestWaiter| matches!(waiting, RequestWaiter::Clients(wanted, _) if wanted == name);
+        self.postponed.contains_key(name) || self.waiting.values().any(is_it)
     }
 
     fn step(&mut self, events: impl IntoIterator<Item = Event>) {
@@ -232,18 +239,30 @@ impl<S: Store + 'static> Driver<S> {
         self.write_memory();
         self.hub.tell(&facts);
         self.hub.set_condition(self.condition());
+        self.resume_postponed();
+    }
+
+    /// Asks again for the topics that waited for a session.
+    fn resume_postponed(&mut self) {
+        if self.postponed.is_empty() || self.agent.session().is_none() {
+            return;
+        }
+        let wanted = std::mem::take(&mut self.postponed).into_iter();
+        let asks = wanted.map(|(name, partitions)| ToCoordinator::Ask(Ask::CreateTopic { name, partitions }));
+        let events: Vec<Event> = asks.filter_map(|ask| self.event(ask)).collect();
+        self.step(events);
     }
 
     /// Condition for /ping. Without a lease the node serves no client. A partition without a leader would be no better at another node.
     fn condition(&self) -> Condition {
-        let refusal = self.agent.refusal();
+        let trouble = self.agent.store_trouble();
         match self.agent.session() {
             Some(_) => Condition {
                 failure: None,
-                warnings: self.agent.trouble((self.place.now)()).into_iter().chain(refusal.map(refused)).collect(),
+                warnings: self.agent.trouble((self.place.now)()).into_iter().chain(trouble.map(serves_until_the_end)).collect(),
             },
             None => {
-                let why = refusal.map(|why| format!("; {why}")).unwrap_or_default();
+                let why = trouble.map(|why| format!("; {why}")).unwrap_or_default();
                 Condition { failure: Some(format!("{}{why}", self.trouble)), warnings: vec![] }
             }
         }
@@ -256,7 +275,14 @@ impl<S: Store + 'static> Driver<S> {
                 let _ = answer.send(result);
                 None
             }
-            RequestWaiter::Clients(name) => {
+            // In the first moments of a node. The topic may well be there.
+            RequestWaiter::Clients(name, partitions)
+                if result == Err(AdminError::NoSession) && self.postponed.len() < POSTPONED_MAX =>
+            {
+                self.postponed.insert(name, partitions);
+                None
+            }
+            RequestWaiter::Clients(name, _) => {
                 // A topic that exists with other properties exists.
                 let error = result.err().filter(|error| !matches!(error, AdminError::TopicDiffers(_)))?;
                 self.say(tracing::Level::WARN, format!("topic {name}, which a client wants, is not created: {error}"));

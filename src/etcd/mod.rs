@@ -134,7 +134,10 @@ impl Etcd {
         self.idle.borrow_mut().clear();
         if self.silent.get().is_none() {
             self.silent.set(Some(Instant::now()));
-            tracing::warn!(endpoint = %left, next = %self.endpoint(), "etcd does not answer, the next endpoint is tried: {why}");
+            match self.options.endpoints.len() {
+                1 => tracing::warn!("etcd does not answer, it is tried again: {why}"),
+                _ => tracing::warn!(next = %self.endpoint(), "etcd does not answer, the next endpoint is tried: {why}"),
+            }
         } else {
             tracing::debug!(endpoint = %left, "etcd does not answer: {why}");
         }
@@ -290,7 +293,8 @@ impl Store for Etcd {
     async fn carry(&self, request: Request) -> Outcome {
         self.carry_one(request).await.map_err(|fault| match fault.judged {
             RequestOutcome::Unknown => Failure::Unknown(fault.to_string()),
-            _ => Failure::Refused(fault.to_string()),
+            RequestOutcome::NotSent => Failure::Unreached(fault.to_string()),
+            RequestOutcome::Refused | RequestOutcome::Token => Failure::Refused(fault.to_string()),
         })
     }
 

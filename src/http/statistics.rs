@@ -3,6 +3,7 @@
 use super::link::CoreAnswer;
 use super::routes::{Query, Reply, json, text, versioned, with_type};
 use super::{Node, unix_s};
+use crate::agent::StoreTrouble;
 use crate::base::{ChannelName, CoreId, TopicName};
 use crate::discovery::NSQ_VERSION;
 use crate::metadata::summary::Summary;
@@ -77,18 +78,23 @@ pub async fn metrics(node: &Node) -> Reply {
 /// Numbers of a cluster that etcd decides; empty when the coordinator does not answer.
 async fn cluster_numbers(node: &Node) -> Vec<(&'static str, &'static str, usize)> {
     let Some(hub) = &node.around.hub else { return vec![] };
-    let look = hub.look(|agent| {
-        let (is_in_session, is_refused) = (agent.session().is_some(), agent.refusal().is_some());
-        (Summary::of(agent.view()), agent.leaderless(), is_in_session, is_refused)
-    });
-    let Ok(Some((sum, own_without_leader, is_in_session, is_refused))) = tokio::time::timeout(ANSWER_LIMIT, look).await else {
+    let look = hub
+        .look(|agent| (Summary::of(agent.view()), agent.leaderless(), agent.session().is_some(), agent.store_trouble().cloned()));
+    let Ok(Some((sum, own_without_leader, is_in_session, trouble))) = tokio::time::timeout(ANSWER_LIMIT, look).await else {
         return vec![];
     };
+    let is_away = matches!(trouble, Some(StoreTrouble::Away(_)));
+    let is_refused = matches!(trouble, Some(StoreTrouble::Refused(_)));
     vec![
         ("ringmq_cluster_lease", "1 while this node's lease holds; else 0: it serves nothing", usize::from(is_in_session)),
         (
+            "ringmq_cluster_etcd_away",
+            "1 while etcd does not answer this node: the node serves until its lease is over",
+            usize::from(is_away),
+        ),
+        (
             "ringmq_cluster_refused",
-            "1 while etcd refuses this node, for example its login: the node serves until its lease is over",
+            "1 while etcd answers and refuses this node, for example its login: the node serves until its lease is over",
             usize::from(is_refused),
         ),
         ("ringmq_cluster_partitions", "Partitions of the cluster, as this node knows it", sum.partitions),

@@ -156,6 +156,16 @@ impl Member {
         }
     }
 
+    /// Gives a user another password, where users are asked for.
+    pub fn change_password(&self, name: &str, password: &str) {
+        let root = self.post("/v3/auth/authenticate", r#"{"name":"root","password":"r"}"#);
+        let body = root.split("\r\n\r\n").nth(1).expect("a body");
+        let token: Value = serde_json::from_str(body).expect("it is JSON");
+        let changed = json!({ "name": name, "password": password }).to_string();
+        let answer = self.post_as(token["token"].as_str().expect("a token"), "/v3/auth/user/changepw", &changed);
+        assert!(answer.contains("200 OK"), "{answer}");
+    }
+
     /// Whether this member leads the others.
     pub fn is_leader(&self) -> bool {
         let status = self.ask("/v3/maintenance/status", "{}");

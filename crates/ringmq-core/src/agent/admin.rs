@@ -126,6 +126,8 @@ pub enum AdminError {
     Busy,
     #[error("the metadata store refuses it; the log of this node has the reason")]
     Refused,
+    #[error("the metadata store does not answer; the log of this node has the reason: try again")]
+    StoreAway,
     #[error("this node has {ADMINS_MAX} requests to finish: try again")]
     TooMany,
 }
@@ -233,9 +235,9 @@ impl Agent {
         }
     }
 
-    pub(super) fn admin_refused(&mut self, token: u64, out: &mut Vec<Effect>) {
+    pub(super) fn admin_refused(&mut self, token: u64, error: AdminError, out: &mut Vec<Effect>) {
         if self.admins.works.remove(&token).is_some() {
-            out.push(Effect::Admin { token, result: Err(AdminError::Refused) });
+            out.push(Effect::Admin { token, result: Err(error) });
         }
     }
 

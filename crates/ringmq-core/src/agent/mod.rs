@@ -15,6 +15,7 @@
 //! - A request without an answer for a second is sent again. Every write is a compare-and-swap that excludes its own other copies, so
 //!   the answer to any copy, or the writer's tag in the record read, tells the outcome of all.
 
+mod access;
 mod admin;
 mod hints;
 mod leaderless;
@@ -33,6 +34,8 @@ use crate::metadata::record::{ClusterRecord, ControllerRecord, MemberRecord, Nod
 use crate::metadata::request::{Answer, Change, Compare, Failure, KeyValue, Listing, Op, Outcome, Request, Txn};
 use crate::metadata::view::{Changed, Unreadable, View, ViewError};
 use crate::seam::cluster::{Ask, Fact};
+use access::Access;
+pub use access::StoreTrouble;
 pub use admin::{Admin, AdminError, TRIES_MAX, TopicChange};
 use bytes::Bytes;
 pub use hints::Probe;
@@ -215,7 +218,10 @@ enum Purpose {
 impl Purpose {
     /// True if the node's session depends on the request.
     fn is_of_session(&self) -> bool {
-        matches!(self, Purpose::List { .. } | Purpose::Grant | Purpose::Register { .. } | Purpose::Renew)
+        matches!(
+            self,
+            Purpose::List { .. } | Purpose::Init | Purpose::Grant | Purpose::Revoke | Purpose::Register { .. } | Purpose::Renew
+        )
     }
 }
 
@@ -247,8 +253,7 @@ pub struct Agent {
     again_at: Ticks,
     /// Time from which on everything is to be listed.
     list_at: Option<Ticks>,
-    /// Reason why the store refused the node's last request for its session, for example at its login.
-    refusal: Option<String>,
+    access: Access,
     is_campaigning: bool,
     /// Time before which this node does not campaign.
     campaign_at: Ticks,
@@ -283,7 +288,7 @@ impl Agent {
             again: vec![],
             again_at: Ticks(0),
             list_at: Some(Ticks(0)),
-            refusal: None,
+            access: Access::default(),
             is_campaigning: false,
             campaign_at: Ticks(0),
             remembered: options.seen,
@@ -309,9 +314,9 @@ impl Agent {
         self.leaderless.text(now, &self.view)
     }
 
-    /// Reason why the store refuses to renew or to list anything for this node. If this persists, the lease ends.
-    pub fn refusal(&self) -> Option<&str> {
-        self.refusal.as_deref()
+    /// Why the store does not keep up the session of this node. `None`: it does.
+    pub fn store_trouble(&self) -> Option<&StoreTrouble> {
+        self.access.trouble()
     }
 
     /// Number of partitions with a replica here that have no leader.
@@ -389,14 +394,11 @@ impl Agent {
 
     fn answered(&mut self, now: Ticks, pending: Pending, outcome: Outcome, out: &mut Vec<Effect>) {
         let Pending { sent, purpose, request } = pending;
-        if purpose.is_of_session() {
-            self.refusal =
-                outcome.as_ref().err().filter(|failure| matches!(failure, Failure::Refused(_))).map(Failure::to_string);
-        }
         let answer = match outcome {
             Ok(answer) => answer,
             Err(failure) => return self.failed(now, Pending { sent, purpose, request }, failure, out),
         };
+        self.access.answered(&purpose);
         match (purpose, answer) {
             (Purpose::List { seen }, Answer::Listed(listing)) => self.listed(now, listing, seen, out),
             (Purpose::Init, Answer::Txn { .. }) => self.list_soon(now),
@@ -432,7 +434,9 @@ impl Agent {
 
     /// Handles a failed request. A request that was not surely refused may have been carried out.
     fn failed(&mut self, now: Ticks, pending: Pending, failure: Failure, out: &mut Vec<Effect>) {
-        let is_refused = matches!(failure, Failure::Refused(_));
+        self.access.failed(&pending.purpose, &failure);
+        let is_refused = !matches!(failure, Failure::Unknown(_));
+        let error = if matches!(failure, Failure::Refused(_)) { AdminError::Refused } else { AdminError::StoreAway };
         if is_refused {
             out.push(Effect::Say(failure.into()));
         }
@@ -442,7 +446,7 @@ impl Agent {
             Purpose::Register { .. } if is_refused => self.session_failed(now, &pending.purpose, out),
             Purpose::Write(flight) if is_refused => self.write_refused(flight, out),
             Purpose::Batch(batch) if is_refused => self.controller.settled(&self.view, &batch, false),
-            Purpose::Admin(token) if is_refused => self.admin_refused(token, out),
+            Purpose::Admin(token) if is_refused => self.admin_refused(token, error, out),
             Purpose::Campaign if is_refused => self.is_campaigning = false,
             Purpose::Depose if is_refused => self.hints.is_deposing = false,
             Purpose::NodeValue if is_refused => {}

@@ -98,8 +98,8 @@ struct World {
     /// Leader of each epoch of a partition.
     led: BTreeMap<((TopicId, u16), u64), NodeId>,
     store_away: u64,
-    /// True while the store lets nobody log in.
-    is_locked: bool,
+    /// What every request is answered with that the function picks.
+    failing: Option<(fn(&Request) -> bool, Failure)>,
 }
 
 fn agent(n: usize, start: u64, seen: u64, cluster: Option<[u8; 16]>) -> Agent {
@@ -153,7 +153,7 @@ impl World {
             rng: Rng::new(seed),
             led: BTreeMap::new(),
             store_away: 0,
-            is_locked: false,
+            failing: None,
         }
     }
 
@@ -299,9 +299,9 @@ impl World {
                 }
                 continue;
             }
-            let outcome = match self.is_locked {
-                true => Err(Failure::Refused("no login".into())),
-                false => self.store.carry(now, &request),
+            let outcome = match &self.failing {
+                Some((picks, failure)) if picks(&request) => Err(failure.clone()),
+                _ => self.store.carry(now, &request),
             };
             if self.chance(f.unknown_done) {
                 continue;

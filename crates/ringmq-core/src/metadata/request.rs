@@ -124,9 +124,12 @@ pub enum Answer {
 /// Reason why a request has no answer.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
-    /// The request was not carried out, and never will be.
+    /// The store has the request and says no: it was not carried out, and never will be.
     #[error("the metadata store refuses: {0}")]
     Refused(String),
+    /// The request was not carried out, and never will be: no member of the store was reached.
+    #[error("the metadata store does not answer: {0}")]
+    Unreached(String),
     /// The request may have been carried out, or may still be: only another compare-and-swap of the same keys shuts it out.
     #[error("the outcome of a request to the metadata store is unknown: {0}")]
     Unknown(String),

@@ -88,20 +88,39 @@ fn who_was_overtaken_by_a_copy_of_its_data_path_is_never_registered_again() {
     assert!(world.nodes[1].agent.session().is_none() && refused(&world), "{:?}", world.nodes[1].refused);
 }
 
-/// Without a renewal the node serves until its lease is over; an operator hears of it before.
+/// Without a renewal the node serves until its lease is over; an operator hears of it before, and whether the store is there at all.
 #[test]
-fn a_node_whose_login_the_store_refuses_says_so_until_it_is_let_in_again() {
+fn a_store_that_does_not_answer_and_one_that_refuses_are_told_apart_until_the_node_is_registered() {
+    let ttl = TTL.as_millis() as u64;
+    let told = |world: &World| (world.nodes[0].agent.session().is_some(), world.nodes[0].agent.store_trouble().cloned());
+    for (failure, trouble) in [
+        (Failure::Refused("no login".into()), StoreTrouble::Refused("no login".into())),
+        (Failure::Unreached("no way".into()), StoreTrouble::Away("no way".into())),
+        (Failure::Unknown("silence".into()), StoreTrouble::Away("silence".into())),
+    ] {
+        let mut world = cluster(1);
+        world.run(2_000);
+        assert_eq!(told(&world), (true, None));
+        world.failing = Some((|_| true, failure));
+        world.run(ttl / 2);
+        assert_eq!(told(&world), (true, Some(trouble.clone())));
+        world.run(ttl);
+        assert_eq!(told(&world), (false, Some(trouble)));
+        world.failing = None;
+        world.run(ttl);
+        assert_eq!(told(&world), (true, None));
+    }
+}
+
+/// The listings between the attempts succeed, and say nothing about writing.
+#[test]
+fn a_store_that_lets_a_node_read_alone_is_said_to_refuse_it_all_the_time() {
     let mut world = cluster(1);
-    world.run(2_000);
-    assert_eq!(world.nodes[0].agent.refusal(), None);
-    world.is_locked = true;
-    world.run(TTL.as_millis() as u64 / 2);
-    let told = |world: &World| (world.nodes[0].agent.session().is_some(), world.nodes[0].agent.refusal().map(String::from));
-    let why = "the metadata store refuses: no login".to_owned();
-    assert_eq!(told(&world), (true, Some(why.clone())));
-    world.run(TTL.as_millis() as u64);
-    assert_eq!(told(&world), (false, Some(why)));
-    world.is_locked = false;
-    world.run(TTL.as_millis() as u64);
-    assert_eq!(told(&world), (true, None));
+    world.failing = Some((|request| matches!(request, Request::Txn(_)), Failure::Refused("permission denied".into())));
+    world.restart(0, 0);
+    world.run(1_000);
+    for _ in 0..20 {
+        world.run(37);
+        assert_eq!(world.nodes[0].agent.store_trouble(), Some(&StoreTrouble::Refused("permission denied".into())));
+    }
 }
