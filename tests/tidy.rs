@@ -338,6 +338,17 @@ fn files_are_short_and_finished() {
     fail_on(complaints);
 }
 
+/// `replica_log!` adds both.
+#[test]
+fn each_log_line_of_a_replica_has_its_topic_and_partition() {
+    let is_replica = |(_, module, _): &(PathBuf, Vec<String>, String)| module.first().is_some_and(|name| name == "replica");
+    let files: Vec<_> = module_files().into_iter().filter(is_replica).collect();
+    assert!(files.len() > 5);
+    let lines = files.iter().flat_map(|(path, _, source)| source.lines().map(move |line| (path, line)));
+    let is_bare = |line: &str| line.contains("tracing::") && !(line.contains("topic = %") && line.contains("partition = %"));
+    fail_on(lines.filter(|(_, line)| is_bare(line)).map(|(path, line)| format!("{}: {line}", path.display())).collect());
+}
+
 #[test]
 fn no_file_is_dead() {
     let mut complaints = Vec::new();

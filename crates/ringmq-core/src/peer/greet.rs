@@ -66,7 +66,7 @@ pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
         code,
         RejectCode::BadVersion | RejectCode::OtherCluster | RejectCode::SameNode | RejectCode::BadLanes | RejectCode::Malformed
     );
-    Loss { why, is_hopeless, is_orderly: code == RejectCode::Stopping }
+    Loss { why, is_hopeless, is_orderly: code == RejectCode::Stopping, may_pass: code == RejectCode::UnknownNode }
 }
 
 fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {
@@ -303,7 +303,11 @@ impl Links {
             (Phase::Hello { place, .. }, _) => {
                 self.down(now, place, &Loss { is_hopeless: true, ..Loss::of(format!("this node refuses it: {why}")) });
             }
-            (_, Some(them)) => self.said.refused(self.options.core.0, &peer, them.node_id, *code, why),
+            (_, Some(them)) => {
+                let id = them.node_id;
+                let name = self.nodes.get(&id).map_or_else(|| id.to_string(), |node| node.name.to_string());
+                self.said.refused((self.options.core.0, &peer), (id, &name), *code, why);
+            }
             (_, None) => {
                 self.said.stranger(now.ticks, &peer, why);
                 self.at_most_of_said();

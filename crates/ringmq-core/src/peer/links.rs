@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, Fault, FrameContent, Phase, weight};
 use super::greet::OVERTAKEN;
-use super::link_log::LinkLog;
+use super::link_log::{LinkLog, UNKNOWN_TIMES};
 use super::nodes::{Dial, Link, LinkId, Node, numbers};
 use super::{HANDSHAKE_MAX, LinkEvent, LinkOptions, MovedGreeting, PAUSE_MAX, RELAYED_MAX, SILENT_MAX, STRANGERS_MAX};
 use crate::base::NodeId;
@@ -41,11 +41,13 @@ pub(super) struct Loss {
     pub is_hopeless: bool,
     /// True for an end that needs no operator.
     pub is_orderly: bool,
+    /// True where the peer may just not have read the metadata yet.
+    pub may_pass: bool,
 }
 
 impl Loss {
     pub fn of(why: impl Into<String>) -> Loss {
-        Loss { why: why.into(), is_hopeless: false, is_orderly: false }
+        Loss { why: why.into(), is_hopeless: false, is_orderly: false, may_pass: false }
     }
 }
 
@@ -498,6 +500,7 @@ impl Links {
         if link.up_since.is_some_and(|since| now.ticks.since(since) >= PAUSE_MAX) {
             link.is_steady();
         }
+        let is_early = loss.may_pass && link.attempts() < UNKNOWN_TIMES;
         let conns = link.clear();
         let mut next = None;
         if node.is_dialled && !self.is_stopping {
@@ -514,7 +517,7 @@ impl Links {
                 true => tracing::info!(core, peer = %name, "a peer is disconnected: {why}"),
                 false => tracing::warn!(core, peer = %name, "the connection to a peer is lost: {why}"),
             }
-        } else if node.said.as_deref() != Some(why) {
+        } else if node.said.as_deref() != Some(why) && !is_early {
             node.said = Some(loss.why.clone());
             let address = &node.address;
             if node.is_dialled {
@@ -542,7 +545,7 @@ impl Links {
             node.is_connected = true;
             node.said = None;
             let (core, name, cores) = (self.options.core.0, &node.name, node.cores);
-            tracing::info!(core, peer = %name, node = %place.node, cores, version, "connected to a peer");
+            tracing::info!(core, peer = %name, cores, version, "connected to a peer");
             self.events.push(LinkEvent::Connected(place.node));
         }
         for conn in conns {

@@ -115,6 +115,11 @@ impl Link {
         Duration::from_nanos(nanos - rng.below(nanos / 2))
     }
 
+    /// Attempts since the link was last up for long.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// Records that the link was up long enough.
     pub fn is_steady(&mut self) {
         self.attempts = 0;

@@ -6,6 +6,7 @@ use crate::base::{Epoch, Position, Ticks, TopicRef};
 use crate::codec::peer::error::PeerError;
 use crate::codec::peer::message::{Body, Head, Message, Route, Standing};
 use crate::format::tail::Tail;
+use crate::seam::cluster::{ClusterNode, name_of};
 use crate::{base::NodeId, seam::membership::Membership};
 
 #[derive(Debug)]
@@ -38,14 +39,28 @@ pub(super) struct Base {
     pub trace: Vec<(State, Trigger, State)>,
 }
 
+/// Line of the log about a replica: each names its topic and partition.
+macro_rules! replica_log {
+    ($level:ident, $base:expr, $($line:tt)+) => {
+        tracing::$level!(topic = %$base.topic.name, partition = %$base.route.partition, $($line)+)
+    };
+}
+pub(super) use replica_log;
+
 /// Context of one step.
 pub(super) struct Cx<'a> {
     pub now: Ticks,
     pub log: &'a dyn LogView,
+    pub nodes: &'a [ClusterNode],
     pub out: &'a mut Vec<Effect>,
 }
 
 impl Cx<'_> {
+    /// Name of a node for the log.
+    pub fn name_of(&self, node: NodeId) -> String {
+        name_of(self.nodes, node)
+    }
+
     pub fn send(&mut self, to: NodeId, head: Head, body: Body) {
         self.out.push(Effect::Send { to, message: Message { head, body } });
     }

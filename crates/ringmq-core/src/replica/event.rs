@@ -17,6 +17,7 @@ use crate::format::cursor::CursorImage;
 use crate::format::producer::Producer;
 use crate::format::snapshot::Doubt;
 pub use crate::format::tail::{BatchId, Tail};
+use crate::seam::cluster::{ClusterNode, name_of};
 use crate::seam::membership::{GivenUp, Membership};
 use crate::{
     codec::peer::message::{Head, Message, Session},
@@ -392,12 +393,22 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before the committed end of this replica (offset {}): this replica does not truncate", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("replica {node} knows data to be committed (up to offset {}) that this leader lacks, and stays out of the ISR: rescue that \
-        data, or accept the loss, and the replica begins anew", committed.offset)]
+    #[error("a replica knows data to be committed (up to offset {}) that this leader lacks, and stays out of the ISR: rescue that data, \
+        or accept the loss, and the replica begins anew", committed.offset)]
     StaysOut { node: NodeId, committed: Position },
     #[error("the bytes from offset {} to {} are damaged, and no other replica has supplied them: start the others, or accept the loss",
         from.offset, to.offset)]
     Damaged { from: Position, to: Position },
+}
+
+impl Alarm {
+    /// The alarm's text with the name of the node that it is about.
+    pub fn text(&self, nodes: &[ClusterNode]) -> String {
+        match self {
+            Alarm::StaysOut { node, .. } => format!("node {}: {self}", name_of(nodes, *node)),
+            _ => self.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]

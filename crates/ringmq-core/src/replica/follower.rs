@@ -4,7 +4,7 @@
 //! It accepts a leader that its own metadata names, in an epoch not below its promise. After a batch that does not continue its log it
 //! refuses everything until the next session, in which the logs are compared again.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::cursors::FollowerCursors;
 use super::event::{Alarm, Effect};
 use super::prefix::take_run;
@@ -229,9 +229,8 @@ impl Follower {
             Align::Truncate { .. } => cx.log.start(),
             Align::Restart { start, chain_crc } => (start, chain_crc),
         };
-        let (topic, partition) = (&base.topic.name, base.route.partition);
         let (committed, end) = (base.committed.offset, cx.log.end().at.offset);
-        tracing::warn!(%topic, %partition, committed, end, "an operator gave up what this replica has: it begins anew");
+        replica_log!(warn, base, committed, end, "an operator gave up what this replica has: it begins anew");
         self.is_given_up = false;
         base.committed = start;
         cx.out.extend([Effect::GaveUp { committed: start }, Effect::Doubted]);

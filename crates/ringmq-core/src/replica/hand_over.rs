@@ -14,7 +14,7 @@
 //! for long, it asks for a new epoch of its own; that compare-and-swap excludes the resignation. FINs after the last message about the
 //! channels are not passed on: these messages are redelivered.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::error::ReplicaError;
 use super::event::{Channels, Effect};
 use super::leader::{Leader, Phase};
@@ -54,7 +54,7 @@ impl Leader {
         self.hand_over_at = cx.now + base.options.retry;
         let in_step = |p: &&super::peer::Peer| p.node == to && p.link == PeerPhase::Live && p.cursors.is_complete();
         if self.peers.iter().any(|p| in_step(&p)) && self.may_write(base).is_ok() {
-            tracing::info!(epoch = self.epoch.number(), %to, "handing over: publishes wait");
+            replica_log!(info, base, to = cx.name_of(to), "handing over: publishes wait");
             self.phase = Phase::Quiescing { to, until: cx.now + base.options.follower_limit / 2, round: Round::Committing };
             base.go(Trigger::AskedToHandOver);
             self.quiesce(base, cx);
@@ -114,9 +114,23 @@ impl Leader {
         self.phase = Phase::Quiescing { to, until, round: Round::Committing };
     }
 
+    /// Ends writing in this epoch.
+    pub fn close(&mut self, base: &Base, cx: &mut Cx<'_>, error: ReplicaError) {
+        let (epoch, committed) = (self.epoch.number(), base.committed.offset);
+        let is_opening = matches!(self.phase, Phase::Claiming | Phase::Asking | Phase::Trimming { .. } | Phase::Fetching { .. });
+        // Nothing was taken in this epoch; or another node leads, or the topic is deleted.
+        if is_opening || matches!(error, ReplicaError::NotLeader { .. }) {
+            replica_log!(info, base, epoch, committed, "this node stops leading");
+        } else {
+            replica_log!(warn, base, epoch, committed, %error, "writes are disabled");
+        }
+        cx.out.push(Effect::Closed { error });
+        self.cursors.fail_all(cx, error);
+    }
+
     /// Ends a hand-over that no replica takes: this leader goes on, and tries again later.
     fn keep_on(&mut self, base: &mut Base, cx: &Cx<'_>) {
-        tracing::info!(epoch = self.epoch.number(), "the hand-over is postponed: publishes go on");
+        replica_log!(info, base, "the hand-over is postponed: publishes go on");
         self.hand_over_at = cx.now + base.options.follower_limit;
         self.phase = Phase::Open;
         base.go(Trigger::KeptOn);

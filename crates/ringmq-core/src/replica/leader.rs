@@ -3,7 +3,7 @@
 //!
 //! [`opening`](super::opening) opens the epoch.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::cursor_sync::{CursorSync, Leading};
 use super::error::ReplicaError;
 use super::event::{Alarm, CursorEvent, Effect, Loss};
@@ -291,7 +291,12 @@ impl Leader {
         if error.retry() == Retry::AfterRefresh {
             cx.out.push(Effect::Refresh);
         }
-        tracing::info!(follower = %from, %error, "a follower refuses");
+        let follower = cx.name_of(from);
+        match error {
+            // The topic is new, and on its way there.
+            PeerError::UnknownPartition => replica_log!(debug, base, follower, %error, "a follower refuses"),
+            _ => replica_log!(info, base, follower, %error, "a follower refuses"),
+        }
         self.source_lost(base, cx, from);
     }
 
@@ -343,7 +348,7 @@ impl Leader {
             }
             Common::Nothing => Align::Restart { start, chain_crc: start_crc },
         };
-        tracing::debug!(follower = %node, ?align, committed = committed.offset, "a follower is aligned");
+        replica_log!(debug, base, follower = cx.name_of(node), ?align, committed = committed.offset, "a follower is aligned");
         (peer.link, peer.standing) = (PeerPhase::Aligning, None);
         peer.retry_at = cx.now + base.options.retry;
         cx.send(node, head, Body::Align(align));
@@ -444,7 +449,6 @@ impl Leader {
             (base.hands_over_until, base.hand_overs) = (None, 0);
             base.go(Trigger::TailCommitted);
             self.commit_mark = None;
-            tracing::info!(epoch = self.epoch.number(), at = base.committed.offset, "the epoch is open");
             cx.out.push(Effect::Opened { epoch: self.epoch });
             if self.accepts_loss.is_some() {
                 self.give_up(base, cx);
@@ -491,7 +495,8 @@ impl Leader {
             return;
         }
         if isr.len() >= membership.min_isr {
-            tracing::warn!(?lagging, "removing in-sync replicas that lag or do not confirm the channels");
+            let lagging = lagging.iter().map(|node| cx.name_of(*node)).collect::<Vec<_>>().join(" ");
+            replica_log!(warn, base, lagging, "removing in-sync replicas that lag or do not confirm the channels");
             self.propose(cx, membership, isr, None, base);
         } else {
             // Not allowed; looked at again.
@@ -629,21 +634,10 @@ impl Leader {
             return self.damaged_since = None;
         }
         if cx.now >= *self.damaged_since.get_or_insert(cx.now) + base.options.write_limit {
-            tracing::warn!(
-                epoch = self.epoch.number(),
-                damage = damage.offset,
-                "the chosen tail is damaged: asking for another epoch"
-            );
+            replica_log!(warn, base, damage = damage.offset, "the chosen tail is damaged: asking for another epoch");
             self.damaged_since = Some(cx.now);
             cx.out.push(Effect::AskEpoch { above: base.fence() });
         }
-    }
-
-    /// Ends writing in this epoch.
-    pub fn close(&mut self, base: &Base, cx: &mut Cx<'_>, error: ReplicaError) {
-        tracing::warn!(epoch = self.epoch.number(), committed = base.committed.offset, %error, "writes are disabled");
-        cx.out.push(Effect::Closed { error });
-        self.cursors.fail_all(cx, error);
     }
 
     pub fn on_connected(&mut self, cx: &mut Cx<'_>, node: NodeId) {

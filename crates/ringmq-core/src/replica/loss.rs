@@ -1,7 +1,7 @@
 //! Committed data of another replica that a leader's log lacks: whether the leader accepts that replica's statement, and which of the
 //! two logs an operator gives up.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::error::ReplicaError;
 use super::event::{Alarm, Effect, LogView, Loss, LossKind};
 use super::leader::{Leader, Phase};
@@ -71,8 +71,13 @@ impl Leader {
             peer.part(cx.now, limit);
         }
         self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
-        tracing::error!(
-            epoch = self.epoch.number(), witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
+        replica_log!(
+            error,
+            base,
+            epoch = self.epoch.number(),
+            witness = cx.name_of(node),
+            committed = committed.offset,
+            end = cx.log.end().at.offset,
             "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
         );
         cx.out.extend([Effect::Alarm(alarm), Effect::Doubted]);

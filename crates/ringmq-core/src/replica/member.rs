@@ -1,6 +1,6 @@
 //! One replica of a partition that has several: its role by the metadata, and which machine an event is for.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::error::ReplicaError;
 use super::event::{CursorEvent, Effect, Event, LogView, Loss, ReplicaOptions};
 use super::follower::Follower;
@@ -11,6 +11,7 @@ use crate::base::{Epoch, PartitionId, Position, Ticks, TopicRef};
 use crate::codec::peer::error::PeerError;
 use crate::codec::peer::message::{Body, Message, Route};
 use crate::format::tail::Tail;
+use crate::seam::cluster::ClusterNode;
 use crate::{base::NodeId, seam::membership::Membership};
 
 /// The highest epoch that a message tells of: its sender's, or the one that the sender has promised.
@@ -163,9 +164,9 @@ impl Member {
         }
     }
 
-    /// Takes one event. `out` gets the effects, in order; they are carried out before the next event.
-    pub fn step(&mut self, now: Ticks, log: &dyn LogView, event: Event, out: &mut Vec<Effect>) {
-        let mut cx = Cx { now, log, out };
+    /// Takes one event; `out` gets the effects, in order; they are carried out before the next event. Log lines have the names of `nodes`.
+    pub fn step(&mut self, now: Ticks, (log, nodes): (&dyn LogView, &[ClusterNode]), event: Event, out: &mut Vec<Effect>) {
+        let mut cx = Cx { now, log, nodes, out };
         self.take(&mut cx, event);
         self.mend(&mut cx);
         if let Role::Follower(f) = &self.role {
@@ -239,11 +240,11 @@ impl Member {
         if let Role::Leader(leader) = &self.role
             && heard > leader.epoch
         {
-            tracing::warn!(
-                epoch = leader.epoch.number(),
-                heard = heard.number(),
-                "a higher epoch exists: this node stops leading"
-            );
+            let (epoch, next) = (leader.epoch.number(), heard.number());
+            match leader.phase {
+                Phase::Resigned { .. } => replica_log!(info, self.base, epoch, next, "the next leader is there"),
+                _ => replica_log!(warn, self.base, epoch, heard = next, "a higher epoch exists: this node stops leading"),
+            }
             self.base.heard = self.base.heard.max(heard);
             cx.out.push(Effect::Refresh);
             self.follow(cx, heard, None);

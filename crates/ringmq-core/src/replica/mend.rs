@@ -9,7 +9,7 @@
 //! The repair runs beside all other work: nothing is truncated, no write waits, and readers wait at the damage. If the leader says that
 //! none of its batches begins at the damage, the follower's log is compared anew, and ends where the damage begins.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::event::{Alarm, Effect};
 use super::leader::Leader;
 use super::peer::Peer;
@@ -65,8 +65,18 @@ impl Mender {
                 self.is_writing = true;
                 cx.out.push(Effect::Mend { batches });
             }
-            Ok(_) => tracing::debug!(%node, from = from.offset, "a replica has nothing for the damage here"),
-            Err(error) => tracing::warn!(%node, from = from.offset, %error, "a repair from another replica fails its checks"),
+            Ok(_) => {
+                replica_log!(
+                    debug,
+                    base,
+                    node = cx.name_of(node),
+                    from = from.offset,
+                    "a replica has nothing for the damage here"
+                );
+            }
+            Err(error) => replica_log!(
+                warn, base, node = cx.name_of(node), from = from.offset, %error, "a repair from another replica fails its checks"
+            ),
         }
     }
 

@@ -26,7 +26,7 @@
 //! operator. The leader's own log is truncated only where the chosen log differs, under this new epoch, and never below its committed
 //! end, except where damage destroyed that already.
 
-use super::base::{Base, Cx};
+use super::base::{Base, Cx, replica_log};
 use super::event::{Alarm, Effect, Loss, LossKind};
 use super::leader::{Leader, Phase};
 use super::peer::PeerPhase;
@@ -169,7 +169,7 @@ impl Leader {
             return self.settle(base, cx, Trigger::HeardSelf);
         };
         let (epoch, own) = (last_epoch.number(), own.durable.offset);
-        tracing::info!(%source, epoch, end = end.offset, own, "another replica has a longer log");
+        replica_log!(info, base, source = cx.name_of(source), epoch, end = end.offset, own, "another replica has a longer log");
         let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
     }
@@ -182,7 +182,7 @@ impl Leader {
         }
         base.given_up += 1;
         self.asking_since = cx.now;
-        tracing::warn!(epoch = self.epoch.number(), "too few in-sync replicas answer this node: another one should lead");
+        replica_log!(warn, base, "too few in-sync replicas answer this node: another one should lead");
         cx.out.push(Effect::Resign { to: None });
     }
 
@@ -208,10 +208,7 @@ impl Leader {
         let until = *base.hands_over_until.get_or_insert(cx.now + patience);
         if cx.now < until {
             let others = if to.is_some() { "is sound" } else { "may have lost less" };
-            tracing::warn!(
-                epoch = self.epoch.number(),
-                "this replica lost something, and another in-sync replica {others}: that one should lead"
-            );
+            replica_log!(warn, base, "this replica lost something, and another in-sync replica {others}: that one should lead");
             cx.out.push(Effect::Resign { to });
         }
         cx.now < until
@@ -249,7 +246,6 @@ impl Leader {
     fn alarm(&mut self, cx: &mut Cx<'_>, alarm: Alarm) {
         if self.alarmed != Some(alarm) {
             self.alarmed = Some(alarm);
-            tracing::error!(%alarm, "the partition has no leader");
             cx.out.push(Effect::Alarm(alarm));
         }
     }
@@ -288,7 +284,7 @@ impl Leader {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%source, %error, "the chosen tail does not continue this log");
+                replica_log!(warn, base, source = cx.name_of(source), %error, "the chosen tail does not continue this log");
                 self.source_lost(base, cx, source);
             }
         }

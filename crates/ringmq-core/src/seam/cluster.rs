@@ -45,6 +45,11 @@ impl ClusterNode {
     }
 }
 
+/// Name of a node for people; a node that the cluster does not list goes by its id.
+pub fn name_of(nodes: &[ClusterNode], node: NodeId) -> String {
+    nodes.iter().find(|n| n.id == node).map_or_else(|| node.to_string(), |n| n.name.to_string())
+}
+
 /// Properties of a topic that its partitions' logs and channels follow. `None`: the node's settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TopicProperties {

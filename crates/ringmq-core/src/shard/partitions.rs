@@ -15,6 +15,7 @@ use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
 use crate::replica::{Alarm, Replica};
 use crate::seam::{
+    cluster::ClusterNode,
     message::Ticket,
     outcome::{InFlightError, PublishError},
 };
@@ -226,11 +227,12 @@ impl Partition {
         waiting.map(|(ticket, _, _)| *ticket).or_else(|| self.seat()?.commits_at(at))
     }
 
-    pub fn raise_alarm(&mut self, alarm: Alarm) {
+    pub fn raise_alarm(&mut self, alarm: Alarm, nodes: &[ClusterNode]) {
         if let Some(seat) = self.seat_mut()
             && seat.raise(alarm)
         {
-            tracing::error!(topic = %self.topic.name, partition = %self.dir.partition, %alarm, "the partition needs an operator");
+            let alarm = alarm.text(nodes);
+            tracing::error!(topic = %self.topic.name, partition = %self.dir.partition, alarm, "the partition needs an operator");
         }
     }
 

@@ -50,7 +50,7 @@ use crate::peer::{LinkEvent, Links};
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
-use crate::seam::cluster::{ClusterNode, ClusterOptions};
+use crate::seam::cluster::{ClusterNode, ClusterOptions, name_of};
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
 use roles::note_damage;
@@ -99,6 +99,8 @@ struct LoggedState {
     version: u64,
     leader: Option<NodeId>,
     isr: Vec<NodeId>,
+    /// True: leader and ISR are not logged yet, since the nodes' names are not known.
+    waits_for_names: bool,
 }
 
 impl Seat {
@@ -269,9 +271,8 @@ impl Cluster {
         self.next_number
     }
 
-    /// Name of the node in the cluster's file; a node that the file does not name goes by its id.
     fn name_of(&self, node: NodeId) -> String {
-        self.nodes.iter().find(|n| n.id == node).map_or_else(|| node.to_string(), |n| n.name.to_string())
+        name_of(&self.nodes, node)
     }
 
     fn names_of(&self, nodes: &[NodeId]) -> String {
@@ -311,7 +312,7 @@ impl Cluster {
         }
         let view = View { log: core.store.log_view(idx), channels };
         let mut effects = std::mem::take(&mut self.effects);
-        seat.member.step(now.ticks, &view, event, &mut effects);
+        seat.member.step(now.ticks, (&view, &self.nodes), event, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(core, now, idx, effect);
         }

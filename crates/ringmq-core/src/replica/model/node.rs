@@ -101,7 +101,7 @@ impl Node {
         }
         let before = self.member.epoch();
         let mut effects = vec![];
-        self.member.step(now, &self.log, event, &mut effects);
+        self.member.step(now, (&self.log, &[]), event, &mut effects);
         if self.member.epoch() != before {
             self.opened_in = self.log.doubt();
         }

@@ -369,7 +369,7 @@ fn a_leader_that_steps_down_tells_who_waits() {
         }
         let mut effects = vec![];
         let m = Membership { ..rig.membership(6, 2, &[1, 2]) };
-        rig.node.member.step(rig.now, &rig.node.log, Event::Metadata(m), &mut effects);
+        rig.node.member.step(rig.now, (&rig.node.log, &[]), Event::Metadata(m), &mut effects);
         let closed = effects.iter().find_map(|e| if let Effect::Closed { error } = e { Some(*error) } else { None });
         assert_eq!(closed.expect("it closes").client_code(), code);
         assert_eq!(rig.node.member.check_write(rig.now).unwrap_err(), ReplicaError::NotLeader { leader: Some(n(2)) });

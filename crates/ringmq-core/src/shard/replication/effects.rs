@@ -74,7 +74,7 @@ impl Cluster {
             Effect::Refresh => core.outbox.ask(Ask::Refresh { route }),
             Effect::Resign { to } => core.outbox.ask(Ask::Resign { route, to }),
             Effect::Release => core.outbox.ask(Ask::Release { route }),
-            Effect::Alarm(alarm) => p.raise_alarm(alarm),
+            Effect::Alarm(alarm) => p.raise_alarm(alarm, &self.nodes),
             Effect::AlarmOver => p.end_alarm(|alarm| matches!(alarm, Alarm::StaysOut { .. })),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(core, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {

@@ -56,15 +56,20 @@ impl Cluster {
                 tracing::info!(topic = %topic.name, %partition, role, was, epoch, committed, "the replica's role");
             }
         }
-        if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version) {
+        // Before its registration a node knows no other one by name.
+        let knows_names = !self.nodes.is_empty();
+        let is_due = seat.seen.waits_for_names && knows_names;
+        if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version || is_due) {
             let (leader, isr) = (m.leader, &m.isr);
-            if leader != seat.seen.leader || *isr != seat.seen.isr {
+            seat.seen.waits_for_names = !knows_names;
+            if knows_names && (leader != seat.seen.leader || *isr != seat.seen.isr) {
+                (seat.seen.leader, seat.seen.isr) = (leader, isr.clone());
                 let leader_name = leader.map_or("nobody".into(), |l| self.name_of(l));
                 let (isr_names, epoch, min_isr) = (self.names_of(isr), m.epoch.number(), m.min_isr);
                 let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }
-            (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
+            seat.seen.version = m.version;
             // A single replica has no other replica to wait for.
             let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
             core.store.give_up_lost(idx, given_up);

@@ -65,7 +65,7 @@ impl Cluster {
             end,
             followers: seat.member.followers().map(follower).collect(),
             damaged: store.log_view(idx).damage().map(|(from, _)| from.offset),
-            alarm: seat.alarm.map(|a| a.to_string()),
+            alarm: seat.alarm.map(|alarm| alarm.text(&self.nodes)),
         })
     }
 }
