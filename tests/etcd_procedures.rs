@@ -1,16 +1,17 @@
 //! What docs/cluster.md and docs/cluster-failures.md tell an operator, done with real processes and a real etcd: the first three nodes, a
-//! node that stays away, data paths in the wrong place, a single node that joins, a restore of everything, and an etcd whose members fail.
+//! node that stays away or is removed, the largest topic, data paths in the wrong place, a single node that joins, a restore of everything,
+//! and an etcd whose members fail.
 
 mod node;
 
-use node::Node;
-use node::cluster::{Cluster, Publisher, WITH_ETCD, consume, until};
+use node::cluster::{Cluster, LIMIT, Publisher, WITH_ETCD, consume, until};
 use node::etcd::{FAST, Member, copy_folder, members};
 use node::pki::Pki;
+use node::{Client, Node};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Exit code and output of `ringmq cluster`.
 fn ringmq(etcd: &Member, args: &[&str]) -> (Option<i32>, String) {
@@ -126,6 +127,166 @@ fn a_node_that_stays_away_is_replaced_at_a_limited_rate_and_gets_its_share_back(
         verified.0 == Some(0)
     };
     until(agrees, || "metadata and replicas agree".into());
+}
+
+// ---- a node that is removed over HTTP
+
+/// Status and body of `POST /cluster/node/remove`.
+fn remove(at: &Node, name: &str) -> (u16, String) {
+    let path = format!("/cluster/node/remove?remove_node={name}");
+    let (status, _, body) = node::stock::request(at.http(), "POST", &path).expect("it answers");
+    (status, body)
+}
+
+/// Repeats the request until the cluster forgets the node.
+fn remove_to_the_end(at: &Node, name: &str) {
+    let mut last = Default::default();
+    let mut is_removed = || {
+        last = remove(at, name);
+        assert_eq!(last.0, 200, "{last:?}");
+        last.1 == format!("node {name} is removed")
+    };
+    until(&mut is_removed, || format!("node {name} is removed"));
+}
+
+/// docs/cluster.md, "Nodes and partitions": one node that serves, which returns as a new one, and one that is lost with its replicas.
+#[test]
+fn a_node_is_removed_over_http() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let names = ["a", "b", "c"];
+    for (name, wanted) in [("", (400, "MISSING_ARG_REMOVE_NODE")), ("d", (404, "there is no node d"))] {
+        let answer = remove(&cluster.nodes[0], name);
+        assert!(answer.0 == wanted.0 && answer.1.contains(wanted.1), "{name}: {answer:?}");
+    }
+    post(&cluster.nodes[0], "/topic/create?topic=orders&partition_num=3&replicator=2&min_isr=1");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    let first = cluster.leader("orders", 0);
+    let (name, at) = (names[first], (first + 1) % 3);
+    let id = id_of(&cluster.nodes[first]);
+    let answer = remove(&cluster.nodes[at], name);
+    assert!(answer.0 == 200 && answer.1.contains("is being drained and has "), "{answer:?}");
+    until(|| shares(&etcd, &[name]) == [0], || format!("it is empty: {:?}", list(&etcd, "partitions")));
+    let answer = remove(&cluster.nodes[at], name);
+    assert!(answer.0 == 200 && answer.1.contains("has no replicas, and is not removed yet: stop it"), "{answer:?}");
+    assert_eq!(list(&etcd, "nodes").len(), 3);
+    background.wait_more(100);
+    cluster.nodes[first].stop();
+    remove_to_the_end(&cluster.nodes[at], name);
+    let keys = ["member", "node", "drain", "load"].map(|kind| etcd.values(&format!("/ringmq/main/{kind}/{id}")));
+    assert!(keys.iter().all(Vec::is_empty), "no key names it: {keys:?}");
+    assert_eq!(remove(&cluster.nodes[at], name).0, 404, "it is gone");
+
+    // On its data path it is a new node, which is not drained.
+    cluster.nodes[first].spawn();
+    cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_registered();
+    let lost = at;
+    cluster.nodes[lost].kill();
+    let answer = remove(&cluster.nodes[first], names[lost]);
+    assert!(answer.0 == 200 && answer.1.contains("is being drained and has "), "{answer:?}");
+    remove_to_the_end(&cluster.nodes[first], names[lost]);
+    assert_eq!(list(&etcd, "nodes").len(), 2);
+    let is_whole = || list(&etcd, "partitions").iter().all(|p| p["troubles"] == json!([]) && texts(&p["isr"]).len() == 2);
+    until(is_whole, || format!("the two that are left have everything: {:?}", list(&etcd, "partitions")));
+    background.wait_more(100);
+    let publisher = background.stop();
+    consume(cluster.nodes[first].tcp(), "orders", "c", &publisher.acknowledged);
+}
+
+// ---- the largest topic
+
+const PARTITIONS_MAX: usize = 1024;
+
+/// Publishes once to each of these partitions, all at once; again where the outcome is an error. Bodies that were acknowledged.
+fn publish_to_each(at: &Node, topic: &str, round: usize) -> Vec<Vec<u8>> {
+    let body = |partition: usize| format!("{topic} {partition} {round}").into_bytes();
+    let mut left: Vec<usize> = (0..PARTITIONS_MAX).collect();
+    let began = Instant::now();
+    while !left.is_empty() {
+        assert!(began.elapsed() < LIMIT, "{} partitions take no publish, the first is {}", left.len(), left[0]);
+        let mut client = Client::connect(at.tcp()).expect("it listens");
+        let all: Vec<u8> = left.iter().flat_map(|p| node::command_with_body(&format!("PUB {topic} {p}"), &body(*p))).collect();
+        let done = client.write(&all).map_or(0, |()| left.iter().take_while(|_| client.ok().is_ok()).count());
+        left.drain(..done);
+    }
+    (0..PARTITIONS_MAX).map(body).collect()
+}
+
+/// Partitions that the nodes that run lead.
+fn led(cluster: &Cluster, topic: &str) -> usize {
+    let of = |node: &Node| {
+        let answer = node.get(&format!("/stats?format=json&topic={topic}")).unwrap_or_default();
+        answer.matches(r#""role":"leader""#).count()
+    };
+    cluster.nodes.iter().filter(|node| node.is_up()).map(of).sum()
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
+        meta => meta.map_or(0, |meta| meta.len()),
+    };
+    entries.flatten().map(of).sum()
+}
+
+/// docs/cluster.md, "Topics": as many partitions as a topic may have, which lose a node, are consumed by one client and deleted.
+#[test]
+fn a_topic_of_1024_partitions_survives_a_node_and_leaves_the_disks() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    for (wrong, wanted) in [
+        ("partition_num=1025", "a topic has 1 to 1024 partitions"),
+        ("partition_num=70000", "partition_num is not a whole number, or too large"),
+        ("partition_num=0", "partition_num is at least 1"),
+        ("replicator=0", "replicator is at least 1"),
+        ("replicator=6", "1 to 5 replicas"),
+        ("replicator=3&min_isr=4", "a min_isr of 1 to its replicas"),
+        ("replicator=5&min_isr=4", "3 nodes can take replicas, and 4 are needed"),
+    ] {
+        let answer = node::stock::request(cluster.nodes[0].http(), "POST", &format!("/topic/create?topic=wide&{wrong}"));
+        let (status, _, text) = answer.expect("it answers");
+        assert!((status == 400 || status == 503) && text.contains(wanted), "{wrong}: {status} {text}");
+    }
+    assert_eq!(list(&etcd, "topics"), [Value::Null; 0], "nothing was created");
+    let began = Instant::now();
+    let took = |what: &str| println!("{:7.2} s  {what}", began.elapsed().as_secs_f64());
+    post(&cluster.nodes[0], &format!("/topic/create?topic=wide&partition_num={PARTITIONS_MAX}&replicator=3"));
+    until(|| led(&cluster, "wide") == PARTITIONS_MAX, || format!("{} are led", led(&cluster, "wide")));
+    took("all partitions are led");
+    let mut wanted = publish_to_each(&cluster.nodes[0], "wide", 0);
+    took("a publish to each is acknowledged");
+    let killed = cluster.leader("wide", 0);
+    let others = [(killed + 1) % 3, (killed + 2) % 3];
+    cluster.nodes[killed].kill();
+    until(|| led(&cluster, "wide") == PARTITIONS_MAX, || format!("{} are led", led(&cluster, "wide")));
+    took("a node was killed, and all partitions are led");
+    wanted.extend(publish_to_each(&cluster.nodes[others[0]], "wide", 1));
+    took("a publish to each is acknowledged");
+    consume(cluster.nodes[others[1]].tcp(), "wide", "c", &wanted);
+    took("one consumer has all");
+    let folder = |node: usize| cluster.nodes[node].data_path().join("topics/wide");
+    assert!(others.iter().all(|node| bytes_below(&folder(*node)) > 0));
+    post(&cluster.nodes[others[0]], "/topic/delete?topic=wide");
+    for node in others {
+        until(|| bytes_below(&folder(node)) == 0, || format!("the disk is free:\n{}", cluster.nodes[node].log()));
+    }
+    took("it is deleted, and the disks are free");
+    assert!(bytes_below(&folder(killed)) > 0, "it has not heard of it");
+    cluster.nodes[killed].spawn();
+    cluster.nodes[killed].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let folder = cluster.nodes[killed].data_path().join("topics/wide");
+    until(|| bytes_below(&folder) == 0, || format!("the disk is free:\n{}", cluster.nodes[killed].log()));
+    took("also that of the killed node");
+    post(&cluster.nodes[killed], "/topic/create?topic=wide");
+    let publisher = {
+        let mut publisher = Publisher::new(&cluster, "wide");
+        publisher.publish(10);
+        publisher
+    };
+    consume(cluster.nodes[killed].tcp(), "wide", "c", &publisher.acknowledged);
 }
 
 // ---- data paths in the wrong place

@@ -102,13 +102,33 @@ pub async fn move_partition(node: &Node, query: Result<Query, Failure>) -> Resul
 }
 
 /// `POST /cluster/node/remove?remove_node=...`: the node is drained; asked again when it is empty and stopped, the cluster forgets it.
-pub async fn remove_node(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+/// The answer says which of the two was done.
+pub async fn remove_node(node: &Node, query: Result<Query, Failure>) -> Result<String, Failure> {
     let (query, hub) = (query?, hub(node)?);
     let name = query.get("remove_node").filter(|name| !name.is_empty()).ok_or_else(|| bad("MISSING_ARG_REMOVE_NODE"))?.to_owned();
     match timeout(ANSWER_LIMIT, hub.admin(Admin::RemoveNode { node: name.clone() })).await {
-        Ok(Some(Err(AdminError::NodeInUse { .. } | AdminError::NodeAlive(_)))) => carry(hub, Admin::Drain { node: name }).await,
-        Ok(Some(result)) => told(result),
+        Ok(Some(Err(kept @ (AdminError::NodeInUse { .. } | AdminError::NodeAlive(_))))) => {
+            carry(hub, Admin::Drain { node: name }).await?;
+            Ok(not_removed_yet(&kept))
+        }
+        Ok(Some(Ok(removed))) => Ok(removed),
+        Ok(Some(Err(error))) => Err(failure_of(error)),
         _ => Err(no_answer()),
+    }
+}
+
+/// The answer for a node that is drained and still known to the cluster.
+fn not_removed_yet(kept: &AdminError) -> String {
+    match kept {
+        AdminError::NodeInUse { node, replicas } => format!(
+            "node {node} is being drained and has {replicas} replicas, so it is not removed yet: repeat the request when it has none and \
+             is stopped. Replicas that no other node can take stay on it: add a node, or lower the replicas of the topics"
+        ),
+        AdminError::NodeAlive(node) => format!(
+            "node {node} is drained and has no replicas, and is not removed yet: stop it, and repeat the request (after a kill its lease \
+             ends first)"
+        ),
+        other => other.to_string(),
     }
 }
 
@@ -155,9 +175,12 @@ async fn carry(hub: &Hub, admin: Admin) -> Result<(), Failure> {
 }
 
 fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
-    let Err(error) = result else { return Ok(()) };
+    result.map(drop).map_err(failure_of)
+}
+
+fn failure_of(error: AdminError) -> Failure {
     let status = match &error {
-        AdminError::NoTopic(_) => return Err(not_found()),
+        AdminError::NoTopic(_) => return not_found(),
         AdminError::NoNode(_) | AdminError::NoPartition { .. } => StatusCode::NOT_FOUND,
         AdminError::BadTopic | AdminError::AmbiguousNode(_) => StatusCode::BAD_REQUEST,
         AdminError::TopicDiffers(_)
@@ -170,7 +193,7 @@ fn told(result: Result<String, AdminError>) -> Result<(), Failure> {
         | AdminError::NotInSync { .. } => StatusCode::CONFLICT,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };
-    Err(Failure::new(status, format!("NOT_DONE: {error}")))
+    Failure::new(status, format!("NOT_DONE: {error}"))
 }
 
 fn bad(message: &'static str) -> Failure {
@@ -183,7 +206,7 @@ fn no_answer() -> Failure {
 }
 
 fn number<T: FromStr>(query: &Query, key: &'static str) -> Result<Option<T>, Failure> {
-    let wrong = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is no number that it can have"));
+    let wrong = |_| Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_ARG: {key} is not a whole number, or too large"));
     query.get(key).filter(|text| !text.is_empty()).map(|text| text.parse().map_err(wrong)).transpose()
 }
 

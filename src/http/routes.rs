@@ -137,7 +137,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, safety: Safety, beg
         "/topic/meta/update" => cluster::update(node, query).await,
         "/topic/partition/expand" => cluster::expand(node, query).await,
         "/topic/partition/move" => cluster::move_partition(node, query).await,
-        "/cluster/node/remove" => cluster::remove_node(node, query).await,
+        "/cluster/node/remove" => match cluster::remove_node(node, query).await {
+            Ok(answer) => return versioned(text(StatusCode::OK, answer)),
+            Err(failure) => Err(failure),
+        },
         "/cluster/node/drain" | "/cluster/node/undrain" => cluster::drain(node, query, path == "/cluster/node/drain").await,
         "/topic/pause" | "/topic/unpause" => match topics::pause(node, query, path == "/topic/pause").await {
             Ok(()) => return versioned(Reply::default()),
