@@ -24,7 +24,7 @@
 //! that no record names as complete is torn, or it was acknowledged last and has rotted since. So it is compared with another in-sync
 //! replica if there is one. Without one, no other replica has it either, and otherwise every crash under a write would wait for an
 //! operator. The leader's own log is truncated only where the chosen log differs, under this new epoch, and never below its committed
-//! end, except where damage destroyed that already.
+//! end, except where damage destroyed that already, or where an operator accepted that loss.
 
 use super::base::{Base, Cx, replica_log};
 use super::event::{Alarm, Effect, Loss, LossKind};
@@ -227,12 +227,18 @@ impl Leader {
                 return cx.send(source, head, Body::EpochsAsk(EpochsAsk { below }));
             }
         };
-        if to.offset < base.truncation_floor(cx.log) {
-            return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
+        let is_kept = to.offset < base.truncation_floor(cx.log);
+        if is_kept && self.accepts_loss.is_none_or(|from| to.offset < from.offset) {
+            self.loss = Some(Loss { kind: LossKind::Tail, from: to, to: base.committed });
+            return self.alarm(cx, Alarm::CommittedMissing { committed: base.committed });
         }
         if to.offset < base.committed.offset && to.offset < cx.log.end().at.offset {
             // Until the log is decided it must not give its channels, which are truncated too, to another replica.
             cx.out.push(Effect::Doubted);
+        }
+        if is_kept {
+            base.committed = to;
+            cx.out.push(Effect::GaveUp { committed: to });
         }
         match restart {
             Some(crc) => base.restart(to, crc, cx.out),

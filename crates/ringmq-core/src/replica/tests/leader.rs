@@ -489,6 +489,19 @@ fn a_log_that_has_something_else_where_a_member_knows_it_committed_opens_no_epoc
         let loss = rig.node.member.loss().expect("an operator may decide");
         rig.give(Event::AcceptLoss { from: loss.from });
         assert_eq!(rig.state(), State::Settling);
+        // The other one keeps what it has. It leaves the ISR where min_isr allows that, and then begins anew.
+        rig.hear(2, 5, session, Body::Refused(PeerError::BelowCommitted { committed: other.end().at }));
+        rig.effects();
+        rig.wait(ReplicaOptions::default().follower_limit);
+        assert_eq!((rig.state(), proposals(&mut rig)), (State::Settling, vec![]));
+        let m = rig.membership(5, 1, &[1, 2]);
+        rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+        rig.wait(ReplicaOptions::default().follower_limit);
+        assert_eq!(proposals(&mut rig), vec![(rig.version, vec![1])]);
+        let m = rig.membership(5, 1, &[1]);
+        rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+        assert_eq!(rig.state(), State::Open);
+        assert!(rig.effects().iter().any(|e| matches!(e, Effect::GiveUp { .. })), "the other one is told");
     }
 }
 

@@ -219,21 +219,38 @@ fn its_own_tail_goes_only_where_a_later_epoch_went_another_way() {
     assert_eq!((rig.state(), rig.end()), (State::Settling, better.end().at));
 }
 
+/// Only an edit by hand puts two logs that parted into one ISR. An operator decides then, also where both must be in sync.
 #[test]
-fn what_it_knows_to_be_committed_is_not_truncated_for_another_log() {
-    let mut rig = asking(&[1, 2], &[1, 2, 3]);
-    let committed = rig.end();
-    rig.node.log.disk.committed = committed;
+fn what_it_knows_to_be_committed_is_truncated_for_another_log_only_if_an_operator_accepts_that() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1, 2]).disk;
+    let committed = log_of(&[1, 2]).end().at;
+    disk.committed = committed;
+    rig.node.log = ModelLog::recover(disk);
     rig.node.restart(Default::default());
     rig.give(Event::Lease { until: crate::base::Ticks(u64::MAX) });
     // It may have opened the first epoch that it hears of.
-    rig.metadata(6, 1, &[1, 2, 3]);
-    rig.metadata(7, 1, &[1, 2, 3]);
+    rig.metadata(4, 1, &[1, 2]);
+    rig.metadata(5, 1, &[1, 2]);
     rig.settle();
-    let session = rig.session(2);
-    rig.hear(2, 7, session, Body::Standing(Rig::standing(&log_of(&[1, 3, 3]), Position::START, false)));
-    assert_eq!(alarms(&mut rig), vec![Alarm::BelowCommitted { committed }]);
+    let better = log_of(&[1, 3, 3]);
+    stands(&mut rig, 2, &better, Position::START, false);
+    assert_eq!(alarms(&mut rig), vec![Alarm::CommittedMissing { committed }]);
     assert_eq!((rig.state(), rig.end()), (State::Asking, committed));
+    let parted = log_of(&[1]).end().at;
+    let loss = rig.node.member.loss().expect("it is named");
+    assert_eq!((loss.kind, loss.from, loss.to), (LossKind::Tail, parted, committed));
+    let beyond = Position { offset: parted.offset + 1, ..parted };
+    rig.give(Event::AcceptLoss { from: beyond });
+    assert_eq!((rig.state(), rig.end()), (State::Asking, committed), "more would be lost than was accepted");
+
+    rig.give(Event::AcceptLoss { from: loss.from });
+    assert_eq!((rig.state(), rig.node.log.doubt()), (State::Trimming, Doubt::Lost), "a crash that comes now leaves it suspect");
+    rig.settle();
+    assert_eq!((rig.end(), rig.node.log.disk.committed), (parted, parted));
+    pulled(&mut rig, 2, &better);
+    rig.settle();
+    assert_eq!((rig.state(), rig.end(), rig.node.log.doubt()), (State::Settling, better.end().at, Doubt::None));
 }
 
 #[test]
