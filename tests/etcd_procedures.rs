@@ -160,11 +160,20 @@ fn a_node_is_removed_over_http() {
         assert!(answer.0 == wanted.0 && answer.1.contains(wanted.1), "{name}: {answer:?}");
     }
     post(&cluster.nodes[0], "/topic/create?topic=orders&partition_num=3&replicator=2&min_isr=1");
+    for word in ["status", "topics", "partitions", "verify"] {
+        let (code, text) = ringmq(&etcd, &[word, "--topic=ordres"]);
+        assert!(code == Some(1) && text.contains("there is no topic ordres"), "{word}: {code:?} {text}");
+    }
     let background = Publisher::new(&cluster, "orders").in_background();
     background.wait_more(100);
     let first = cluster.leader("orders", 0);
     let (name, at) = (names[first], (first + 1) % 3);
     let id = id_of(&cluster.nodes[first]);
+    // What a creation leaves whose node is killed: a partition without a topic, which no node ever takes.
+    let stray = format!("/ringmq/main/part/{}/0000", "ab".repeat(16));
+    let tag = json!({ "session": 0, "number": 0 });
+    let record = json!({ "v": 1, "epoch": 1, "leader": null, "replicas": [&id], "isr": [&id], "min_isr": 1, "tag": tag });
+    etcd.put(&stray, &record);
     let answer = remove(&cluster.nodes[at], name);
     assert!(answer.0 == 200 && answer.1.contains("is being drained and has "), "{answer:?}");
     until(|| shares(&etcd, &[name]) == [0], || format!("it is empty: {:?}", list(&etcd, "partitions")));

@@ -82,7 +82,9 @@ impl Names {
     }
 
     fn admin(&self, word: &'static str) -> Result<Admin, ChangeError> {
-        let need = |value: &Option<String>, flag| value.clone().ok_or(ChangeError::Missing { word, flag });
+        let need = |value: &Option<String>, flag| {
+            value.clone().filter(|text| !text.is_empty()).ok_or(ChangeError::Missing { word, flag })
+        };
         Ok(match word {
             "move" => {
                 let name = self.topic(word)?;
@@ -189,7 +191,7 @@ fn wait_until_empty(settings: &Settings, node: &str, out: &mut dyn Write) -> Res
             let leader = view.partition(at.0, at.1).and_then(|e| e.value.leader);
             leader.is_some_and(|l| l.node == id)
         };
-        let (replicas, leads) = (view.replica_count(id), view.replicas_of(id).filter(led).count());
+        let (replicas, leads) = (view.topic_replicas_of(id).count(), view.topic_replicas_of(id).filter(led).count());
         if replicas == 0 {
             writeln!(out, "node {node} is empty: stop it, then `ringmq cluster remove --node={node}`")?;
             return Ok(());
@@ -215,7 +217,7 @@ fn kept(view: &View, id: NodeId) -> Vec<String> {
         !view.nodes().any(|(node, _)| !view.is_draining(node) && !is_there(&node))
     };
     let name = |at: (TopicId, u16)| Some(format!("{}/{}", view.topic_by_id(at.0)?.value.info.name, at.1));
-    view.replicas_of(id).filter(is_stuck).filter_map(name).collect()
+    view.topic_replicas_of(id).filter(is_stuck).filter_map(name).collect()
 }
 
 #[cfg(test)]
@@ -226,6 +228,7 @@ mod tests {
     fn a_word_says_which_flags_it_needs() {
         let text = |word, names: &Names| names.admin(word).unwrap_err().to_string();
         assert_eq!(text("drain", &Names::default()), "drain needs --node");
+        assert_eq!(text("drain", &Names { node: Some(String::new()), ..Names::default() }), "drain needs --node");
         let mut names = Names { topic: Some("t".into()), to: Some("b".into()), ..Names::default() };
         assert_eq!(text("move", &names), "move needs --partition");
         names.partition = Some(3);

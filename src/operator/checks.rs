@@ -2,7 +2,7 @@
 
 use super::ask::Asker;
 use super::finding::{self, Finding};
-use super::{OperatorError, ask, check_exists, doctor, verify};
+use super::{OperatorError, ask, check_exists, check_topic, doctor, verify};
 use crate::base::NodeId;
 use crate::config::Settings;
 use crate::coordinator::store;
@@ -51,6 +51,7 @@ pub fn verify(
 ) -> Result<bool, OperatorError> {
     let (_, before) = list(settings)?;
     check_exists(settings, &before)?;
+    check_topic(&before, topic)?;
     let nodes: Vec<(NodeId, MemberRecord)> = before.members().map(|(id, e)| (id, e.value.clone())).collect();
     let rounds = store::on_a_loop(rounds(&before, &nodes, asker, topic));
     let (_, view) = list(settings)?;

@@ -48,6 +48,8 @@ pub enum OperatorError {
     View(#[from] ViewError),
     #[error(transparent)]
     NoCluster(#[from] NoCluster),
+    #[error("there is no topic {0} (`ringmq cluster topics` has those that there are)")]
+    NoTopic(String),
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
 }
@@ -71,6 +73,12 @@ fn check_exists(settings: &Settings, view: &View) -> Result<(), NoCluster> {
     let others = store::clusters(settings);
     let found = if others.is_empty() { "it has none".into() } else { format!("it has {}", others.join(", ")) };
     Err(NoCluster { name: settings.cluster_name.clone(), found })
+}
+
+/// Fails where the cluster does not have the topic that is asked about.
+fn check_topic(view: &View, topic: Option<&str>) -> Result<(), OperatorError> {
+    let missing = topic.filter(|name| view.topic(name).is_none());
+    missing.map_or(Ok(()), |name| Err(OperatorError::NoTopic(name.into())))
 }
 
 /// Fails where the command line alone says that the word cannot be carried out: no usable etcd is named, or a flag is missing or wrong.
@@ -101,6 +109,7 @@ pub fn run(
     let mut view = View::new(layout, 0);
     view.replace(listing, None)?;
     check_exists(settings, &view)?;
+    check_topic(&view, topic)?;
     let live = match what {
         PageKind::Status => store::on_a_loop(live::gather(asker, &view)),
         PageKind::Nodes | PageKind::Topics | PageKind::Partitions => Live::default(),

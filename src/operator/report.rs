@@ -292,7 +292,8 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
         parts.push(format!("{} is away: start it, {later}", name(id)));
     }
     if p.replicas.len() < wanted {
-        parts.push(format!("{} nodes more are needed for its replicas", wanted - p.replicas.len()));
+        let missing = count(wanted - p.replicas.len(), "more node is", "more nodes are");
+        parts.push(format!("{missing} needed for its replicas"));
     }
     parts.join("; ")
 }
@@ -315,7 +316,9 @@ fn work(view: &View, live: &Live) -> Vec<String> {
         work.push(count(handed_over, "partition is handed over", "partitions are handed over"));
     }
     let can_be_led = |p: &PartitionRecord| p.isr.iter().any(|id| view.session(*id).is_some());
-    let electing = view.partitions().filter(|(_, e)| has_no_leader(view, &e.value) && can_be_led(&e.value)).count();
+    // Without a topic, as after a creation that was never finished, a partition has no leader to be elected.
+    let of_topics = view.partitions().filter(|((topic, _), _)| view.topic_by_id(*topic).is_some());
+    let electing = of_topics.filter(|(_, e)| has_no_leader(view, &e.value) && can_be_led(&e.value)).count();
     if electing > 0 {
         work.push(count(electing, "leader is elected", "leaders are elected"));
     }
@@ -366,8 +369,8 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord,
         zone: member.zone.clone(),
         version: member.version.clone(),
         address: member.tcp_address.clone().unwrap_or_default(),
-        replicas: view.replica_count(id),
-        leads: view.replicas_of(id).filter(leads).count(),
+        replicas: view.topic_replicas_of(id).count(),
+        leads: view.topic_replicas_of(id).filter(leads).count(),
         kib_per_s: view.load(id).map_or(0, |e| e.value.kib_per_s),
     }
 }

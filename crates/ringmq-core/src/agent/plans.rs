@@ -358,7 +358,7 @@ impl Planner<'_> {
 
     fn remove_node(&self, node: NodeId) -> Result<Vec<Txn>, AdminError> {
         let member = self.view.member(node).ok_or_else(|| AdminError::NoNode(node.to_string()))?;
-        let replicas = self.view.replica_count(node);
+        let replicas = self.view.topic_replicas_of(node).count();
         if replicas > 0 {
             return Err(AdminError::NodeInUse { node: self.name(node), replicas });
         }

@@ -175,6 +175,9 @@ impl Settings {
             _ if self.http_address.is_empty() && self.is_clustered() => {
                 "http-address must not be empty in a cluster, whose nodes ask each other over HTTP".into()
             }
+            _ if !self.broadcast_peer_address.is_empty() && !has_host_and_port(&self.broadcast_peer_address) => {
+                format!("broadcast-peer-address ({}) must be host:port", self.broadcast_peer_address)
+            }
             _ if self.lease_ttl_ms < self.lease_ttl_floor_ms => format!(
                 "lease-ttl ({}) must not be below lease-ttl-floor ({})",
                 show("lease-ttl", self.lease_ttl_ms),
@@ -351,6 +354,11 @@ pub fn find(name: &str) -> Option<&'static Setting> {
     TABLE.iter().find(|row| row.name.len() == name.len() && row.name == name.replace('_', "-"))
 }
 
+/// Whether others can connect to the address: a host's name or address, and a port.
+fn has_host_and_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -464,6 +472,8 @@ mod tests {
             (Settings { etcd_tls_key: text.clone(), ..etcd() }, "etcd-tls-key (x) needs etcd-tls-cert"),
             (Settings { lease_ttl_ms: 2000, ..etcd() }, "lease-ttl (2s) must not be below lease-ttl-floor (5s)"),
             (Settings { min_isr: 4, etcd_user: none, ..etcd() }, "min-isr (4) must not be above replicas (3)"),
+            (Settings { broadcast_peer_address: "db1".into(), ..etcd() }, "broadcast-peer-address (db1) must be host:port"),
+            (Settings { broadcast_peer_address: "db1:0".into(), ..etcd() }, "broadcast-peer-address (db1:0) must be host:port"),
         ] {
             let error = check(settings).unwrap_err();
             assert!(error.contains(wanted), "{error}");

@@ -67,7 +67,7 @@ pub fn stats(view: &View) -> Value {
         json!({
             "id": id.to_string(), "hostname": e.value.name, "tcp_address": e.value.tcp_address, "http_address": e.value.http_address,
             "zone": e.value.zone, "version": e.value.version, "alive": view.session(id).is_some(), "draining": view.is_draining(id),
-            "replicas": view.replica_count(id), "leads": view.replicas_of(id).filter(is_led).count(),
+            "replicas": view.topic_replicas_of(id).count(), "leads": view.topic_replicas_of(id).filter(is_led).count(),
         })
     };
     json!({

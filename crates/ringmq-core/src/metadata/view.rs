@@ -220,6 +220,11 @@ impl View {
         self.of_node.get(&node).into_iter().flatten().copied()
     }
 
+    /// The same without partitions whose topic does not exist: its creation is under way, or was never finished.
+    pub fn topic_replicas_of(&self, node: NodeId) -> impl Iterator<Item = (TopicId, u16)> + '_ {
+        self.replicas_of(node).filter(|(topic, _)| self.topic_by_id(*topic).is_some())
+    }
+
     pub fn replica_count(&self, node: NodeId) -> usize {
         self.of_node.get(&node).map_or(0, BTreeSet::len)
     }

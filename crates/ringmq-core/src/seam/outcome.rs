@@ -83,7 +83,7 @@ pub enum Unwritable {
     NotConfirmed,
     #[error("a write failed on this node: the partition takes nothing here until a restart")]
     Failed,
-    #[error("the cluster has not created the topic yet, try again in a moment")]
+    #[error("the cluster has not created the topic yet: try again in a moment. If it stays so, the log of this node says why")]
     NotCreated,
     #[error("this node reaches no leader of the partition, try again in a moment")]
     NoLeader,
