@@ -164,6 +164,10 @@ fn a_node_is_removed_over_http() {
         let (code, text) = ringmq(&etcd, &[word, "--topic=ordres"]);
         assert!(code == Some(1) && text.contains("there is no topic ordres"), "{word}: {code:?} {text}");
     }
+    let (code, text) = ringmq(&etcd, &["expand", "--topic=orders", "--partitions=2"]);
+    assert!(code == Some(1) && text.contains("NOT_DONE: topic orders has 3 partitions") && !text.contains('{'), "{text}");
+    let (code, text) = ringmq(&etcd, &["expand", "--topic=ordres", "--partitions=2"]);
+    assert!(code == Some(1) && text.contains("there is no topic ordres"), "{text}");
     let background = Publisher::new(&cluster, "orders").in_background();
     background.wait_more(100);
     let first = cluster.leader("orders", 0);

@@ -131,6 +131,9 @@ fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write
     let (name, partitions) = names.expansion()?;
     let path = format!("/topic/partition/expand?topic={}&partition_num={partitions}", name.replace('#', "%23"));
     let view = view(settings)?;
+    if view.topic(&name).is_none() {
+        return Err(AdminError::NoTopic(name).into());
+    }
     let live = view.nodes().filter_map(|(id, _)| view.member(id)?.value.http_address.clone());
     let mut last = "no node is there that could".to_owned();
     for address in live {
@@ -139,11 +142,17 @@ fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write
                 writeln!(out, "topic {name} has {partitions} partitions")?;
                 return Ok(());
             }
-            Ok(answer) => last = format!("{address} answers {}: {}", answer.status, answer.body),
+            Ok(answer) => last = format!("{address} answers {}: {}", answer.status, message(&answer.body)),
             Err(error) => last = format!("{address}: {error}"),
         }
     }
     Err(ChangeError::NotExpanded { name, why: last })
+}
+
+/// Text of a node's refusal.
+fn message(body: &str) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_str(body).ok();
+    json.and_then(|json| json["message"].as_str().map(String::from)).unwrap_or_else(|| body.to_owned())
 }
 
 fn view(settings: &Settings) -> Result<View, ChangeError> {
