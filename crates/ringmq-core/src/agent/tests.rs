@@ -98,9 +98,12 @@ struct World {
     /// Leader of each epoch of a partition.
     led: BTreeMap<((TopicId, u16), u64), NodeId>,
     store_away: u64,
-    /// What every request is answered with that the function picks.
-    failing: Option<(fn(&Request) -> bool, Failure)>,
+    /// Answer of each request that the function picks.
+    failing: Option<(Picks, Failure)>,
 }
+
+/// Whether a request is of the ones that fail.
+type Picks = fn(&Request) -> bool;
 
 fn agent(n: usize, start: u64, seen: u64, cluster: Option<[u8; 16]>) -> Agent {
     Agent::new(AgentOptions {

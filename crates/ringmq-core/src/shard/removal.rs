@@ -375,7 +375,7 @@ impl Removing<'_> {
         }
         self.go_on_without(&topic);
         if let Some(cluster) = &mut self.cluster {
-            cluster.name_is_free(&mut self.core, now, &topic);
+            cluster.name_is_free(self.core, now, &topic);
         }
     }
 
@@ -447,7 +447,7 @@ impl Removing<'_> {
         self.removals.thaw(topic.id);
         self.removals.note_gone(now, topic.id);
         if let Some(cluster) = &mut self.cluster {
-            cluster.part_is_gone(&self.core, &topic);
+            cluster.part_is_gone(self.core, &topic);
         }
         let home = home_core(&topic.name, self.core.cores);
         self.core.outbox.pass(home, MeshMessage::Dropped { topic: topic.clone(), is_gone });
@@ -480,7 +480,7 @@ impl Removing<'_> {
             self.core.partitions.remove(idx);
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.has_left(&mut self.core, now, idx, is_gone);
+            cluster.has_left(self.core, now, idx, is_gone);
         }
         let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
         let dropping = &mut self.removals.dropping[i];

@@ -44,7 +44,7 @@ impl Removing<'_> {
             return false;
         }
         match &mut self.cluster {
-            Some(cluster) => cluster.retire_topic(&mut self.core, topic),
+            Some(cluster) => cluster.retire_topic(self.core, topic),
             None => self.end_clients(now, topic),
         }
         self.freeze(topic)
