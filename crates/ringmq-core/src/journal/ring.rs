@@ -234,6 +234,19 @@ impl<N: Copy> Ring<N> {
         self.has_free(self.capacity() / 16)
     }
 
+    /// Whether all that is queued, and a small record behind it, is written before anything is freed. The writes are counted so that
+    /// they are no fewer than those that come: two in a row carry more than half of a longest write.
+    pub fn takes_one_more(&self) -> bool {
+        let writes = 2 + self.queued_cost / (self.write_max as u64 / 4);
+        let per_write = 2 * BLOCK + size_of::<WriteHeader>() + FACTS_HEADER_LEN;
+        let needed = self.queued_cost + size_of_val(&self.previous[..]) as u64 + writes * per_write as u64;
+        let free = match self.head.lap == self.tail.lap {
+            true => (self.journal.file_len - self.head.position).max(self.tail.position - RING_START),
+            false => self.tail.position - self.head.position,
+        };
+        needed <= free
+    }
+
     fn has_free(&self, bytes: u64) -> bool {
         self.used() + self.queued_cost + bytes <= self.capacity()
     }

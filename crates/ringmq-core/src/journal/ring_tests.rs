@@ -137,6 +137,58 @@ fn laps_never_touch_what_the_checkpoint_needs() {
 }
 
 #[test]
+fn a_ring_that_takes_one_more_record_writes_all_that_waits_before_it_is_freed() {
+    let mut rng = Rng::new(11);
+    let mut ring = ring();
+    let write = |ring: &mut Ring<u64>| {
+        move_limit(ring);
+        let Some((sequence, _)) = ring.pack(|_, _| {}) else { return false };
+        ring.wrote(sequence);
+        let notes = ring.next_durable().expect("nothing else is in flight");
+        ring.recycle(notes);
+        true
+    };
+    let (mut n, mut taken, mut waiting, mut refused) = (0, 0, 0, 0);
+    for _ in 0..6_000 {
+        let (len_max, count) = [(ring.payload_max() / 2, 4), (200, 60), (2_000, 20), (1, 200)][rng.below(4) as usize];
+        for _ in 0..rng.below(count) {
+            n += 1;
+            let kind = if rng.chance(0.5) { RecordKind::Batch } else { RecordKind::Cursor };
+            let mut record = record(rng.below(200) as u32, n, rng.below(len_max as u64 + 1) as usize);
+            record.header = RecordHeader::new(kind, TopicId(record.header.topic_id), 0, n, 2, &record.payload);
+            ring.queue(record);
+        }
+        for _ in 0..rng.below(4) {
+            write(&mut ring);
+        }
+        if ring.takes_one_more() {
+            (taken, waiting) = (taken + 1, waiting + !ring.is_queue_empty() as u32);
+            n += 1;
+            ring.queue(Record { slot: NO_SLOT, ..record(0, n, 0) });
+            while !ring.is_queue_empty() {
+                assert!(write(&mut ring), "{} bytes of {} wait", ring.queued_bytes(), ring.capacity());
+            }
+        } else if ring.durable() + 1 > ring.tail_sequence() {
+            refused += 1;
+            let target = ring.tail_sequence() + 1 + rng.below(ring.durable() + 1 - ring.tail_sequence());
+            let target = if ring.queued_bytes() > ring.capacity() { ring.durable() + 1 } else { target };
+            ring.checkpoint(target);
+            ring.checkpointed();
+        }
+    }
+    assert!(taken > 500 && waiting > 200 && refused > 500, "{taken} {waiting} {refused}");
+    while !ring.is_queue_empty() {
+        if !write(&mut ring) {
+            ring.checkpoint(ring.durable() + 1);
+            ring.checkpointed();
+        }
+    }
+    ring.checkpoint(ring.durable() + 1);
+    ring.checkpointed();
+    assert!(ring.takes_one_more(), "an empty ring does, wherever it goes on");
+}
+
+#[test]
 fn a_long_write_in_parts_has_the_bytes_of_its_records() {
     let journal = JournalIdentity { journal_id: [3; 16], generation: 2, file_len: 64 << 20, slot_sequence: 6 };
     let (mut ring, mut rng) = (Ring::new(CoreId(1), journal), Rng::new(9));

@@ -14,11 +14,13 @@ pub struct Journaled {
     dirty_from: Option<u64>,
     /// First one that the snapshot which is being written does not contain.
     dirty_after: Option<u64>,
+    /// Redo needs nothing of the partition any more.
+    is_forgotten: bool,
 }
 
 impl Journaled {
     pub fn new(sequence: u64, end: Position) -> Self {
-        Journaled { sequence, end, dirty_from: None, dirty_after: None }
+        Journaled { sequence, end, dirty_from: None, dirty_after: None, is_forgotten: false }
     }
 
     /// Sequence of the last record.
@@ -47,6 +49,9 @@ impl Journaled {
 
     /// A journal write with this sequence holds a record of the partition; `is_snapshot_taken`: the snapshot under way has it not.
     pub fn mark_dirty(&mut self, write_sequence: u64, is_snapshot_taken: bool) {
+        if self.is_forgotten {
+            return;
+        }
         self.dirty_from.get_or_insert(write_sequence);
         if is_snapshot_taken {
             self.dirty_after.get_or_insert(write_sequence);
@@ -68,9 +73,9 @@ impl Journaled {
         self.dirty_after = None;
     }
 
-    /// Redo needs nothing of the partition any more.
+    /// Redo needs nothing of the partition any more, nor what is still on its way to the journal.
     pub fn forget(&mut self) {
-        (self.dirty_from, self.dirty_after) = (None, None);
+        (self.dirty_from, self.dirty_after, self.is_forgotten) = (None, None, true);
     }
 }
 

@@ -8,7 +8,8 @@
 //! and holds the checkpoint until the files are gone ([`Store::log_partition_delete`], [`Store::remove_departed`]).
 //!
 //! The home's record is the decision: recovery finishes an incomplete removal. So no checkpoint passes the record before the files are
-//! gone. The other cores' records only follow the topic's records in their own rings.
+//! gone. The other cores' records only follow the topic's records in their own rings, which checkpoints may pass as soon as the decision
+//! is durable.
 
 use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
@@ -116,16 +117,22 @@ impl Store {
         self.try_removals(io);
     }
 
+    /// Lets checkpoints pass the records of a closed partition. The deletion of its topic is durable on the home core, whose journal keeps
+    /// it. Before, a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
+    pub fn forget_records(&mut self, p: PartitionIdx, io: &mut Io) {
+        let part = self.part_mut(p);
+        assert!(part.is_leaving(), "a partition is closed before its records are forgotten");
+        part.journaled.forget();
+        self.finish_checkpoint(io);
+    }
+
     /// Removes a closed partition. The record of its topic's deletion, logged after it was closed, is durable: so are all
     /// before it, and nothing of the partition is on its way to the journal.
     pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
-        let part = self.part_mut(p);
-        assert!(part.is_leaving(), "a partition is closed before it is removed");
-        // Not before: a checkpoint must not pass records that only the journal has while the topic may still be there after a crash.
-        part.journaled.forget();
+        assert!(self.part(p).is_leaving(), "a partition is closed before it is removed");
         self.removal.waiting.push(p);
         self.try_removals(io);
-        self.finish_checkpoint(io);
+        self.forget_records(p, io);
     }
 
     /// All partitions of all cores are gone.

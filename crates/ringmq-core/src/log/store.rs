@@ -288,6 +288,12 @@ impl Store {
         self.ring.is_poisoned() || has_room && (self.ring.admits_fins() || !self.checkpoint_lacks_space())
     }
 
+    /// Whether the record of a deletion is written before anything of the ring is freed. No partition is closed for a deletion before: no
+    /// checkpoint flushes a closed one, so its records would keep the ring full for ever. (A journal that failed drops the record.)
+    pub fn takes_deletion(&self) -> bool {
+        self.ring.is_poisoned() || self.ring.takes_one_more()
+    }
+
     /// Bytes of records that wait for a journal write.
     pub fn queued_bytes(&self) -> u64 {
         self.ring.queued_bytes()

@@ -13,6 +13,8 @@
 //! So a publish lands in the topic before it goes, or in the next one of the name, which has another id. A startup asks the
 //! same for every ephemeral topic, since ephemeral channels do not outlive a restart.
 //!
+//! The home decides when its journal has room for the record. Before, the partitions stay open for checkpoints, which make that room.
+//!
 //! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
 //! journal until every file is gone.
 
@@ -92,6 +94,8 @@ pub(super) struct Removals {
     forced: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
+    /// Topics of this home whose cores have all answered.
+    undecided: Vec<TopicRef>,
     gone: BTreeSet<TopicId>,
     gone_since: VecDeque<(Ticks, TopicId)>,
     /// Looked at when the timer fires.
@@ -103,7 +107,7 @@ pub(super) struct Removals {
 impl Removals {
     /// Whether [`Engine::settle_removals`] has something to look at.
     pub fn is_unsettled(&self) -> bool {
-        !self.unanswered.is_empty() || !self.again.is_empty()
+        !self.unanswered.is_empty() || !self.undecided.is_empty() || !self.again.is_empty()
     }
 
     /// Whether a message that names this topic comes too late: it goes, or is gone.
@@ -162,11 +166,13 @@ pub(super) struct Removing<'a> {
 }
 
 impl Engine {
-    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and who waited for a name that
-    /// is free asks again.
+    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and decide as far as their
+    /// journal has room; who waited for a name that is free asks again.
     pub fn settle_removals(&mut self, now: Now) {
         if self.removals.is_unsettled() {
-            self.removing().answer_closes();
+            let mut removing = self.removing();
+            removing.answer_closes();
+            std::mem::take(&mut removing.removals.undecided).iter().for_each(|topic| removing.decide(now, topic));
             for (from, message) in std::mem::take(&mut self.removals.again) {
                 self.on_mesh(now, from, message);
             }
@@ -304,7 +310,7 @@ impl Removing<'_> {
         self.core.outbox.pass_to_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
     }
 
-    fn answered(&mut self, now: Now, from: CoreId, topic: &TopicRef, agrees: bool) {
+    fn answered(&mut self, from: CoreId, topic: &TopicRef, agrees: bool) {
         let Some(closing) = self.removals.closing.get_mut(&topic.name).filter(|c| c.topic.id == topic.id) else { return };
         let ClosingStage::Asking { left } = &mut closing.stage else { return };
         *left -= 1;
@@ -313,14 +319,21 @@ impl Removing<'_> {
         }
         closing.is_refused |= !agrees;
         if *left == 0 {
-            self.decide(now, topic);
+            self.removals.undecided.push(topic.clone());
         }
     }
 
-    /// All have answered.
+    /// All have answered. The partitions stay open until the journal takes the record that removes them: only then do checkpoints pass
+    /// what it has of them.
     fn decide(&mut self, now: Now, topic: &TopicRef) {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
-        if !closing.is_refused && !self.is_in_use(topic) {
+        let goes = !closing.is_refused && !self.is_in_use(topic);
+        if goes && !self.core.store.takes_deletion() {
+            self.removals.closing.insert(topic.name.clone(), closing);
+            self.removals.undecided.push(topic.clone());
+            return;
+        }
+        if goes {
             self.close_partitions(now, topic);
             let (key, record) = self.core.store.log_topic_delete(topic);
             if !closing.is_forced {
@@ -401,7 +414,7 @@ impl Removing<'_> {
             MeshMessage::TopicIdle { .. } if self.cluster.is_some() => {}
             MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
             MeshMessage::CloseTopic { topic, is_forced } => self.on_close(now, from, topic, is_forced),
-            MeshMessage::Leave { topic, agrees } => self.answered(now, from, &topic, agrees),
+            MeshMessage::Leave { topic, agrees } => self.answered(from, &topic, agrees),
             MeshMessage::ReopenTopic { topic } => self.thaw(&topic),
             MeshMessage::StuckTopic { topic } => self.stick(&topic),
             MeshMessage::DropTopic { topic } => self.begin_drop(now, topic),
@@ -418,9 +431,11 @@ impl Removing<'_> {
     }
 
     /// Removes this core's part. Its own record first: its ring may have more of the topic, and is read after a crash
-    /// when the home's record may have been passed by a checkpoint.
+    /// when the home's record may have been passed by a checkpoint. That is after this core has answered, so nothing of the topic keeps
+    /// this core's ring, which may be full.
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
         let left = self.close_partitions(now, &topic);
+        left.iter().for_each(|&idx| self.core.store.forget_records(idx, self.core.outbox.io()));
         self.attaching.parked.forget_topic(topic.id);
         let is_gone = !self.core.life.is_read_only();
         let after = if is_gone { self.core.store.log_topic_gone(&topic) } else { RecordTicket::default() };

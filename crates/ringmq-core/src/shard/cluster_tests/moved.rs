@@ -1,6 +1,7 @@
 //! Replicas that moved to other nodes: the disks of those that had them are free of them, and they may come back.
 
 use super::*;
+use crate::shard::parts::CoreParts;
 
 impl Net {
     /// Node 2 is no replica of the partition any more.
@@ -78,6 +79,24 @@ fn a_replica_that_moved_away_leaves_the_disk_and_may_come_back() {
         net.pass_time(Duration::from_secs(1));
         net.publish_some(partitions as usize);
     }
+}
+
+/// The records of the replica fill the journal, and are all that a checkpoint could free.
+#[test]
+fn a_replica_leaves_also_when_its_records_fill_the_journal() {
+    let mut net = with_messages(1, 1);
+    net.nodes[2].is_slow = true;
+    let bytes = net.nodes[2].shards[0].engine.core.settings.journal_bytes;
+    let CoreParts { store, partitions, .. } = &mut net.nodes[2].shards[0].engine.core;
+    let (idx, _) = partitions.iter().next().expect("it has a replica");
+    while store.queued_bytes() < bytes {
+        store.log_collect_start(idx, store.collect_start(idx));
+    }
+    net.move_away(0);
+    assert!(net.files(2) > 0, "the journal has no room for the decision yet");
+    net.nodes[2].is_slow = false;
+    net.pass_time(Duration::from_secs(5));
+    assert_eq!((net.files(2), net.stored(2, 0)), (0, 0));
 }
 
 /// Something acts on an older version, or nobody may have what is committed: the files stay.

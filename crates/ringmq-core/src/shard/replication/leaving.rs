@@ -117,7 +117,7 @@ impl Cluster {
             || core.waiting.has_parked_for(idx)
             || !core.store.is_at_rest(idx);
         let is_writable = !core.life.is_stopping() && !core.life.is_read_only() && !core.store.is_poisoned(idx);
-        (is_writable && !is_used).then_some(idx)
+        (is_writable && !is_used && core.store.takes_deletion()).then_some(idx)
     }
 
     /// The replica leaves: its files go once that is durable.

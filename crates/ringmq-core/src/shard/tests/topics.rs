@@ -24,6 +24,28 @@ impl Node {
         }
     }
 
+    /// Fills the journal of a core with facts of its partition, which no checkpoint frees meanwhile: it takes no further record.
+    fn fill_journal(&mut self, core: usize) {
+        self.held = Some(vec![]);
+        for _ in 0..1_000 {
+            let parts::CoreParts { store, partitions, .. } = &mut self.shards[core].engine.core;
+            let (idx, _) = partitions.iter().next().expect("it has a partition");
+            store.log_collect_start(idx, store.collect_start(idx));
+            self.run();
+            if self.shards[core].engine.core.store.queued_bytes() > 0 {
+                return;
+            }
+        }
+        panic!("the journal is never full");
+    }
+
+    /// Checkpoints go on.
+    fn let_checkpoints_go_on(&mut self) {
+        let held = self.held.take().expect("they were held back");
+        self.pending.extend(held);
+        self.pass_time(Duration::from_secs(1));
+    }
+
     fn topic_files(&self, topic: &str) -> usize {
         self.disk.files().filter(|f| f.to_string().starts_with(&format!("topics/{topic}/"))).count()
     }
@@ -105,6 +127,31 @@ fn a_deletion_is_answered_when_its_record_is_durable() {
     assert!(n.topic_files("t") > 0);
     n.run();
     assert_eq!((n.deleted(), n.topic_files("t")), (Ok(()), 0));
+}
+
+/// The records of the topic's partitions fill the journal, and are all that a checkpoint could free.
+#[test]
+fn a_topic_goes_also_when_its_records_fill_the_journal() {
+    for (cores, other) in [(1, 0), (2, 0), (2, 1)] {
+        let mut n = Node::with(cores, Settings { partitions: 2, journal_bytes: 512 << 10, ..Settings::default() });
+        let p = n.connect(0);
+        (0..4).for_each(|_| n.publish(p, "t", "x"));
+        n.take(p);
+        n.fill_journal((n.home("t") + other) % cores as usize);
+        n.ask_delete("t");
+        n.run();
+        match other {
+            0 => assert!(n.http.is_empty(), "the journal has no room for the decision yet"),
+            _ => assert_eq!(n.deleted(), Ok(()), "it is decided, and the other core has no room for its own record"),
+        }
+        n.let_checkpoints_go_on();
+        if other == 0 {
+            assert_eq!(n.deleted(), Ok(()), "{cores} cores");
+        }
+        assert!(n.topic_files("t") == 0 && n.knows_nothing_of("t"), "{cores} cores, {other}");
+        n.publish(p, "t", "new");
+        assert_eq!(n.take(p), ["OK"]);
+    }
 }
 
 #[test]
