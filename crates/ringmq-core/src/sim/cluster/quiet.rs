@@ -58,10 +58,11 @@ impl World {
     }
 
     /// The messages of a MPUB that had no answer come too: all of them, or none. One may have been put off for longer than all
-    /// faults take.
+    /// faults take. Each channel keeps its clients meanwhile: a leader that moves loses those that it had.
     fn let_groups_come(&mut self) {
         let until = self.now + PATIENCE;
         while self.now < until && self.book.group_that_came_in_part().is_some() {
+            self.see_to_clients();
             self.run_until(self.now + 100 * MS);
         }
     }
@@ -120,8 +121,14 @@ impl World {
         open.is_empty()
     }
 
-    /// A client at each partition of each channel, where its leader is, until nothing is owed.
     fn has_drained(&mut self) -> bool {
+        self.see_to_clients();
+        let is_all_there = self.book.owes().is_none() && self.book.first_lacks().is_none();
+        is_all_there && self.clients.values().all(|v| v.client.is_satisfied())
+    }
+
+    /// Connects a client to each partition of each channel that has none, at its leader.
+    fn see_to_clients(&mut self) {
         for key in self.meta.keys() {
             for channel in self.book.channels().into_iter().filter(|(topic, _)| *topic == key.0) {
                 if self.book.is_on(&channel, key.1) {
@@ -129,8 +136,6 @@ impl World {
                 }
             }
         }
-        let is_all_there = self.book.owes().is_none() && self.book.first_lacks().is_none();
-        is_all_there && self.clients.values().all(|v| v.client.is_satisfied())
     }
 
     fn drain(&mut self, channel: ChannelKey, key: TopicPartition) {
