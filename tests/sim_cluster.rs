@@ -90,6 +90,9 @@ const KEPT_ETCD: KeptSeeds = &[
     ),
     // the faults end while a process is paused
     (14, &[710_000_000_000_017]),
+    // deleted topics fill a journal; the leader of a MPUB's messages moves while the last of them is waited for; a topic is deleted while
+    // one core of a node has stopped and the other waits for its clients
+    (15, &[663_000_523, 663_000_035, 930_000_000_000_061]),
 ];
 const KEPT_FILE: KeptSeeds = &[
     (0, &[73, 134, 210, 284]),

@@ -380,10 +380,12 @@ impl Shard {
         self.engine.core.life.read_only()
     }
 
-    /// The replicated partitions whose clients this core serves at that moment, and in which epoch.
+    /// The replicated partitions whose clients this core serves at that moment, and in which epoch. A core that has stopped serves none:
+    /// it delivers nothing, and takes no facts any more.
     pub fn served(&self, now: Ticks) -> impl Iterator<Item = (Route, Epoch)> {
         let members = self.engine.core.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
-        members.filter(move |m| m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
+        let is_stopped = self.engine.core.life.is_stopped();
+        members.filter(move |m| !is_stopped && m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
     }
 
     /// State of each replica of this core.

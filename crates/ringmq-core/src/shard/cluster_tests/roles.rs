@@ -38,6 +38,22 @@ fn a_partition_without_metadata_is_kept_and_not_served() {
     assert!(net.take(c)[0].starts_with("E_TOPIC_NOT_EXIST"));
 }
 
+/// The node's other core may wait for its clients meanwhile.
+#[test]
+fn a_core_that_has_stopped_serves_nothing() {
+    let mut net = Net::with(2, 2, Settings::default());
+    net.subscribe(0, "ch", 1);
+    let core = net.topic.core_of(PartitionId(0), 2).0 as usize;
+    let serves = |net: &Net| net.nodes[0].shards[core].served(net.now.ticks).count();
+    assert_eq!(serves(&net), 1);
+    net.step(0, core, Event::Stop);
+    net.pass_time(Duration::from_millis(100));
+    let shard = &net.nodes[0].shards[core];
+    let knows_the_lease = shard.engine.core.partitions.iter().any(|(_, p)| p.check_read(net.now.ticks).is_ok());
+    assert!(shard.engine.core.life.is_stopped() && knows_the_lease);
+    assert_eq!(serves(&net), 0);
+}
+
 /// The channel exists on every in-sync replica before its SUB is answered.
 #[test]
 fn a_channel_is_on_all_replicas_before_its_client_hears_of_it() {
