@@ -1,5 +1,5 @@
-//! Clients come to channels, and channels into being. "The first channel of a topic starts at the oldest message, later
-//! ones at the end": one verdict for all partitions of a topic, whichever cores they live on. Partition 0 gives it.
+//! Subscriptions to channels, and creation of channels. "The first channel of a topic starts at the oldest message, later ones at the
+//! end": one verdict for all partitions of a topic, whichever cores they live on. Partition 0 gives it.
 //!
 //! ```text
 //! SUB ─> partition 0: finds or creates the channel; the first one's cursor says so (a flag)
@@ -7,8 +7,8 @@
 //!                     (until they all have it, no client hears that its channel is a later one)
 //!          final ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
 //! ```
-//! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). What a
-//! native client subscribes to is one partition: there the partition judges for itself, or begins where it is told.
+//! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). A native client
+//! subscribes to one partition: that partition judges for itself, or begins at the given position.
 
 use super::cursors::CursorRequest;
 use super::engine::Engine;
@@ -48,7 +48,7 @@ pub(super) struct Attaching {
     /// Waiting subscriptions, in the order of their arrival.
     subscribing: Vec<Subscribing>,
     firsts: Vec<First>,
-    /// First channels of other cores' topics, created here: what of them is not final, with the core that asked.
+    /// First channels of other cores' topics that are created here: the changes that are not final, with the core that asked.
     created: Vec<(Vec<CursorRequest>, CoreId, TopicRef)>,
     /// SUBs that came while their topic was frozen, and those whose channel is being deleted.
     pub parked: ParkedSubs,
@@ -150,7 +150,7 @@ impl Engine {
         self.core.partitions.wake(key);
     }
 
-    /// The client leaves the partition; what it had in flight is delivered again.
+    /// The client leaves the partition; its messages in flight are redelivered.
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
         if let Some(key) = self.consumers().detach(sub, partition) {
             self.channels().leave(now, key, sub);
@@ -300,7 +300,7 @@ impl Engine {
         self.release_held();
     }
 
-    /// Every partition has the first channel: the later ones hear of theirs.
+    /// Every partition has the first channel: answers the SUBs of later channels.
     fn release_held(&mut self) {
         while let Some(i) = self.attaching.firsts.iter().position(|f| f.left == Some(0)) {
             let first = self.attaching.firsts.remove(i);

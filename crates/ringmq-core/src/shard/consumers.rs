@@ -77,7 +77,7 @@ impl Consumers<'_> {
         });
     }
 
-    /// Lets a subscription decide, and carries it out; what a local partition gives back at once may lead to more.
+    /// Lets a subscription decide, and carries out its actions; credit that a local partition returns at once may lead to further ones.
     fn decide(&mut self, conn: ConnId, decide: impl FnOnce(&mut Subscription, &mut Vec<LendAction>)) {
         let sub = self.sub(conn);
         let mut actions = self.subs.decide(conn, decide);
@@ -134,7 +134,7 @@ impl Consumers<'_> {
         if is_taken { Ok(()) } else { Err(self.why_not_named(conn, id, InFlightError::NotInFlight)) }
     }
 
-    /// Why a message that the connection names is not in flight for it, as it is known to be wrong.
+    /// The more exact reason why a message is not in flight for the connection, if known; else `why`.
     pub fn why_not_named(&mut self, conn: ConnId, id: MessageId, why: InFlightError) -> InFlightError {
         match self.subs.place_named(conn, id) {
             Some((_, place)) => self.core.partitions.why_not_in_flight(self.sub(conn), place, why),
@@ -328,7 +328,7 @@ impl Consumers<'_> {
         }
     }
 
-    /// Tells the leader at another node what a client's core says. False: the client is not relayed.
+    /// Passes a message of a client's core to the leader at another node. False: the client is not relayed.
     fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
         self.cluster.as_mut().is_some_and(|c| c.relay(sub, partition, relayed))
     }

@@ -4,10 +4,10 @@
 //! ```text
 //! SetOffset ─> place known, or searched in the commit logs ─> the batch is read: the border of a message
 //!           ─> once no other change of the cursor waits, and no copy is under way: moved, journaled
-//!           ─> final ─> answered with where it stands
+//!           ─> final ─> answered with its position
 //! ```
-//! What is in flight, waits or is deferred is dropped: it comes again if it lies behind the place. The channel hands out
-//! nothing until the change is final. Each partition is set by its own core.
+//! Messages in flight, waiting or deferred are dropped: those behind the place are redelivered. The channel delivers nothing until the
+//! change is final. Each partition is set by its own core.
 
 use super::engine::Engine;
 use super::failures::set_failure;
@@ -56,7 +56,7 @@ impl Offsets {
         self.reading.iter().chain(&self.waiting).any(|w| w.set.topic.id == topic)
     }
 
-    /// Whether somebody waits to move this channel.
+    /// True if a change of this channel's position waits.
     pub fn is_waiting(&self, key: ChannelKey) -> bool {
         self.waiting.iter().any(|w| w.key == key)
     }

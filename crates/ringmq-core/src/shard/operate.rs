@@ -1,21 +1,21 @@
-//! Changes of a channel in one partition that an operator asks for: it is created, paused, deleted, made ordered or ordinary again. (To
-//! empty it is to set its offset to the end.) And of the topic in the partition: it is emptied ([`topic_empty`](super::topic_empty)).
+//! Operators' changes of a channel in one partition: creation, pause, deletion, order. (Emptying sets the offset to the end.) And of the
+//! topic in the partition: emptying ([`topic_empty`](super::topic_empty)).
 //!
 //! ```text
 //! ChangeChannel, SetOrder ─> once no other change of the channel waits, and no copy before it is deleted: made, journaled
-//! ─> final ─> answered; else taken back
+//! ─> final ─> answered; else reverted
 //! ```
-//! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and leaves alone what is in
-//! flight. *Delete* takes the clients off at once, but the channel keeps its place, and retention what it would need again, until that is
-//! final: meanwhile no snapshot and no list for a follower has it, and a SUB of the name waits. Where it was the last channel, the
-//! partition collects for the next first one from here on; the record of that stands before the one of the deletion, so there is no
-//! crash after which a new channel gets what the old one was owed.
+//! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and does not touch messages
+//! in flight. *Delete* takes the clients off at once. Until it is final the channel keeps its position, retention keeps the messages
+//! that the channel would need again, no snapshot and no list for a follower has the channel, and a SUB of the name waits. After the
+//! last channel's deletion the partition collects for the next first one; that record stands before the deletion's, so after no crash a
+//! new channel gets messages that were owed to the old one.
 //!
-//! *Order.* `SUB_ORDERED` makes a channel ordered, too. What is in flight, waits or is deferred is dropped and comes again. A channel
-//! with clients does not become ordinary: those that came by `SUB_ORDERED` would get what they did not ask for.
+//! *Order.* `SUB_ORDERED` makes a channel ordered, too. Messages in flight, waiting or deferred are dropped and redelivered. A channel
+//! with clients does not become ordinary: clients of `SUB_ORDERED` would lose the order.
 //!
-//! A channel that comes after one of the same name begins with a higher generation: a follower that has seen neither the end of
-//! the old one nor the beginning of this one takes it for news.
+//! A channel after a deleted one of the same name begins with a higher generation: so a follower that missed the deletion and the
+//! creation accepts it.
 
 use super::cursors::CursorRequest;
 use super::engine::Engine;

@@ -64,7 +64,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// In a cluster the coordinator creates topics. `false`: it is asked for this one.
+    /// Asks for a topic that does not exist. In a cluster the coordinator creates topics. `false`: it has been asked for this one.
     fn want_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
         let Some(cluster) = &mut self.cluster else { return Ok(false) };
         cluster.wanted.check_creates()?;
@@ -194,7 +194,7 @@ impl Engine {
         };
         let Some((topic, partition, place)) = found else {
             return match self.ensure_topic(now, topic) {
-                // It is there, but not that of it.
+                // The topic exists, but not that partition.
                 Ok(true) if partition.is_some() => Attempt::Refused(PublishError::NoPartition),
                 Ok(true) => Attempt::Refused(PublishError::NotLeader),
                 Ok(false) => {
@@ -261,7 +261,7 @@ impl Engine {
         let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
         let attempt = match self.partition(now, &topic, partition) {
             Err(error) => Attempt::Refused(error),
-            // Order: what waits already goes first.
+            // Order: waiting publishes go first.
             Ok(idx) if self.core.waiting.has_parked() => return self.park(now, publisher, idx, bodies),
             Ok(idx) => match self.append(now, idx, publisher, bodies.iter(), count, bytes, bodies.delay_ms) {
                 Attempt::Wait => return self.park(now, publisher, idx, bodies),
@@ -373,7 +373,7 @@ impl Engine {
         is_accepted
     }
 
-    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
+    /// Reports the outcome of copies to the channels, and continues the changes that waited for it.
     pub fn settle_copies(&mut self, now: Now) {
         let outcomes = self.core.copies.take_outcomes();
         for &CopyOutcome { key, id, number, is_committed } in &outcomes {
@@ -427,7 +427,7 @@ impl Engine {
 
     /// Another core or node has answered a publish.
     pub fn retry_waiting_elsewhere(&mut self) {
-        // Not at each answer: all who wait try again, and most would only wait again.
+        // Not at each answer: all waiting publishes are tried again, and most would only wait again.
         if self.elsewhere_bytes() <= self.core.settings.max_pub_waiting_size / 2 {
             self.core.outbox.resume(self.core.waiting.resume_elsewhere());
         }

@@ -1,22 +1,22 @@
-//! A topic goes: over all cores, and under the eyes of publishers. Ephemeral topics do when their last channel has, as nsqd's; any topic
-//! when an operator deletes it ([`topic_delete`](super::topic_delete)); a cluster's when it has a tombstone
+//! Removal of a topic over all cores, while clients may publish to it. An ephemeral topic is removed with its last channel, as in nsqd;
+//! any topic when an operator deletes it ([`topic_delete`](super::topic_delete)); a cluster's topic when it has a tombstone
 //! ([`deletion`](super::replication)).
 //!
 //! ```text
-//! core with a partition   TopicIdle ─> home ─ CloseTopic ─> every core: nobody subscribed, no channel?
-//!                                      │                    it is frozen there: who wants the name waits; Leave once no
+//! core with a partition   TopicIdle ─> home ─ CloseTopic ─> every core: no subscriber, no channel?
+//!                                      │                    it is frozen there: requests for the name wait; Leave once no
 //!                                      │                    publish to it is under way
-//!                                      ├─ any no: ReopenTopic, who waits goes on
+//!                                      ├─ any no: ReopenTopic, waiting requests continue
 //!                                      └─ all yes: TopicDelete durable (the decision) ─ DropTopic ─> every core:
-//!                                         its partitions go, Dropped ─> home: topic.meta goes, who waits creates it anew
+//!                                         its partitions go, Dropped ─> home: topic.meta goes, waiting requests create it anew
 //! ```
-//! So a publish lands in the topic before it goes, or in the next one of the name, which has another id. A startup asks the
-//! same for every ephemeral topic, since ephemeral channels do not outlive a restart.
+//! So a publish goes to the topic before its removal, or to the next one of the name, which has another id. A startup begins the same
+//! for every ephemeral topic, since ephemeral channels do not outlive a restart.
 //!
 //! The home decides when its journal has room for the record. Before, the partitions stay open for checkpoints, which make that room.
 //!
-//! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
-//! journal until every file is gone.
+//! A failure leaves the topic closed until a restart, which finishes the removal: the decision stays in the home's journal until every
+//! file is gone.
 
 use super::attach::Attaching;
 use super::engine::Engine;
@@ -42,7 +42,7 @@ use std::time::Duration;
 /// Time for which a removed topic's id is remembered: longer than any request of another thread that names it may be under way.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// An operator who waits: the core that asked, and what it calls the question.
+/// A waiting operator: the core that asked, and its ticket for the answer.
 pub(super) type Asker = (CoreId, Ticket);
 
 enum ClosingStage {
@@ -64,7 +64,7 @@ struct Closing {
     again: bool,
     /// An operator deletes it: its channels and clients are no reason to keep it.
     is_forced: bool,
-    /// Operators who wait for the decision.
+    /// Operators that wait for the decision.
     askers: Vec<Asker>,
 }
 
@@ -88,7 +88,7 @@ struct Dropping {
 pub(super) struct Removals {
     closing: BTreeMap<TopicName, Closing>,
     dropping: Vec<Dropping>,
-    /// Topics that nobody of this core may use.
+    /// Topics that no client of this core may use.
     frozen: BTreeSet<TopicId>,
     /// Topics among them that an operator deletes.
     forced: BTreeSet<TopicId>,
@@ -132,7 +132,7 @@ impl Removals {
         self.frozen.contains(&topic.id)
     }
 
-    /// An operator, or the cluster, deletes the topic, whoever uses it.
+    /// An operator, or the cluster, deletes the topic, although it may be in use.
     pub(super) fn force(&mut self, topic: TopicId) {
         self.forced.insert(topic);
     }
@@ -209,7 +209,7 @@ impl Removing<'_> {
             || self.core.partitions.iter().any(is_used)
     }
 
-    /// Whether somebody of this core, or in one of its partitions, waits for something of the topic.
+    /// True if a client of this core, or an operation in one of its partitions, waits for something of the topic.
     fn is_busy(&self, topic: &TopicRef) -> bool {
         self.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
@@ -222,7 +222,7 @@ impl Removing<'_> {
             })
     }
 
-    /// Freezes the topic, unless it is in use: nobody gets it from here on.
+    /// Freezes the topic, unless it is in use: no request gets it from here on.
     pub(super) fn freeze(&mut self, topic: &TopicRef) -> bool {
         if self.is_in_use(topic) {
             return false;
@@ -234,7 +234,7 @@ impl Removing<'_> {
         true
     }
 
-    /// Tells the homes of frozen topics what they wait for, as far as nothing is under way any more.
+    /// Answers the homes of frozen topics that have no operation under way any more.
     fn answer_closes(&mut self) {
         for topic in std::mem::take(&mut self.removals.unanswered) {
             let in_use = self.is_in_use(&topic);
@@ -277,7 +277,7 @@ impl Removing<'_> {
         self.freeze(topic);
     }
 
-    /// An operator deletes the topic, whoever uses it. The asker hears of the decision, once that is durable.
+    /// An operator deletes the topic, although it may be in use. The asker gets the answer once the decision is durable.
     pub(super) fn begin_delete(&mut self, now: Now, name: &TopicName, asker: Asker) -> Result<(), PublishError> {
         if let Some(closing) = self.removals.closing.get_mut(name) {
             match closing.stage {
@@ -456,7 +456,7 @@ impl Removing<'_> {
         }
     }
 
-    /// Ends a removal: nothing of the topic is left on this core, or what is left stays for the next startup.
+    /// Ends a removal: nothing of the topic is left on this core, or the remaining files stay for the next startup.
     fn end_drop(&mut self, now: Now, i: usize) {
         let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
         self.removals.thaw(topic.id);
@@ -482,13 +482,13 @@ impl Removing<'_> {
         }
     }
 
-    /// Ends removals at a stop: nothing is created any more, so nobody waits for what goes.
+    /// Ends removals at a stop: no topic is created any more, so no request waits for a removal.
     pub fn stop_removals(&mut self) {
         let waiters = self.core.topics.take_leaving_waiters();
         waiters.into_iter().for_each(|w| self.core.outbox.tell_waiters(w, Err(PublishError::Stopping)));
     }
 
-    // ---- what the store says
+    // ---- notices of the store
 
     pub fn partition_removed(&mut self, now: Now, idx: PartitionIdx, is_gone: bool) {
         if is_gone {
@@ -531,7 +531,7 @@ impl Removing<'_> {
         }
     }
 
-    /// No record becomes durable any more: what waits for one stays for the next startup.
+    /// No record becomes durable any more: removals that wait for one are left to the next startup.
     pub fn removals_failed(&mut self, now: Now) {
         let waits = |d: &Dropping| d.after < RecordTicket(u64::MAX);
         while let Some(i) = self.removals.dropping.iter().position(waits) {

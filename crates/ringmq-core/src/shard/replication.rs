@@ -377,7 +377,8 @@ impl Cluster {
         self.tell(idx, Event::Durable);
     }
 
-    /// When several writes became durable at once, the first notice commits everything: the later ones find nothing new.
+    /// Answers publishes of a single replica: when several writes became durable at once, the first notice commits everything, and the
+    /// later ones find nothing new.
     fn answer_late(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let Some(seat) = core.partitions.get(idx).seat() else { return };
         let committed = seat.member.committed().offset;

@@ -1,7 +1,7 @@
 //! An operator deletes a topic: its clients leave, its channels go with its messages.
 //!
 //! ```text
-//! DeleteTopic ─> home ─ CloseTopic, forced ─> every core: its clients are disconnected, who wants the name waits; Leave once no
+//! DeleteTopic ─> home ─ CloseTopic, forced ─> every core: its clients are disconnected, requests for the name wait; Leave once no
 //!                  │                          publish and no change of a channel is under way
 //!                  └─ TopicDelete durable: answered, and carried out as the removal of an ephemeral topic (shard/removal.rs)
 //! ```

@@ -1,4 +1,4 @@
-//! Reads a recovered partition back from the simulated disk, the long way, and says what does not fit.
+//! Reads a recovered partition back from the simulated disk, the long way, and reports contradictions.
 
 use super::disk::SimDisk;
 use crate::base::{BLOCK, FileId, block_down};
@@ -74,7 +74,7 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<ReadBatch>, 
     Ok(log)
 }
 
-/// The segments that tables name. What these say of them must be true.
+/// The segments that tables name. The tables' facts about them must be true.
 fn named_by_tables(disk: &SimDisk, p: &RecoveredPartition) -> Result<BTreeSet<i64>, String> {
     let mut named = BTreeSet::new();
     for segment in &p.files.segments {

@@ -1,13 +1,13 @@
-//! A whole cluster in one thread from one seed: 1 to 5 nodes with their cores, real recovery, the simulated disks, the bytes
-//! between nodes and of clients, a metadata store (or static files) that says who leads.
+//! A whole cluster in one thread from one seed: 1 to 5 nodes with their cores, real recovery, the simulated disks, the bytes between
+//! nodes and of clients, a metadata store (or static files) that names the leaders.
 //!
 //! ```text
 //! Plan (a seed draws it) ─> World: nodes ── wires ── nodes, clients      Meta: memberships, leases, watches
 //!   safety: faults of each kind that the plan has, at random times; every check holds at every moment
 //!   then all is healed, and the cluster must converge, drain and stop
 //! ```
-//! Time is simulated: everything that happens stands in one queue, by its time. What is checked, and under which name of
-//! docs/promise.md: [`check`]. Panics at the first broken promise, the name of the check first. Only for tests.
+//! Time is simulated: all events stand in one queue, by their times. [`check`] has the checks, by their names in docs/promise.md. Panics
+//! at the first broken promise, the name of the check first. Only for tests.
 
 mod agents;
 mod budget;

@@ -1,15 +1,14 @@
 //! A disk in memory that fails as disks fail, from one seed. It is both the blocking [`Storage`] of recovery and, through
 //! [`SimDisk::submit`] and [`SimDisk::complete`], the asynchronous disk of the engine.
 //!
-//! Model: a file is a row of 512-byte sectors. A write lands in the volatile image when it is issued, sector by sector,
-//! and is durable when it completes (with [`Durability::Durable`]) or when a later sync completes. At a crash every
-//! sector that is not durable keeps its old or one of its newer contents: all of them, a prefix, or any subset.
-//! Of a write that fails as much may stand in the image. What a write or a sync that failed was to make durable stays not
-//! durable, whatever is synced later, until it is written again: the device may have dropped it, and told so only then.
-//! A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is, still not durable.
-//! Creating, growing, cutting, renaming and removing files is durable when it completes; one in flight at a crash
-//! happened or did not.
-//! The space of a retired segment is kept for another one as often as not, with all that stands in it behind its first block.
+//! Model: a file is a row of 512-byte sectors. A write lands in the volatile image when it is issued, sector by sector, and is durable
+//! when it completes (with [`Durability::Durable`]) or when a later sync completes. At a crash every sector that is not durable keeps
+//! its old or one of its newer contents: all of them, a prefix, or any subset. A failed write may be in the image as well, in part.
+//! After a failed write or sync its sectors stay not durable, whatever is synced later, until they are written again: the device may
+//! have dropped them and reported that only then. A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is,
+//! still not durable. Creating, growing, truncating, renaming and removing files is durable when it completes; one in flight at a crash
+//! happened or did not. The space of a removed segment is kept for another one in half of the cases, with its content behind the first
+//! block.
 //!
 //! Never used by a running node.
 
@@ -221,7 +220,7 @@ impl SimDisk {
 
     // ---- the end of a machine or a process
 
-    /// Power is lost: what is not durable stays, goes, or tears. Nothing under way completes any more.
+    /// Power is lost: sectors that are not durable stay, are lost, or tear. No operation under way completes any more.
     pub fn crash(&mut self) {
         self.counts.crashes += 1;
         for p in std::mem::take(&mut self.pending) {
@@ -245,7 +244,7 @@ impl SimDisk {
         (self.crashed, self.faults.crash_after) = (false, None);
     }
 
-    /// The process dies, the machine stays: what was issued is in the device's cache, and may still be lost later.
+    /// The process dies, the machine stays: issued writes are in the device's cache, and may still be lost later.
     pub fn kill(&mut self) {
         for p in std::mem::take(&mut self.pending) {
             if !matches!(p.op, DiskOp::Write { .. } | DiskOp::Sync { .. } | DiskOp::Read { .. }) && self.rng.chance(0.5) {
@@ -288,7 +287,7 @@ impl SimDisk {
         self.files.values().map(|f| f.len() as u64).sum()
     }
 
-    /// Flips a bit of what is stored: rot.
+    /// Flips a stored bit: rot.
     pub fn flip(&mut self, path: &str, at: u64, bit: u32) {
         let f = self.files.get_mut(path).expect("a file that is there");
         f.damage(at as usize, 1, |byte, _| byte[0] ^= 1 << (bit % 8));

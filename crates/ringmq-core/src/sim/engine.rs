@@ -85,7 +85,7 @@ pub struct Engine {
 pub struct Crashed;
 
 impl Engine {
-    /// Goes on from what recovery found.
+    /// Continues from a recovered state.
     pub fn new(disk: SimDisk, recovered: Recovered, segment_bytes: u64) -> Engine {
         let cores = recovered.journals.len() as u16;
         let journal = |(core, &identity): (usize, &JournalIdentity)| Journal {
@@ -282,7 +282,7 @@ impl Engine {
         capacity.saturating_sub(used + capacity / 4)
     }
 
-    /// Carries what is journaled into the segment and its commit log. Not synced.
+    /// Writes the journaled batches into the segment and its commit log. Not synced.
     pub fn flush(&mut self, p: usize) -> Result<(), Crashed> {
         let pending = std::mem::take(&mut self.parts[p].pending);
         let part = &self.parts[p];

@@ -1,6 +1,6 @@
 //! A metadata store in memory that answers as etcd does: one history of revisions, compare-and-swap, leases, watches that can be compacted.
 //!
-//! It is linearizable and keeps what it said. That its word comes late, twice or not at all is the doing of whoever carries the requests.
+//! It is linearizable and keeps its answers true. Late, repeated and lost answers are made by the carrier of the requests.
 
 use crate::metadata::request::{Answer, Change, Compare, Failure, KeyValue, LeaseId, Listing, Op, Outcome, Request, Txn};
 use bytes::Bytes;

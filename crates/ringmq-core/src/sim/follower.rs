@@ -1,14 +1,14 @@
 //! Logs that live as a follower's, and at times as a leader's, in one thread from one seed: real stores, real recovery, the
 //! simulated disk. A made-up leader appends, raises its epoch, truncates, begins anew; the node loses power at any operation.
 //!
-//! What is held after each recovery, and in between through the view:
+//! Checks after each recovery, and in between through the view:
 //! ```text
-//! appends_survive      the log is what was given, as far as was told durable at least, byte for byte
-//! truncations_hold     what a truncation removed never comes back once it was told complete; before that it is there in whole, or gone
+//! appends_survive      the log has the given batches, at least as far as told durable, byte for byte
+//! truncations_hold     truncated batches never come back once the truncation was told complete; before that all are there, or none
 //! promises_hold        a promised epoch that was told durable is there, and none that was never given
 //! epochs_agree         the table of epochs is that of the batches, and epochs never fall
 //! one_batch_per_id     (epoch, log id) names one batch for ever
-//! committed_is_told    what is said to be committed was told, and never lies beyond
+//! committed_is_told    the committed end was told, and is never higher
 //! ```
 //! Panics with a sentence at the first thing that does not hold. Only for tests.
 

@@ -8,7 +8,7 @@ use crate::shard::{LENT_MIN, Shard, ShardOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Files as bytes. They grow where they are written; what is durable and what is not is not told apart.
+/// Files as bytes. They grow where they are written; every byte counts as durable.
 #[derive(Default)]
 pub struct MemoryDisk {
     files: FxHashMap<FileId, Vec<u8>>,

@@ -39,7 +39,7 @@ pub struct Plan {
     pub topics_max: u64,
     /// Probability that a life ends in a crash, at a random effect; else the node is stopped.
     pub crash: f64,
-    /// Probability that a crash takes the process only, and not what the device holds.
+    /// Probability that a crash takes only the process, and not the device's cache.
     pub kill: f64,
     /// Probability that a recovery is interrupted, for each attempt.
     pub recovery_crash: f64,
@@ -49,10 +49,10 @@ pub struct Plan {
     pub slow: f64,
     /// Faults of the disk while the node runs; capacity and crashes are the run's own.
     pub faults: Faults,
-    /// Probability that a client uses ephemeral topics. These are outside the book: nobody is promised a message of theirs for longer
-    /// than they exist.
+    /// Probability that a client uses ephemeral topics. These are outside the book: their messages are promised only as long as the
+    /// topics exist.
     pub ephemeral: f64,
-    /// True if nobody subscribes before messages are there, and then many do, to several channels at a time.
+    /// True if no client subscribes before messages are there, and then many do, to several channels at a time.
     pub firsts: bool,
     /// Bytes of space beside the journals; 0: no bound.
     pub space: u64,

@@ -1,8 +1,8 @@
-//! An idempotent producer of the simulated store: sends batches in order, sends again what it has no answer to (also after
-//! a crash, with the same sequences), and now and then what was answered long ago, as if the answer had been lost.
+//! An idempotent producer of the simulated store: sends batches in order, repeats unanswered ones (also after a crash, with the same
+//! sequences), and now and then batches that were answered long ago, as if the answer had been lost.
 //!
-//! Holds the log to: `no_duplicate_from_idempotent_producer`, each (producer, sequence) at most once, and what was
-//! acknowledged exactly once, with the bytes that were sent.
+//! Holds the log to: `no_duplicate_from_idempotent_producer`, each (producer, sequence) at most once, and acknowledged ones exactly
+//! once, with the bytes that were sent.
 
 use super::check::ReadBatch;
 use crate::base::{Position, ProducerId, Rng};
@@ -33,7 +33,7 @@ struct SentBatch {
 pub struct IdempotentProducer {
     pub id: ProducerId,
     sent: Vec<SentBatch>,
-    /// The partition may forget it, and then takes its first batches for those of a new one.
+    /// True if the partition may forget the producer, and then takes its first batches for a new one's.
     forgettable: bool,
 }
 
@@ -42,7 +42,7 @@ impl IdempotentProducer {
         IdempotentProducer { id: ProducerId::new(rng.next_u64() | 1).expect("it is odd"), sent: vec![], forgettable }
     }
 
-    /// The node is gone, and with it what it owed.
+    /// The node is gone, with all pending answers.
     pub fn disconnected(&mut self) {
         self.sent.iter_mut().for_each(|s| (s.ticket, s.in_this_life) = (None, s.acknowledged));
     }
@@ -50,7 +50,7 @@ impl IdempotentProducer {
     /// The batch to send now: the oldest that has no outcome and was not sent, else a new one; at times any old one.
     pub fn next_to_send(&mut self, rng: &mut Rng) -> Option<usize> {
         if !self.sent.is_empty() && rng.chance(0.2) {
-            // Only what it has sent before, else it would make a gap itself.
+            // Only batches that it has sent before, else it would make a gap itself.
             let sent = self.sent.iter().take_while(|s| s.in_this_life).count() as u64;
             if sent > 0 {
                 return Some((sent - 1 - rng.below(sent.min(20))) as usize);
@@ -133,7 +133,7 @@ impl IdempotentProducer {
     }
 }
 
-/// Holds the log that recovery found, and its table of producers, to what the producers did.
+/// Compares the recovered log, and its table of producers, with the producers.
 pub fn check_log(log: &[ReadBatch], p: &RecoveredPartition, limits: ProducerLimits, producers: &mut [IdempotentProducer]) {
     let mut places: BTreeMap<(u64, u64), Position> = BTreeMap::new();
     let mut table = Producers::new(limits);

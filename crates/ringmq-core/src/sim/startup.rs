@@ -1,4 +1,4 @@
-//! The startup of a simulated node: recovery that goes down on the way now and then, and the cores of what it found.
+//! The startup of a simulated node: recovery that crashes on the way now and then, and the cores from its result.
 
 use super::disk::SimDisk;
 use crate::base::{CoreId, Epoch, Rng};

@@ -1,6 +1,5 @@
-//! A whole storage node in one thread from one seed: real stores, real recovery, the simulated disk; it publishes,
-//! confirms and reads at random, loses power at random, recovers (losing power again), and holds what it finds against
-//! what was acknowledged.
+//! A whole storage node in one thread from one seed: real stores, real recovery, the simulated disk; it publishes, confirms and reads at
+//! random, loses power at random, recovers (losing power again), and compares the result with the acknowledged messages.
 //!
 //! Panics with a sentence at the first thing that breaks the promise. Only for tests.
 
@@ -50,8 +49,7 @@ pub struct RunOutcome {
     pub segments_removed: u64,
     /// Segments that began on the space of others.
     pub reused: u64,
-    /// Batches of idempotent producers that were taken, repeats that were recognized, repeats of what a crash took, and
-    /// producers that were forgotten.
+    /// Batches of idempotent producers that were taken.
     pub batches: u64,
     pub duplicates: u64,
     pub resent: u64,
@@ -337,7 +335,7 @@ impl Node<'_> {
         }
     }
 
-    /// Calls the store and carries out what it wants.
+    /// Calls the store and carries out its operations.
     fn with<T>(&mut self, core: usize, call: impl FnOnce(&mut Core, Now, &mut Io, &mut Vec<Notice>) -> T) -> T {
         let (mut io, mut notices) = (vec![], vec![]);
         let out = call(&mut self.cores[core], self.now, &mut io, &mut notices);
@@ -445,7 +443,7 @@ impl Node<'_> {
         }
     }
 
-    /// A producer goes on, or repeats what it has no answer to, or something older.
+    /// A producer sends its next batch, or repeats an unanswered or an older one.
     fn publish_idempotent(&mut self, core: usize) {
         let Some((p, key)) = self.any_part(core) else { return };
         let promise = self.promises.get_mut(&key).expect("opened with its promise");
@@ -528,7 +526,7 @@ impl Node<'_> {
         self.cores[core].waiting.push(PendingFact { ticket, fact: Fact::Topic(info) });
     }
 
-    /// Reads on in one partition: what is handed out is what was appended, in order, and durable.
+    /// Reads on in one partition: every batch handed out must be the appended one, in order, and durable.
     fn read(&mut self, core: usize) {
         let Some((p, key)) = self.any_part(core) else { return };
         let reader = &self.readers[&key];

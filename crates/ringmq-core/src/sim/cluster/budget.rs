@@ -1,4 +1,4 @@
-//! Duties of the controller: a leader for each partition in time, and no copy lost by what it moves.
+//! Duties of the controller: a leader for each partition in time, and no copy lost by its moves.
 
 use super::plan::Coordination;
 use super::store::Removal;
@@ -30,7 +30,7 @@ impl World {
         self.say(|| "every partition has a leader".into());
     }
 
-    /// A replica was removed: of those that stay in sync, one that nobody damaged has all that was acknowledged, on its disk.
+    /// A replica was removed: one undamaged replica that stays in sync must have every acknowledged message on its disk.
     pub fn no_only_copy_is_removed(&mut self, removal: &Removal) {
         let Some(entry) = self.meta.entries.get(&removal.key) else { return };
         let stay: Vec<usize> = entry.now.isr.iter().map(|id| self.meta.index(*id)).collect();

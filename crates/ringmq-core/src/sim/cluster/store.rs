@@ -1,6 +1,7 @@
-//! The metadata store of a run with real agents: an etcd in memory, and what its records say, for all who do not ask it themselves.
+//! The metadata store of a run with real agents: an etcd in memory, and the facts in its records, for the parts that do not ask it
+//! themselves.
 //!
-//! Every change is looked at in its order, and held against what must be true of the records whoever writes them:
+//! Every change is checked in its order, against rules that hold for the records whoever writes them:
 //!
 //! | check | when |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Listens to what nodes send each other, and holds the rules that only their talk shows:
-//! `one_leader_writes_per_epoch`, `one_batch_per_epoch_and_log_id`, `suspect_is_never_elected_alone`.
+//! Reads the messages between nodes, and checks the rules that only these messages show: `one_leader_writes_per_epoch`,
+//! `one_batch_per_epoch_and_log_id`, `suspect_is_never_elected_alone`.
 
 use super::check::Checker;
 use super::meta::{Meta, TopicPartition};
@@ -40,7 +40,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// `doubt`: what the sender's recovery found its log of a partition to lack.
+    /// `doubt`: the loss that the sender's recovery found in its log of a partition.
     pub fn heard(
         &mut self,
         at: (u64, usize),
@@ -102,7 +102,7 @@ impl Tap {
                     _ => {}
                 }
             }
-            // A follower asks its leader for what damage took.
+            // A follower asks its leader for damaged batches.
             Body::Pull(_) => {}
             Body::CursorsAck(ack) => self.clamped += (ack.result == Err(PeerError::Clamped)) as u64,
             Body::Ack(_)

@@ -1,5 +1,5 @@
-//! Connections as rows of bytes: between nodes, and of clients. What is sent is cut anywhere, takes time, stays in order, and
-//! arrives or not; a connection may go at any moment, for each end at another one.
+//! Connections as rows of bytes: between nodes, and of clients. Sent bytes are split anywhere, take time, stay in order, and arrive or
+//! not; a connection may end at any moment, for each end at another one.
 
 use super::events::Happening;
 use super::plan::Coordination;
@@ -271,11 +271,11 @@ impl World {
         self.read(wire, 1 - side);
     }
 
-    /// The node reads what there is.
+    /// The node reads the arrived bytes.
     pub fn read(&mut self, wire: u64, side: usize) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         let end = &mut w.ends[side];
-        // What was under way when the socket was paused still comes.
+        // Bytes under way when the socket was paused still come.
         if end.is_paused && !self.rng.chance(0.1) || end.inbox.is_empty() || end.is_closing || end.is_gone || !end.is_known {
             return;
         }

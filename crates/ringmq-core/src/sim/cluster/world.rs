@@ -1,4 +1,4 @@
-//! The cluster and its surroundings, and the loop that lets happen what is next.
+//! The cluster and its surroundings, and the loop that makes the next event happen.
 
 use super::check::Checker;
 use super::clients::Visitor;
@@ -60,7 +60,7 @@ pub struct World {
     /// Pairs of nodes between which nothing gets through, or everything is late.
     pub cuts: BTreeSet<(usize, usize)>,
     pub slow: BTreeSet<(usize, usize)>,
-    /// The one node whose disk may lose what it had.
+    /// The one node whose disk may lose data.
     pub victim: Option<usize>,
     /// Depth of channels, from the last answers.
     pub left: Vec<(usize, ShardStats)>,

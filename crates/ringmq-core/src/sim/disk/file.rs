@@ -1,5 +1,5 @@
-//! One file of the simulated disk: its image, and what of it is not durable. Copies share all blocks that neither has written since,
-//! as a disk is copied each time that it is looked at.
+//! One file of the simulated disk: its image, and its blocks that are not durable. Copies share all blocks that neither has written
+//! since, because a disk is copied for each check.
 
 use crate::base::{BLOCK, Rng};
 use bytes::Bytes;
@@ -26,15 +26,15 @@ impl Version {
     }
 }
 
-/// Writes are whole blocks; sectors are what tears.
+/// A file. Writes are whole blocks; they tear at sectors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct File {
     image: Vec<Block>,
     len: usize,
-    /// The image in one piece, for who asks for it, until the next write.
+    /// The image in one piece, made on request, until the next write.
     whole: Arc<OnceLock<Vec<u8>>>,
-    /// Blocks of the image that are not durable, with the contents they had on the way, oldest first. Of each sector the first
-    /// version that counts is what is durable.
+    /// Blocks of the image that are not durable, with their former contents, oldest first. The first version that has a sector is that
+    /// sector's durable content.
     dirty: BTreeMap<usize, Vec<Version>>,
     /// Writes that were issued and not completed, by their operation: their blocks.
     in_flight: BTreeMap<u64, (usize, usize)>,
@@ -115,7 +115,7 @@ impl File {
         self.in_flight.insert(number, blocks(at, len));
     }
 
-    /// Writes into the image; what stood there may come back at a crash.
+    /// Writes into the image; the former content may come back at a crash.
     pub fn put(&mut self, at: u64, bytes: &[u8]) {
         let (first, count) = blocks(at, bytes.len());
         for block in first..first + count {
@@ -264,8 +264,8 @@ impl File {
 
     // ---- damage
 
-    /// Changes stored bytes, those of the image and those that a crash would bring back. `change` is given some of them, and how many
-    /// stand before these.
+    /// Changes stored bytes, in the image and in the contents that a crash would bring back. `change` gets some of them, and the number
+    /// of bytes before these.
     pub fn damage(&mut self, at: usize, len: usize, change: impl Fn(&mut [u8], usize)) {
         let mut bytes = self.read(at, len);
         change(&mut bytes, 0);
@@ -281,7 +281,7 @@ impl File {
         }
     }
 
-    /// The device drops a write: what is durable stands in the image again.
+    /// The device drops a write: the durable content is in the image again.
     pub fn lose(&mut self, at: u64, len: usize) {
         let (first, count) = blocks(at, len);
         for block in first..first + count {

@@ -1,8 +1,7 @@
-//! The book of what clients were promised, over all lives of a node. Each check is named after the sentence of
-//! `docs/promise.md` that it holds, and panics with that name first.
+//! The book of promises to clients, over all lives of a node. Each check is named after the sentence of `docs/promise.md` that it holds,
+//! and panics with that name first.
 //!
-//! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state but the ids
-//! of topics.
+//! It knows only the bytes that clients wrote and read, and the disk after a recovery; of the node's state only the ids of topics.
 
 mod copies;
 mod counts;
@@ -98,12 +97,12 @@ pub struct Book {
     groups: Vec<Vec<usize>>,
     /// Channels whose SUB was answered.
     channels: BTreeMap<ChannelKey, Channel>,
-    /// Channels that somebody asked to begin inside a batch, perhaps.
+    /// Channels that may begin inside a batch, by a client's request.
     cut_channels: BTreeSet<ChannelKey>,
     pub producers: Vec<Producer>,
     /// Core of each partition in this life, by node and topic that a client asked for.
     pub homes: BTreeMap<(usize, usize), Vec<u16>>,
-    /// A message's id, and what it names.
+    /// Message ids, each with its message.
     ids: BTreeMap<(usize, MessagePlace), usize>,
     places: BTreeMap<usize, MessagePlace>,
     /// The batch at an offset, by its header's crc.
@@ -119,14 +118,14 @@ pub struct Book {
     /// True when some message may have a copy: it was put off, or published deferred, for long.
     has_copies: bool,
     generation: u64,
-    /// Topics that some client has begun to subscribe to, and what was acknowledged before.
+    /// Topics to which a client has begun to subscribe.
     subscribed_topics: BTreeSet<usize>,
     early: BTreeMap<usize, BTreeSet<usize>>,
     /// Topics for whose channels a native client has asked, with or without an answer.
     native_topics: BTreeSet<usize>,
     /// Messages of ephemeral topics that were written, in all.
     passing: u64,
-    /// First serial of each ephemeral topic that counts: what was written before is gone for good.
+    /// First serial of each ephemeral topic that counts: earlier messages are gone for good.
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
@@ -147,7 +146,7 @@ pub struct Book {
     pub now_ms: u64,
     /// The wall clock of the one node.
     pub wall_ms: u64,
-    /// True if nobody is paused for so long that a message times out unseen.
+    /// True if no node is paused for so long that a message times out unseen.
     pub is_delay_checked: bool,
     pub counts: Counts,
 }
@@ -178,7 +177,7 @@ pub fn topic_number(name: &str) -> usize {
 }
 
 impl Book {
-    // ---- what clients write and read
+    // ---- clients' writes and reads
 
     /// `partition`: where the client wants it.
     pub fn write_to(&mut self, topic: usize, partition: Option<u16>, rng: &mut Rng) -> usize {
@@ -372,7 +371,7 @@ impl Book {
         self.note_finished(channel, id, n);
     }
 
-    /// The channel was moved there: all from there on is owed to it again, but what was finished since.
+    /// The channel was moved to `at`: all messages from there on are owed to it again, except those finished since.
     pub(super) fn comes_again(&mut self, channel: &ChannelKey, partition: u16, at: LogId, since: &BTreeSet<usize>) {
         let again = self.stored_from(channel.0, partition, at);
         let Some(known) = self.channels.get_mut(channel) else { return };
@@ -448,7 +447,7 @@ impl Book {
         assert_eq!(place, id, "{name}: message {n} is stored twice");
     }
 
-    /// Holds what a recovery found against the book. `cores_before` are those of the life that ended.
+    /// Compares a recovery's findings with the book. `cores_before`: number of cores in the ended life.
     pub fn recovered(&mut self, disk: &SimDisk, r: &Recovered, cores_before: u16) {
         assert!(!r.report.has_damage(), "nothing was damaged: {:?}", r.report);
         assert!(r.generation > self.generation, "ids_and_offsets_never_repeat: the generation did not rise");
@@ -490,7 +489,7 @@ impl Book {
         self.channels_survive(found, keeps);
     }
 
-    /// The same of what an operator was told.
+    /// Checks the answers to an operator.
     pub fn operators_word_is_kept(&mut self, found: &StartupFindings, keeps: Keeps<'_>) {
         self.pauses_survive(found, keeps);
         self.what_was_operated_holds(found, keeps);
@@ -551,7 +550,7 @@ impl Book {
         found
     }
 
-    /// True if the message stood below what the first segment holds now.
+    /// True if the message lay before the present first segment.
     fn is_below(&self, found: &StartupFindings, n: usize) -> bool {
         let is_first = |id: &MessagePlace| found.first.get(&(self.messages[n].topic, id.partition.0));
         self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id < *first))
@@ -594,7 +593,7 @@ impl Book {
         }
     }
 
-    /// True if a message whose place nobody saw may have stood below what a partition holds now.
+    /// True if a message whose place is unknown may have lain before a partition's present start.
     fn may_be_deleted_unseen(&self, found: &StartupFindings, n: usize) -> bool {
         let m = &self.messages[n];
         let mut firsts = found.first.iter().filter(|((t, p), _)| *t == m.topic && m.partition.is_none_or(|own| own == *p));
