@@ -14,6 +14,7 @@ use super::cursors::CursorRequest;
 use super::engine::Engine;
 use super::parked::{ParkedSub, ParkedSubs};
 use super::partitions::ChannelKey;
+use super::parts::CoreParts;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, SubId, TopicId, TopicRef};
 use crate::log::PartitionIdx;
 use crate::seam::{
@@ -60,6 +61,37 @@ impl Attaching {
         self.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
     }
 
+    /// The channel, and whether it is its topic's first one.
+    #[expect(clippy::too_many_arguments)]
+    pub fn find_or_create(
+        &mut self,
+        core: &mut CoreParts,
+        now: Now,
+        idx: PartitionIdx,
+        topic: &TopicRef,
+        channel: ChannelName,
+        first: Option<bool>,
+        is_alone: bool,
+        ordered: bool,
+    ) -> Result<(u32, bool), PublishError> {
+        if let Some(i) = core.partitions.get(idx).channel(&channel) {
+            return Ok((i, first.unwrap_or_else(|| core.partitions.get(idx).was_first(i))));
+        }
+        if first.is_none() {
+            core.channels().check_new(idx, &channel)?;
+        }
+        let judges = first.is_none() && !is_alone;
+        let is_first = first.unwrap_or_else(|| !core.partitions.get(idx).has_channels());
+        let flag = (!is_alone).then_some(is_first);
+        let i = core.channels().create(now, idx, channel.clone(), None, flag, ordered)?;
+        if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
+            let created = core.partitions.get(idx).channels[i as usize].created;
+            let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
+            self.firsts.push(first);
+        }
+        Ok((i, is_first))
+    }
+
     /// The client is gone, or leaves.
     pub fn forget(&mut self, sub: SubId, partition: PartitionId) {
         self.parked.forget(sub, partition);
@@ -90,8 +122,8 @@ impl Engine {
         if self.removals.is_gone(&self.core.topics, request.sub.core, &request.topic) {
             return self.answer_sub(request.sub, request.partition, Err(PublishError::TopicGone));
         }
-        if !self.is_clustered() {
-            self.topic_known(&request.topic);
+        if !self.core.is_clustered {
+            self.core.topic_known(&request.topic);
         }
         self.attach(now, request);
     }
@@ -111,7 +143,7 @@ impl Engine {
         }
         let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
         options.ordered |= self.core.topics.properties.orders_channels(topic.id) && !channel.is_ephemeral();
-        let found = self.partition(now, &topic, partition);
+        let found = self.core.partition(now, &topic, partition);
         let idx = match found.and_then(|idx| self.core.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
             Ok(idx) => idx,
             Err(error) => return self.answer_sub(sub, partition, Err(error)),
@@ -126,10 +158,11 @@ impl Engine {
             return self.answer_sub(sub, partition, Err(error));
         }
         let judges = first.is_none();
-        let (i, first) = match self.find_or_create(now, idx, &topic, channel, first, is_alone, options.ordered) {
-            Ok(found) => found,
-            Err(error) => return self.answer_sub(sub, partition, Err(error)),
-        };
+        let (i, first) =
+            match self.attaching.find_or_create(&mut self.core, now, idx, &topic, channel, first, is_alone, options.ordered) {
+                Ok(found) => found,
+                Err(error) => return self.answer_sub(sub, partition, Err(error)),
+            };
         let key = ChannelKey { partition: idx.0, channel: i };
         if let Err(error) = self.core.partitions.check_join(now.ticks, key, options.ordered) {
             return self.answer_sub(sub, partition, Err(error));
@@ -163,36 +196,6 @@ impl Engine {
         most > 0 && self.core.partitions.get(key.partition_idx()).channels[key.channel as usize].subs.len() >= most
     }
 
-    /// The channel, and whether it is its topic's first one.
-    #[expect(clippy::too_many_arguments)]
-    pub fn find_or_create(
-        &mut self,
-        now: Now,
-        idx: PartitionIdx,
-        topic: &TopicRef,
-        channel: ChannelName,
-        first: Option<bool>,
-        is_alone: bool,
-        ordered: bool,
-    ) -> Result<(u32, bool), PublishError> {
-        if let Some(i) = self.core.partitions.get(idx).channel(&channel) {
-            return Ok((i, first.unwrap_or_else(|| self.core.partitions.get(idx).was_first(i))));
-        }
-        if first.is_none() {
-            self.channels().check_new(idx, &channel)?;
-        }
-        let judges = first.is_none() && !is_alone;
-        let is_first = first.unwrap_or_else(|| !self.core.partitions.get(idx).has_channels());
-        let flag = (!is_alone).then_some(is_first);
-        let i = self.channels().create(now, idx, channel.clone(), None, flag, ordered)?;
-        if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
-            let created = self.core.partitions.get(idx).channels[i as usize].created;
-            let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
-            self.attaching.firsts.push(first);
-        }
-        Ok((i, is_first))
-    }
-
     fn answer_sub(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
         self.core.outbox.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
     }
@@ -224,7 +227,7 @@ impl Engine {
             match result {
                 Ok(()) => self.subscribed(s),
                 Err(error) => {
-                    if self.is_clustered() {
+                    if self.core.is_clustered {
                         // The client's subscription may go on without the partition, and ask again.
                         self.detach(now, s.sub, s.partition);
                     }
@@ -264,7 +267,7 @@ impl Engine {
         let mut requests = vec![];
         let (core, cores) = (self.core.id, self.core.cores);
         for partition in (0..topic.partitions).map(PartitionId).filter(|&p| topic.core_of(p, cores) == core) {
-            let Ok(idx) = self.partition(now, topic, partition) else { continue };
+            let Ok(idx) = self.core.partition(now, topic, partition) else { continue };
             let found = self.core.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),
@@ -284,7 +287,7 @@ impl Engine {
         {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
-        self.topic_known(&topic);
+        self.core.topic_known(&topic);
         let requests = self.create_first(now, &topic, &channel);
         if requests.is_empty() {
             return self.pass(from, MeshMessage::ChannelCreated { topic });

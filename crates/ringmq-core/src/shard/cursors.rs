@@ -227,7 +227,7 @@ impl Engine {
                 }
                 self.attaching_done(now, request, reason);
                 self.native_channels_done(now, request, reason);
-                self.creators_done(request, result);
+                self.operating().creators_done(request, result);
             }
             CursorChange::Finish { sub, by } => {
                 if is_here {
@@ -269,13 +269,10 @@ impl Engine {
                     Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
                     result => result.map(|()| at).map_err(SetOffsetError::Failed),
                 };
-                self.tell_setter(setter, result);
+                setter.tell(&mut self.core.outbox, result);
             }
         }
-        self.go_on_setting(now, key);
-        self.go_on_ordering(now, key);
-        self.go_on_operating(now);
-        self.go_on_emptying();
+        self.operating().go_on(now, key);
     }
 
     fn tell_finisher(&mut self, sub: SubId, partition: PartitionId, by: &Finisher, kept: bool) {

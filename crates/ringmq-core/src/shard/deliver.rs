@@ -154,7 +154,7 @@ impl Sink for Outputs<'_> {
 impl Shard {
     /// Delivers in one round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
-        self.engine.settle_copies(now);
+        self.engine.operating().settle_copies(now);
         self.engine.consumers().resume_guests();
         let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.core.partitions.agenda.num_ready() {

@@ -6,25 +6,23 @@ use super::bundles::Bundles;
 use super::channels::Channels;
 use super::consumers::Consumers;
 use super::moves::Moves;
-use super::operate::Operators;
+use super::operate::{Operating, Operators};
 use super::outbox::LateAnswer;
-use super::partitions::Partition;
 use super::parts::CoreParts;
-use super::questions::{Question, Questions};
+use super::questions::Question;
 use super::removal::{Removals, Removing};
 use super::replication::Cluster;
 use super::search::{Finding, FindingFor, Searches};
 use super::subscription::Subscriptions;
 use super::topics::WaitingCore;
-use crate::base::{CoreId, DiskError, MessagePlace, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::base::{CoreId, DiskError, MessagePlace, Now, Position};
 use crate::codec::peer::error::PeerError;
-use crate::log::{Notice, PartitionIdx};
+use crate::log::Notice;
 use crate::peer::Links;
-use crate::replica::{self, Replica};
+use crate::replica;
 use crate::seam::event::Effect;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::{InFlightCommand, PublishError};
-use std::sync::Arc;
 
 pub(super) struct Engine {
     pub core: CoreParts,
@@ -37,7 +35,6 @@ pub(super) struct Engine {
     pub attaching: Attaching,
     pub operators: Operators,
     pub bundles: Bundles,
-    pub questions: Questions,
 }
 
 /// Outcome of an attempt to publish.
@@ -59,7 +56,6 @@ impl Engine {
             attaching: Attaching::default(),
             operators: Operators::default(),
             bundles: Bundles::default(),
-            questions: Questions::default(),
         }
     }
 
@@ -72,14 +68,14 @@ impl Engine {
         Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching }
     }
 
-    pub fn removing(&mut self) -> Removing<'_> {
-        let Engine { core, cluster, removals, subs, attaching, questions, operators, searches, .. } = self;
-        Removing { core, cluster: cluster.as_deref_mut(), removals, subs, attaching, questions, operators, searches }
+    pub fn operating(&mut self) -> Operating<'_> {
+        let Engine { core, operators, attaching, removals, searches, .. } = self;
+        Operating { core, operators, attaching, removals, searches }
     }
 
-    /// Whether the node is one of several that replicate partitions, even if it is the only one at present.
-    pub fn is_clustered(&self) -> bool {
-        self.cluster.is_some()
+    pub fn removing(&mut self) -> Removing<'_> {
+        let Engine { core, cluster, removals, subs, attaching, operators, searches, .. } = self;
+        Removing { core, cluster: cluster.as_deref_mut(), removals, subs, attaching, operators, searches }
     }
 
     /// Links with the other nodes. `None`: this node is alone.
@@ -89,6 +85,11 @@ impl Engine {
 
     pub fn links_mut(&mut self) -> Option<&mut Links> {
         self.cluster.as_mut().map(|c| &mut c.links)
+    }
+
+    /// Sees to it that the topic comes into being; `true` when it is known already.
+    pub fn ensure_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
+        self.core.ensure_topic(now, self.cluster.as_deref_mut(), name, partitions)
     }
 
     /// Moves the windows of statistics before they are read.
@@ -119,26 +120,6 @@ impl Engine {
         }
     }
 
-    /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
-    pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> Result<PartitionIdx, PublishError> {
-        if let Some(idx) = self.core.topics.place(&topic.name, partition) {
-            return Ok(idx);
-        }
-        if self.is_clustered() {
-            return Err(PublishError::NotLeader);
-        }
-        let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
-        let idx = self.core.partitions.find(&dir).unwrap_or_else(|| {
-            let dir = Arc::new(dir);
-            let idx = self.core.store.create(now, dir.clone(), self.core.outbox.io());
-            let replica = Replica::new(self.core.epoch, self.core.store.durable_end(idx));
-            self.core.partitions.insert(idx, Partition::alone(topic.clone(), dir, replica));
-            idx
-        });
-        self.core.topics.set_place(&topic.name, partition, idx);
-        Ok(idx)
-    }
-
     /// Takes a notice of the store.
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
@@ -166,20 +147,20 @@ impl Engine {
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.core.topics.created_up_to(upto) {
-                    self.topic_known(&topic);
+                    self.core.topic_known(&topic);
                     self.core.outbox.catalog().list_topic(&topic, true);
                     self.core.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
                 }
                 self.removing().removals_durable(now, upto);
                 self.cursors_durable(now, upto);
-                self.emptied_up_to(upto);
+                self.operating().emptied_up_to(upto);
                 self.in_cluster(now, |c, core| c.records_durable(core, now, upto));
                 self.operators.losses.durable(&mut self.core.outbox, upto);
             }
             Notice::Readable { p } => {
                 self.core.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
                 self.channels().wake_all(p);
-                self.read_offsets(now, p);
+                self.operating().read_offsets(now, p);
             }
             Notice::Room => {
                 self.in_cluster(now, |c, core| c.go_on_following(core));
@@ -196,11 +177,11 @@ impl Engine {
                 );
                 self.core.life.fail(reason);
                 for name in self.core.topics.creations_failed() {
-                    self.topic_failed(&name, PublishError::ReadOnly);
+                    self.core.topic_failed(&name, PublishError::ReadOnly);
                 }
                 self.removing().removals_failed(now);
                 self.core.syncs.fail();
-                self.emptying_failed();
+                self.operating().emptying_failed();
                 self.in_cluster(now, |c, core| c.log_failed(core));
                 self.operators.losses.failed(&mut self.core.outbox);
                 self.retry_waiting(now);
@@ -220,7 +201,7 @@ impl Engine {
         let ended = self.searches.end(token, result, &self.core.partitions, &mut self.core.store, self.core.outbox.io());
         match ended {
             Some((Finding { what: FindingFor::Set { key, set, setter }, .. }, found)) => {
-                self.offset_found(now, key, set, setter, found);
+                self.operating().offset_found(now, key, set, setter, found);
             }
             Some((finding, found)) => self.place_found(now, finding, found),
             None => {}
@@ -230,7 +211,7 @@ impl Engine {
     /// Takes a request, or an answer, of another core or of the HTTP thread.
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
         match message {
-            MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic_with(now, &name, partitions) {
+            MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic(now, &name, partitions) {
                 Ok(true) => {
                     let topic = self.core.topics.known(&name).expect("the topic is known").clone();
                     self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
@@ -242,7 +223,9 @@ impl Engine {
                 let result = self.core.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
-            MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
+            MeshMessage::EmptyTopic { ticket, topic, partition } => {
+                self.operating().empty_topic(&topic, partition, (from, ticket));
+            }
             MeshMessage::DeleteTopic { ticket, name } => self.removing().delete_topic(now, &name, (from, ticket)),
             MeshMessage::SetOffset { .. } | MeshMessage::SetOrder { .. } | MeshMessage::ChangeChannel { .. } => {
                 self.on_operator(now, from, message);
@@ -260,22 +243,22 @@ impl Engine {
             | MeshMessage::LedElsewhere { .. }
             | MeshMessage::LossAccepted { .. } => {}
             MeshMessage::Topic { ticket, result } => {
-                let Some(Question::Topic { name }) = self.questions.close(ticket) else { return };
+                let Some(Question::Topic { name }) = self.core.questions.close(ticket) else { return };
                 match result {
-                    Ok(topic) => self.topic_known(&topic),
-                    Err(error) => self.topic_failed(&name, error),
+                    Ok(topic) => self.core.topic_known(&topic),
+                    Err(error) => self.core.topic_failed(&name, error),
                 }
             }
             MeshMessage::Authorized { ticket, result } => {
-                if let Some(Question::Auth { conn }) = self.questions.close(ticket) {
+                if let Some(Question::Auth { conn }) = self.core.questions.close(ticket) {
                     self.core.outbox.tell(conn, LateAnswer::Authorized(result));
                 }
             }
             MeshMessage::TopicCount { topics } => self.core.topics.set_count(from, topics),
             MeshMessage::DiskFull { full } => self.core.store.set_other_full(from, full),
-            MeshMessage::TopicCreated { topic } => match self.is_clustered() {
+            MeshMessage::TopicCreated { topic } => match self.core.is_clustered {
                 true => drop(self.in_cluster(now, |c, core| c.on_topic_recorded(core, now, &topic))),
-                false => self.topic_known(&topic),
+                false => self.core.topic_known(&topic),
             },
             MeshMessage::TopicIdle { .. }
             | MeshMessage::CloseTopic { .. }
@@ -288,7 +271,7 @@ impl Engine {
                 self.publish_passed(now, from, ticket, (topic, partition), bodies);
             }
             MeshMessage::Published { ticket, result } => {
-                let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };
+                let Some(Question::Publish { conn, slot, .. }) = self.core.questions.close(ticket) else { return };
                 self.core.outbox.tell(conn, LateAnswer::Answer(slot, result));
                 self.retry_waiting_elsewhere();
             }
@@ -296,7 +279,7 @@ impl Engine {
             MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),
             MeshMessage::ChannelCreated { topic } => {
                 self.on_channel_created(&topic);
-                self.go_on_operating(now);
+                self.operating().go_on_operating(now);
             }
             MeshMessage::Subscribed { sub, partition, result } => self.consumers().on_subscribed(sub, partition, result),
             MeshMessage::Unsubscribe { sub, partition } => self.detach(now, sub, partition),
@@ -361,7 +344,7 @@ impl Engine {
 
     /// True if a client, or another core, still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
-        !self.questions.is_empty()
+        !self.core.questions.is_empty()
             || self.cluster.as_ref().is_some_and(|c| c.has_forwarded())
             || self.core.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }

@@ -68,7 +68,7 @@ impl Host for Engine {
     }
 
     fn authorize(&mut self, conn: ConnId, query: AuthQuery) {
-        let ticket = self.questions.open(Question::Auth { conn });
+        let ticket = self.core.questions.open(Question::Auth { conn });
         self.pass(CoreId::HTTP, MeshMessage::Authorize { ticket, query: Box::new(query) });
     }
 

@@ -47,6 +47,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topic_create;
 mod topic_delete;
 mod topic_empty;
 mod topics;
@@ -204,7 +205,7 @@ impl Shard {
         let limits = Arc::new(Limits { tls, ..Limits::from(&*settings) });
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
-        let mut engine = Engine::new(CoreParts::new(core, cores, settings, epoch, store, seed));
+        let mut engine = Engine::new(CoreParts::new((core, cores), cluster.is_some(), settings, epoch, store, seed));
         let replica = ReplicaOptions::from(&*engine.core.settings);
         let of_cluster = cluster.as_ref().zip(links);
         engine.cluster =
@@ -456,7 +457,7 @@ impl Shard {
                 Timer::Fins => self.engine.channels().journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.removing().look_at_topics(),
-                Timer::Wanted => self.engine.expire_wanted(now),
+                Timer::Wanted => drop(self.engine.in_cluster(now, |c, core| c.expire_wanted(core, now))),
                 Timer::Parts => self.engine.look_for_parts(now),
                 Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.tick_leaving(core, now))),
                 Timer::Forwards => drop(self.engine.in_cluster(now, |c, core| c.tick_forwards(core, now))),

@@ -128,7 +128,7 @@ enum Located {
 impl Engine {
     /// The partition on this core; its topic is created when there is none.
     fn locate(&mut self, now: Now, conn: ConnId, topic: &str, partition: PartitionId) -> Located {
-        match self.ensure_topic(now, topic) {
+        match self.ensure_topic(now, topic, 0) {
             Ok(true) => {}
             Ok(false) => {
                 self.core.topics.wait_conn(topic, conn);
@@ -149,7 +149,7 @@ impl Engine {
             let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
             return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
         }
-        match self.partition(now, &topic, partition) {
+        match self.core.partition(now, &topic, partition) {
             Ok(idx) => Located::Here(idx),
             Err(error) => Located::Refused(failure_of(error)),
         }

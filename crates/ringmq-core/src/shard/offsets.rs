@@ -9,9 +9,9 @@
 //! Messages in flight, waiting or deferred are dropped: those behind the place are redelivered. The channel delivers nothing until the
 //! change is final. Each partition is set by its own core.
 
-use super::engine::Engine;
 use super::failures::set_failure;
-use super::outbox::LateAnswer;
+use super::operate::Operating;
+use super::outbox::{LateAnswer, Outbox};
 use super::partitions::ChannelKey;
 use super::search::{Finding, FindingFor, place_of};
 use crate::base::{ChannelName, ConnId, CoreId, DiskError, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
@@ -33,6 +33,19 @@ use crate::{
 pub(super) enum Setter {
     Core(CoreId, Ticket),
     Native { conn: ConnId, request: u64 },
+}
+
+impl Setter {
+    pub fn tell(self, outbox: &mut Outbox, result: Result<Position, SetOffsetError>) {
+        match self {
+            Setter::Core(core, ticket) => outbox.pass(core, MeshMessage::OffsetSet { ticket, result }),
+            Setter::Native { conn, request } => {
+                let answer =
+                    result.map_or_else(|error| NativeAnswer::Failed(set_failure(error)), |at| NativeAnswer::Found { at });
+                outbox.tell(conn, LateAnswer::Native(request, answer));
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -62,19 +75,19 @@ impl Offsets {
     }
 }
 
-impl Engine {
-    pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
+impl Operating<'_> {
+    pub fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
         match self.may_set_offset(now, &set) {
             Ok(key) => match place_of(&self.core.store, &self.core.partitions, key.partition_idx(), set.to) {
                 Ok(Some(at)) => self.move_channel(now, WantedOffset { key, set, setter, at }),
-                Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
+                Ok(None) => setter.tell(&mut self.core.outbox, Err(SetOffsetError::NoPlace)),
                 Err(by) => {
                     let (idx, start) = (key.partition_idx(), set.to);
                     let finding = Finding { conn: None, idx, start, what: FindingFor::Set { key, set, setter } };
                     self.searches.begin(by, finding, &mut self.core.store, self.core.outbox.io());
                 }
             },
-            Err(error) => self.tell_setter(setter, Err(error)),
+            Err(error) => setter.tell(&mut self.core.outbox, Err(error)),
         }
     }
 
@@ -88,7 +101,7 @@ impl Engine {
     }
 
     /// The channel in one partition, where it may be changed now.
-    pub(super) fn channel_to_set(
+    pub fn channel_to_set(
         &mut self,
         now: Now,
         topic: &TopicRef,
@@ -104,7 +117,7 @@ impl Engine {
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let missing =
-            if self.is_clustered() { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
+            if self.core.is_clustered { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
         let idx = self.core.partitions.find(&dir).ok_or(missing)?;
         self.core.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
         let channel = self.core.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
@@ -118,7 +131,7 @@ impl Engine {
     }
 
     /// Takes in the found batch that holds the place of a search, or is the last before it.
-    pub(super) fn offset_found(
+    pub fn offset_found(
         &mut self,
         now: Now,
         key: ChannelKey,
@@ -128,12 +141,12 @@ impl Engine {
     ) {
         match found {
             Ok(at) => self.read_offset(now, WantedOffset { key, set, setter, at }),
-            Err(_) => self.tell_setter(setter, Err(SetOffsetError::Unreadable)),
+            Err(_) => setter.tell(&mut self.core.outbox, Err(SetOffsetError::Unreadable)),
         }
     }
 
     /// The partition was read.
-    pub(super) fn read_offsets(&mut self, now: Now, p: PartitionIdx) {
+    pub fn read_offsets(&mut self, now: Now, p: PartitionIdx) {
         let those: Vec<WantedOffset> = self.operators.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
         those.into_iter().for_each(|w| self.read_offset(now, w));
     }
@@ -142,7 +155,7 @@ impl Engine {
     fn read_offset(&mut self, now: Now, mut wanted: WantedOffset) {
         // It may have gone meanwhile.
         if let Err(error) = self.may_set_offset(now, &wanted.set) {
-            return self.tell_setter(wanted.setter, Err(error));
+            return wanted.setter.tell(&mut self.core.outbox, Err(error));
         }
         let idx = wanted.key.partition_idx();
         let committed = self.core.partitions.get(idx).committed();
@@ -154,7 +167,7 @@ impl Engine {
         wanted.at = match found {
             Fetch::Batch(batch) => border(&batch, wanted.set.to),
             Fetch::Pending => return self.operators.offsets.reading.push(wanted),
-            Fetch::Held => return self.tell_setter(wanted.setter, Err(SetOffsetError::Unreadable)),
+            Fetch::Held => return wanted.setter.tell(&mut self.core.outbox, Err(SetOffsetError::Unreadable)),
             Fetch::End => committed,
             Fetch::Lost { to, .. } => to,
             Fetch::Below { start } => start,
@@ -169,7 +182,7 @@ impl Engine {
         // A client may have come, or the channel may have gone, since it was asked for.
         let key = match self.may_set_offset(now, &wanted.set) {
             Ok(key) => key,
-            Err(error) => return self.tell_setter(wanted.setter, Err(error)),
+            Err(error) => return wanted.setter.tell(&mut self.core.outbox, Err(error)),
         };
         let idx = key.partition_idx();
         let is_replicated = self.core.partitions.get(idx).seat().is_some();
@@ -187,25 +200,14 @@ impl Engine {
             topic = %set.topic.name, partition = %set.partition, channel = %set.channel,
             offset = at.offset, count = at.count, "setting the channel's offset"
         );
-        self.channels().set_offset(key, set.from, at, setter);
+        self.core.channels().set_offset(key, set.from, at, setter);
     }
 
     /// A change of this channel's cursor was settled.
-    pub(super) fn go_on_setting(&mut self, now: Now, key: ChannelKey) {
+    pub fn go_on_setting(&mut self, now: Now, key: ChannelKey) {
         // Where the channel has gone, all of them hear it.
         for wanted in self.operators.offsets.waiting.extract_if(.., |w| w.key == key).collect::<Vec<_>>() {
             self.move_channel(now, wanted);
-        }
-    }
-
-    pub(super) fn tell_setter(&mut self, setter: Setter, result: Result<Position, SetOffsetError>) {
-        match setter {
-            Setter::Core(core, ticket) => self.pass(core, MeshMessage::OffsetSet { ticket, result }),
-            Setter::Native { conn, request } => {
-                let answer =
-                    result.map_or_else(|error| NativeAnswer::Failed(set_failure(error)), |at| NativeAnswer::Found { at });
-                self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
-            }
         }
     }
 }

@@ -17,13 +17,15 @@
 //! A channel after a deleted one of the same name begins with a higher generation: so a follower that missed the deletion and the
 //! creation accepts it.
 
+use super::attach::Attaching;
+use super::copies::CopyOutcome;
 use super::cursors::CursorRequest;
-use super::engine::Engine;
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partitions};
 use super::parts::CoreParts;
-use super::removal::Asker;
+use super::removal::{Asker, Removals};
 use super::replication::loss::Acceptances;
+use super::search::Searches;
 use super::topic_empty::{Emptied, Emptying};
 use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::log::{RecordTicket, Refusal};
@@ -97,11 +99,20 @@ impl Operators {
     }
 }
 
+/// The requests of a core's operators, and the parts that they look at and change, borrowed for one call.
+pub(super) struct Operating<'a> {
+    pub core: &'a mut CoreParts,
+    pub operators: &'a mut Operators,
+    pub attaching: &'a mut Attaching,
+    pub removals: &'a Removals,
+    pub searches: &'a mut Searches,
+}
+
 /// No answer yet: it was given, or the change waits.
 type Begun = Result<(), SetOffsetError>;
 
-impl Engine {
-    pub(super) fn change_channel(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) {
+impl Operating<'_> {
+    pub fn change_channel(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) {
         let begun = match set.change {
             ChannelChange::Create { first, is_alone } => self.operator_creates(now, set, first, is_alone, core, ticket),
             ChannelChange::Delete | ChannelChange::Pause | ChannelChange::Unpause => {
@@ -109,12 +120,20 @@ impl Engine {
             }
         };
         if let Err(error) = begun {
-            self.pass(core, MeshMessage::ChannelChanged { ticket, result: Err(error) });
+            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result: Err(error) });
         }
     }
 
+    /// Continues those who waited for this change of a cursor, which was settled.
+    pub fn go_on(&mut self, now: Now, key: ChannelKey) {
+        self.go_on_setting(now, key);
+        self.go_on_ordering(now, key);
+        self.go_on_operating(now);
+        self.go_on_emptying();
+    }
+
     /// Continues operators that wait for something to be settled.
-    pub(super) fn go_on_operating(&mut self, now: Now) {
+    pub fn go_on_operating(&mut self, now: Now) {
         for Operator { set, core, ticket } in std::mem::take(&mut self.operators.changes.waiting) {
             self.change_channel(now, set, core, ticket);
         }
@@ -135,22 +154,22 @@ impl Engine {
                 true => tracing::info!(topic = %topic.name, %partition, "unpausing the topic"),
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
-            let subs = self.channels().delete(now, key, (core, ticket));
+            let subs = self.core.channels().delete(now, key, (core, ticket));
             self.core.end_subscriptions(key, subs, true);
             return Ok(());
         }
         let paused = change == ChannelChange::Pause;
         tracing::info!(topic = %topic.name, %partition, %channel, paused, "pausing or unpausing the channel");
-        self.channels().set_paused(key, paused, (core, ticket));
+        self.core.channels().set_paused(key, paused, (core, ticket));
         Ok(())
     }
 
     // ---- order
 
-    pub(super) fn set_order(&mut self, now: Now, set: SetOrder, core: CoreId, ticket: Ticket) {
+    pub fn set_order(&mut self, now: Now, set: SetOrder, core: CoreId, ticket: Ticket) {
         let key = match self.may_set_order(now, &set) {
             Ok(key) => key,
-            Err(error) => return self.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) }),
+            Err(error) => return self.core.outbox.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) }),
         };
         let Some(c) = self.core.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
@@ -158,7 +177,7 @@ impl Engine {
         }
         let SetOrder { topic, partition, channel, ordered } = set;
         tracing::info!(topic = %topic.name, %partition, %channel, ordered, "setting the channel's order");
-        self.channels().set_order(key, ordered, (core, ticket));
+        self.core.channels().set_order(key, ordered, (core, ticket));
     }
 
     fn may_set_order(&mut self, now: Now, set: &SetOrder) -> Result<ChannelKey, SetOffsetError> {
@@ -169,7 +188,7 @@ impl Engine {
     }
 
     /// A change of this channel's cursor was settled.
-    pub(super) fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
+    pub fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
         let orders = &mut self.operators.changes.orders;
         for Orderer { set, core, ticket, .. } in orders.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
             self.set_order(now, set, core, ticket);
@@ -179,15 +198,15 @@ impl Engine {
     // ---- emptying
 
     /// Goes on with topics that are to be emptied: a change of a channel was settled.
-    pub(super) fn go_on_emptying(&mut self) {
+    pub fn go_on_emptying(&mut self) {
         for (topic, partition, asker) in self.operators.emptying.take_waiting() {
             self.empty_topic(&topic, partition, asker);
         }
     }
 
-    pub(super) fn empty_topic(&mut self, topic: &TopicRef, partition: PartitionId, asker: Asker) {
+    pub fn empty_topic(&mut self, topic: &TopicRef, partition: PartitionId, asker: Asker) {
         let may = self.may_empty(topic);
-        let CoreParts { partitions, store, copies, .. } = &mut self.core;
+        let CoreParts { partitions, store, copies, .. } = &mut *self.core;
         match may.map(|()| self.operators.emptying.empty((topic, partition), asker, partitions, store, copies)) {
             Ok(Emptied::Logged) => self.core.syncs.is_unpacked = true,
             Ok(Emptied::Waits) => {}
@@ -197,7 +216,7 @@ impl Engine {
     }
 
     fn may_empty(&self, topic: &TopicRef) -> Result<(), PublishError> {
-        if self.is_clustered() {
+        if self.core.is_clustered {
             return Err(PublishError::NotLeader);
         }
         self.core.life.check_running()?;
@@ -206,7 +225,7 @@ impl Engine {
     }
 
     /// Refusal of a change whose record would wait for the journal for as long as the disk is full, or until a restart.
-    pub(super) fn check_change_fits(&self) -> Result<(), PublishError> {
+    pub fn check_change_fits(&self) -> Result<(), PublishError> {
         self.core.store.check_change().map_err(|refusal| match refusal {
             Refusal::DiskFull => PublishError::DiskFull,
             _ => PublishError::ReadOnly,
@@ -214,14 +233,14 @@ impl Engine {
     }
 
     /// Records up to here are durable.
-    pub(super) fn emptied_up_to(&mut self, upto: RecordTicket) {
+    pub fn emptied_up_to(&mut self, upto: RecordTicket) {
         while let Some(asker) = self.operators.emptying.pop_durable(upto) {
             self.core.outbox.answer_askers(vec![asker], Ok(()));
         }
     }
 
     /// No record becomes durable any more: the last ones may be in the journal or not.
-    pub(super) fn emptying_failed(&mut self) {
+    pub fn emptying_failed(&mut self) {
         let askers = self.operators.emptying.take_askers();
         self.core.outbox.answer_askers(askers, Err(PublishError::Unknown));
     }
@@ -245,11 +264,11 @@ impl Engine {
         if self.removals.is_gone(&self.core.topics, core, &set.topic) {
             return Err(failed(PublishError::TopicGone));
         }
-        let is_alone = is_alone || self.is_clustered();
-        if !self.is_clustered() {
-            self.topic_known(&set.topic);
+        let is_alone = is_alone || self.core.is_clustered;
+        if !self.core.is_clustered {
+            self.core.topic_known(&set.topic);
         }
-        let idx = self.partition(now, &set.topic, set.partition).map_err(failed)?;
+        let idx = self.core.partition(now, &set.topic, set.partition).map_err(failed)?;
         self.core.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
         // A copy would be committed behind the mark of the pause.
         let is_copying = set.channel.is_topic_pause() && self.core.copies.is_any_under_way(idx);
@@ -258,27 +277,54 @@ impl Engine {
             self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }
-        let (i, is_first) = self.find_or_create(now, idx, &set.topic, set.channel, first, is_alone, false).map_err(failed)?;
+        let (i, is_first) = self
+            .attaching
+            .find_or_create(self.core, now, idx, &set.topic, set.channel, first, is_alone, false)
+            .map_err(failed)?;
         let key = ChannelKey { partition: idx.0, channel: i };
         let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if c.is_uncertain {
             self.core.partitions.check_change(now.ticks, key).map_err(failed)?;
         }
-        let request = self.channels().make_certain(key);
+        let request = self.core.channels().make_certain(key);
         if self.core.syncs.is_pending(request) {
             self.operators.changes.creators.push(Creator { request, core, ticket, is_first });
         } else {
-            self.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });
+            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });
         }
         Ok(())
     }
 
     /// A channel is final, or will not be.
-    pub(super) fn creators_done(&mut self, request: CursorRequest, result: Result<(), PublishError>) {
+    pub fn creators_done(&mut self, request: CursorRequest, result: Result<(), PublishError>) {
         let done: Vec<_> = self.operators.changes.creators.extract_if(.., |c| c.request == request).collect();
         for Creator { core, ticket, is_first, .. } in done {
             let result = result.map(|()| is_first).map_err(SetOffsetError::Failed);
-            self.pass(core, MeshMessage::ChannelChanged { ticket, result });
+            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result });
+        }
+    }
+
+    // ---- copies
+
+    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
+    pub fn settle_copies(&mut self, now: Now) {
+        let outcomes = self.core.copies.take_outcomes();
+        for &CopyOutcome { key, id, number, is_committed } in &outcomes {
+            let Some(c) = self.core.partitions.channel_mut(key) else { continue };
+            c.machine.copied(id, number, is_committed);
+            if c.machine.is_dirty() {
+                self.core.channels().mark_dirty(now, key);
+                // The message that is first now may be worth a copy, too.
+                self.core.partitions.wake(key);
+            }
+            self.core.partitions.count_open(key);
+        }
+        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.core.copies.is_under_way(*key)).collect::<Vec<_>>() {
+            self.go_on_setting(now, key);
+        }
+        if !outcomes.is_empty() {
+            self.go_on_operating(now);
+            self.go_on_emptying();
         }
     }
 }

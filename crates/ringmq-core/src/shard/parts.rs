@@ -6,6 +6,7 @@ use super::failures::failure_of;
 use super::native::NativeClients;
 use super::outbox::{LateAnswer, Outbox};
 use super::partitions::{ChannelKey, Partitions, Publisher};
+use super::questions::Questions;
 use super::replication::Cluster;
 use super::stop::Lifecycle;
 use super::timers::Timers;
@@ -25,6 +26,8 @@ pub(super) struct CoreParts {
     pub id: CoreId,
     /// Cores of this node.
     pub cores: u16,
+    /// Whether the node is one of several that replicate partitions, even if it is the only one at present.
+    pub is_clustered: bool,
     pub epoch: Epoch,
     pub settings: Arc<Settings>,
     /// Stage of a stop, and work that is still accepted.
@@ -39,16 +42,25 @@ pub(super) struct CoreParts {
     pub timers: Timers,
     pub counters: Counters,
     pub outbox: Outbox,
+    pub questions: Questions,
 }
 
 impl CoreParts {
-    pub fn new(id: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
+    pub fn new(
+        (id, cores): (CoreId, u16),
+        is_clustered: bool,
+        settings: Arc<Settings>,
+        epoch: Epoch,
+        store: Store,
+        seed: u64,
+    ) -> Self {
         CoreParts {
             partitions: Partitions::new(settings.channel_memory, settings.mem_queue_size),
             waiting: WaitingPublishes::new(&settings),
             copies: Copies::new(&settings),
             id,
             cores,
+            is_clustered,
             epoch,
             settings,
             life: Lifecycle::default(),
@@ -59,6 +71,7 @@ impl CoreParts {
             timers: Timers::default(),
             counters: Counters::default(),
             outbox: Outbox::new(id, cores),
+            questions: Questions::default(),
         }
     }
 

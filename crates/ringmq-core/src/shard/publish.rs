@@ -1,27 +1,23 @@
-//! Topics on demand, and publishes: taken here or passed to the partition's core.
+//! Publishes: taken here or passed to the partition's core.
 
-use super::copies::{self, CopiesToAppend, CopyOutcome};
+use super::copies::{self, CopiesToAppend};
 use super::engine::{Attempt, Engine};
 use super::partitions::{ChannelKey, Publisher};
 use super::questions::Question;
 use super::replication::may_be_stored_later;
 use super::timers::Timer;
 use super::waiting::Parked;
-use crate::base::topic::home_core;
-use crate::base::{ConnId, CoreId, Now, PartitionId, TopicInfo, TopicName, TopicRef};
+use crate::base::{ConnId, CoreId, Now, PartitionId, TopicRef};
 use crate::channel::Copy;
 use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::Route;
 use crate::format::batch::{BATCH_BODY_MAX, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
-use crate::seam::cluster::Ask;
-use crate::seam::event::Effect;
 use crate::seam::{
     message::{MeshMessage, OwnedBodies, Ticket},
     outcome::PublishError,
 };
 use crate::session::ReplySlot;
-use std::time::Duration;
 
 /// Memory that a publish to another core takes, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
@@ -33,89 +29,6 @@ pub(super) fn is_too_big(count: usize, bytes: usize) -> bool {
 }
 
 impl Engine {
-    /// Sees to it that the topic comes into being; `true` when it is known already.
-    pub fn ensure_topic(&mut self, now: Now, name: &str) -> Result<bool, PublishError> {
-        self.ensure_topic_with(now, name, 0)
-    }
-
-    /// The same; a new topic gets so many partitions, 0: as many as the setting says.
-    pub fn ensure_topic_with(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
-        if self.core.topics.known(name).is_some() {
-            return Ok(true);
-        }
-        if self.is_clustered() {
-            return self.want_topic(now, name, partitions);
-        }
-        if self.core.topics.is_stuck(name) {
-            return Err(PublishError::ReadOnly);
-        }
-        if !self.core.topics.is_pending(name) {
-            self.core.life.check_running()?;
-            let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
-            let home = home_core(&name, self.core.cores);
-            if home == self.core.id {
-                self.create_topic(now, name, partitions)?;
-            } else {
-                let ticket = self.questions.open(Question::Topic { name: name.clone() });
-                self.core.topics.begin(name.clone(), None);
-                self.pass(home, MeshMessage::EnsureTopic { ticket, name, partitions });
-            }
-        }
-        Ok(false)
-    }
-
-    /// Asks for a topic that does not exist. In a cluster the coordinator creates topics. `false`: it has been asked for this one.
-    fn want_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
-        let Some(cluster) = &mut self.cluster else { return Ok(false) };
-        cluster.wanted.check_creates()?;
-        self.core.life.check_running()?;
-        let until = now.ticks + Duration::from_millis(self.core.settings.pub_waiting_timeout_ms);
-        if let Some(name) = cluster.wanted.want(&mut self.core.topics, name, until, self.core.settings.max_topics)? {
-            self.core.timers.at_most(Timer::Wanted, Some(until));
-            self.core.outbox.push(Effect::Ask(Ask::CreateTopic { name, partitions }));
-        }
-        Ok(false)
-    }
-
-    /// Topics of a cluster that were asked for too long ago.
-    pub fn expire_wanted(&mut self, now: Now) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let ended = cluster.wanted.expire(&mut self.core.topics, now.ticks);
-        self.core.timers.at_most(Timer::Wanted, cluster.wanted.deadline());
-        self.core.outbox.end_waits(ended);
-    }
-
-    pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
-        self.core.life.check_writable()?;
-        if self.core.store.is_stuck() {
-            return Err(PublishError::DiskFull);
-        }
-        let max = self.core.settings.max_topics;
-        if max > 0 && self.core.topics.total() >= max {
-            return Err(PublishError::TooManyTopics);
-        }
-        let id = self.core.topics.new_id();
-        let partitions = if partitions == 0 { self.core.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
-        let info = TopicInfo { name: name.clone(), id, partitions };
-        tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
-        let record = self.core.store.log_topic_create(&info, now.unix_ns, self.core.outbox.io());
-        self.core.topics.begin(name, Some((info, record)));
-        self.core.count_topics(1);
-        Ok(())
-    }
-
-    pub fn topic_known(&mut self, topic: &TopicRef) {
-        let waiters = self.core.topics.learn(topic);
-        if !waiters.is_empty() {
-            self.core.outbox.tell_waiters(waiters, Ok(topic.clone()));
-        }
-    }
-
-    pub fn topic_failed(&mut self, name: &str, error: PublishError) {
-        let waiters = self.core.topics.forget(name);
-        self.core.outbox.tell_waiters(waiters, Err(error));
-    }
-
     /// Takes a publish for a partition of this core.
     #[expect(clippy::too_many_arguments)]
     pub fn append<'a>(
@@ -186,14 +99,14 @@ impl Engine {
         if self.moves.is_moving(conn) {
             return Attempt::Wait;
         }
-        let is_alone = !self.is_clustered();
+        let is_alone = !self.core.is_clustered;
         let found = match partition {
             None if is_alone => self.core.topics.next_partition(topic, conn),
             None => self.core.topics.next_shared(topic),
             Some(partition) => self.core.topics.this_partition(topic, partition),
         };
         let Some((topic, partition, place)) = found else {
-            return match self.ensure_topic(now, topic) {
+            return match self.ensure_topic(now, topic, 0) {
                 // The topic exists, but not that partition.
                 Ok(true) if partition.is_some() => Attempt::Refused(PublishError::NoPartition),
                 Ok(true) => Attempt::Refused(PublishError::NotLeader),
@@ -216,7 +129,7 @@ impl Engine {
             self.publish_here(now, conn, idx, bodies, slot)
         } else if owner == self.core.id {
             let topic = topic.clone();
-            match self.partition(now, &topic, partition) {
+            match self.core.partition(now, &topic, partition) {
                 Ok(idx) => self.publish_here(now, conn, idx, bodies, slot),
                 Err(error) => Attempt::Refused(error),
             }
@@ -242,8 +155,8 @@ impl Engine {
         if self.removals.is_gone(&self.core.topics, from, &topic) {
             return self.tell_publisher(publisher, Err(PublishError::TopicGone));
         }
-        if !self.is_clustered() {
-            self.topic_known(&topic);
+        if !self.core.is_clustered {
+            self.core.topic_known(&topic);
         }
         if self.core.life.is_stopping() {
             return self.tell_publisher(publisher, Err(PublishError::Stopping));
@@ -259,7 +172,7 @@ impl Engine {
             return self.forward_owned(now, route, publisher, &bodies);
         }
         let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
-        let attempt = match self.partition(now, &topic, partition) {
+        let attempt = match self.core.partition(now, &topic, partition) {
             Err(error) => Attempt::Refused(error),
             // Order: waiting publishes go first.
             Ok(idx) if self.core.waiting.has_parked() => return self.park(now, publisher, idx, bodies),
@@ -269,7 +182,7 @@ impl Engine {
             },
         };
         match attempt {
-            Attempt::Refused(error) if self.is_clustered() && may_be_stored_later(error) => {
+            Attempt::Refused(error) if self.core.is_clustered && may_be_stored_later(error) => {
                 self.forward_owned(now, route, publisher, &bodies);
             }
             Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
@@ -328,7 +241,7 @@ impl Engine {
             delay_ms: bodies.delay_ms(),
         };
         bodies.iter().for_each(|b| owned.push(b));
-        let ticket = self.questions.open(Question::Publish { conn, slot, bytes, topic: topic.id });
+        let ticket = self.core.questions.open(Question::Publish { conn, slot, bytes, topic: topic.id });
         self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
     }
@@ -371,28 +284,6 @@ impl Engine {
             self.core.copies.begin(key);
         }
         is_accepted
-    }
-
-    /// Reports the outcome of copies to the channels, and continues the changes that waited for it.
-    pub fn settle_copies(&mut self, now: Now) {
-        let outcomes = self.core.copies.take_outcomes();
-        for &CopyOutcome { key, id, number, is_committed } in &outcomes {
-            let Some(c) = self.core.partitions.channel_mut(key) else { continue };
-            c.machine.copied(id, number, is_committed);
-            if c.machine.is_dirty() {
-                self.channels().mark_dirty(now, key);
-                // The message that is first now may be worth a copy, too.
-                self.core.partitions.wake(key);
-            }
-            self.core.partitions.count_open(key);
-        }
-        for key in outcomes.iter().map(|o| o.key).filter(|key| !self.core.copies.is_under_way(*key)).collect::<Vec<_>>() {
-            self.go_on_setting(now, key);
-        }
-        if !outcomes.is_empty() {
-            self.go_on_operating(now);
-            self.go_on_emptying();
-        }
     }
 
     // ---- publishes that wait

@@ -23,7 +23,6 @@ use super::engine::Engine;
 use super::operate::Operators;
 use super::partitions::Partition;
 use super::parts::CoreParts;
-use super::questions::Questions;
 use super::replication::Cluster;
 use super::search::Searches;
 use super::subscription::Subscriptions;
@@ -160,7 +159,6 @@ pub(super) struct Removing<'a> {
     pub removals: &'a mut Removals,
     pub subs: &'a Subscriptions,
     pub attaching: &'a mut Attaching,
-    pub questions: &'a Questions,
     pub operators: &'a Operators,
     pub searches: &'a Searches,
 }
@@ -211,7 +209,7 @@ impl Removing<'_> {
 
     /// True if a client of this core, or an operation in one of its partitions, waits for something of the topic.
     fn is_busy(&self, topic: &TopicRef) -> bool {
-        self.questions.publishes_to(topic.id)
+        self.core.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
             || self.cluster.as_ref().is_some_and(|c| c.leaves_any_of(topic.id))
             || self.core.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {

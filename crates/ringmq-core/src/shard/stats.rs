@@ -47,7 +47,7 @@ impl Shard {
         let failures = self.failures();
         // A node of a cluster forwards also with a full disk, and clients gain nothing at another node: this one still leads its
         // partitions.
-        let serves = failures.is_empty() && e.is_clustered();
+        let serves = failures.is_empty() && e.core.is_clustered;
         let sick: Vec<String> = failures.into_iter().chain(e.core.store.fullness()).collect();
         let mut stats = ShardStats {
             core: e.core.id.0,
@@ -65,9 +65,9 @@ impl Shard {
             ..Default::default()
         };
         // A topic that is being removed, or whose removal is stuck, is not listed.
-        let is_open = |t: &TopicRef| e.is_clustered() || e.core.topics.known(&t.name).is_some_and(|known| known.id == t.id);
+        let is_open = |t: &TopicRef| e.core.is_clustered || e.core.topics.known(&t.name).is_some_and(|known| known.id == t.id);
         let is_asked_for = |t: &TopicRef| topic.is_none_or(|name| *name == t.name) && is_open(t);
-        if !e.is_clustered() {
+        if !e.core.is_clustered {
             let own = e.core.topics.all().filter(|t| is_asked_for(t) && home_core(&t.name, e.core.cores) == e.core.id);
             stats.topics = own.map(|t| t.name.to_string()).collect();
         }

@@ -117,7 +117,7 @@ impl Shard {
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
             self.engine.core.life.stop = StopStage::Flushing;
-            if !self.engine.is_clustered() {
+            if !self.engine.core.is_clustered {
                 self.engine.channels().keep_attempts(now);
             }
             self.engine.channels().journal_fins(now, true);

@@ -28,7 +28,7 @@ impl Engine {
         if self.moves.is_moving(conn) {
             return Attempt::Wait;
         }
-        match self.ensure_topic(now, topic) {
+        match self.ensure_topic(now, topic, 0) {
             Ok(true) => {}
             Ok(false) => {
                 self.core.topics.wait_conn(topic, conn);
@@ -59,7 +59,7 @@ impl Engine {
         let parts = partitions.iter().map(|&p| Part::new(p, topic.core_of(p, self.core.cores))).collect();
         let mut s = Subscription::new(topic, channel, options, slot, parts);
         s.is_alone = partition.is_some();
-        if self.is_clustered() {
+        if self.core.is_clustered {
             s.follow(partition);
         }
         let sub = SubId { core: self.core.id, conn };

@@ -166,7 +166,7 @@ impl NativeHost for Engine {
         if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        match self.ensure_topic_with(now, topic, partitions) {
+        match self.ensure_topic(now, topic, partitions) {
             Ok(true) => {
                 let entry = self.topic_entry(&self.core.topics.known(topic).expect("the topic is known").clone());
                 self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
@@ -234,7 +234,7 @@ impl NativeHost for Engine {
         let topic = self.core.topics.known(&set.topic).expect("it was just located").clone();
         let setter = Setter::Native { conn, request: set.request };
         let NativeSetOffset { partition, to, force, .. } = *set;
-        self.set_offset(now, SetOffset { topic, partition, channel, to, from: None, force }, setter);
+        self.operating().set_offset(now, SetOffset { topic, partition, channel, to, from: None, force }, setter);
         NativeTaken::Accepted
     }
 }

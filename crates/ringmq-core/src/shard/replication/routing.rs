@@ -146,9 +146,9 @@ impl Engine {
             },
         };
         match message {
-            MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
-            MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
-            MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
+            MeshMessage::SetOffset { ticket, set } => self.operating().set_offset(now, *set, Setter::Core(from, ticket)),
+            MeshMessage::SetOrder { ticket, set } => self.operating().set_order(now, *set, from, ticket),
+            MeshMessage::ChangeChannel { ticket, set } => self.operating().change_channel(now, *set, from, ticket),
             _ => unreachable!("no change of a channel"),
         }
     }
@@ -226,7 +226,7 @@ impl Engine {
 
     /// Memory of publishes that other cores or nodes work on for this one.
     pub(in crate::shard) fn elsewhere_bytes(&self) -> u64 {
-        self.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
+        self.core.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
     }
 
     /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
