@@ -1,6 +1,10 @@
 //! Work for other cores that one turn collects, so that a client's messages and a partition's FINs cross in one piece.
 
+use super::parts::CoreParts;
+use super::replication::Cluster;
+use super::subscription::Subscriptions;
 use crate::base::{ConnId, IdMap, LogId, PartitionId, SubId};
+use crate::seam::message::MeshMessage;
 use rustc_hash::FxHashSet;
 
 #[derive(Default)]
@@ -66,7 +70,15 @@ impl Bundles {
         !self.fins.is_empty()
     }
 
-    pub fn take_fins(&mut self) -> IdMap<(ConnId, PartitionId), Vec<LogId>> {
-        std::mem::take(&mut self.fins)
+    /// Passes on the FINs of this turn for partitions of other cores and nodes.
+    pub fn flush_fins(&mut self, core: &mut CoreParts, cluster: Option<&mut Cluster>, subs: &Subscriptions) {
+        if let Some(cluster) = cluster {
+            cluster.flush_relays();
+        }
+        for ((conn, partition), ids) in std::mem::take(&mut self.fins) {
+            if let Some(to) = subs.part_core(conn, partition) {
+                core.outbox.pass(to, MeshMessage::Finish { sub: SubId { core: core.id, conn }, partition, ids });
+            }
+        }
     }
 }

@@ -196,14 +196,7 @@ impl Consumers<'_> {
 
     /// Passes on the FINs of this turn for partitions of other cores and nodes.
     pub fn flush_fins(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.flush_relays();
-        }
-        for ((conn, partition), ids) in self.bundles.take_fins() {
-            if let Some(core) = self.subs.part_core(conn, partition) {
-                self.core.outbox.pass(core, MeshMessage::Finish { sub: self.sub(conn), partition, ids });
-            }
-        }
+        self.bundles.flush_fins(self.core, self.cluster.as_deref_mut(), self.subs);
     }
 
     // ---- answers of partitions

@@ -228,7 +228,7 @@ impl Shard {
             // Sampling or damage confirmed messages.
             e.channels().mark_dirty(now, key);
         }
-        e.append_copies(now, key, copies);
+        e.publishing().append_copies(now, key, copies);
         e.consumers().settle_owed(key);
         for sub in hungry.drain(..) {
             e.consumers().tell_hungry(sub, partition);

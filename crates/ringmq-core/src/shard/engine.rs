@@ -9,6 +9,7 @@ use super::moves::Moves;
 use super::operate::{Operating, Operators};
 use super::outbox::LateAnswer;
 use super::parts::CoreParts;
+use super::publish::Publishing;
 use super::questions::Question;
 use super::removal::{Removals, Removing};
 use super::replication::Cluster;
@@ -66,6 +67,11 @@ impl Engine {
     pub fn consumers(&mut self) -> Consumers<'_> {
         let Engine { core, cluster, subs, bundles, attaching, .. } = self;
         Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching }
+    }
+
+    pub fn publishing(&mut self) -> Publishing<'_> {
+        let Engine { core, cluster, moves, removals, subs, bundles, .. } = self;
+        Publishing { core, cluster: cluster.as_deref_mut(), moves, removals, subs, bundles }
     }
 
     pub fn operating(&mut self) -> Operating<'_> {
@@ -137,7 +143,7 @@ impl Engine {
                 let publishers = &mut self.core.partitions.get_mut(p).publishers;
                 let keep = publishers.partition_point(|(ticket, _, _)| *ticket < from);
                 for (_, publisher, _) in publishers.split_off(keep) {
-                    self.tell_publisher(publisher, Err(error.into()));
+                    self.core.tell_publisher(self.cluster.as_deref_mut(), publisher, Err(error.into()));
                 }
                 self.in_cluster(now, |c, _| c.tell(p, replica::Event::LogFailed));
             }
@@ -164,7 +170,7 @@ impl Engine {
             }
             Notice::Room => {
                 self.in_cluster(now, |c, core| c.go_on_following(core));
-                self.retry_waiting(now);
+                self.publishing().retry_waiting(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { p, .. } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Damaged))),
@@ -184,7 +190,7 @@ impl Engine {
                 self.operating().emptying_failed();
                 self.in_cluster(now, |c, core| c.log_failed(core));
                 self.operators.losses.failed(&mut self.core.outbox);
-                self.retry_waiting(now);
+                self.publishing().retry_waiting(now);
             }
             Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| c.collect_from(core, p, at))),
             Notice::Removed { p, is_gone } => self.removing().partition_removed(now, p, is_gone),
@@ -268,12 +274,13 @@ impl Engine {
             | MeshMessage::Dropped { .. }
             | MeshMessage::StuckTopic { .. } => self.removing().on_removal(now, from, message),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
-                self.publish_passed(now, from, ticket, (topic, partition), bodies);
+                self.publishing().publish_passed(now, from, ticket, (topic, partition), bodies);
+                self.work_off(now);
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Question::Publish { conn, slot, .. }) = self.core.questions.close(ticket) else { return };
                 self.core.outbox.tell(conn, LateAnswer::Answer(slot, result));
-                self.retry_waiting_elsewhere();
+                self.publishing().retry_waiting_elsewhere();
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
             MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),

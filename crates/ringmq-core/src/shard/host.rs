@@ -23,7 +23,9 @@ impl Host for Engine {
         slot: ReplySlot,
     ) -> CommandTaken {
         let asked = CommandKind::publish(&bodies);
-        match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
+        let attempt = self.publishing().publish(now, conn, topic, partition, &bodies, slot);
+        self.work_off(now);
+        match attempt {
             Attempt::Accepted => CommandTaken::Accepted,
             Attempt::Wait => self.stall(conn, asked),
             Attempt::Refused(error) => CommandTaken::Refused(self.refusal(asked, error, topic, partition)),

@@ -209,7 +209,7 @@ impl Engine {
                         let place = publishers.partition_point(|(t, _, _)| *t <= ticket);
                         publishers.insert(place, (ticket, publisher, now.ticks));
                     }
-                    None => self.tell_publisher(publisher, Ok(())),
+                    None => self.publishing().tell_publisher(publisher, Ok(())),
                 }
                 NativeTaken::Accepted
             }

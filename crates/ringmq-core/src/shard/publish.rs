@@ -1,22 +1,25 @@
-//! Publishes: taken here or passed to the partition's core.
+//! Publishes: taken here, passed to the partition's core, or forwarded to the node that leads the partition; and those that wait.
 
+use super::bundles::Bundles;
 use super::copies::{self, CopiesToAppend};
-use super::engine::{Attempt, Engine};
+use super::engine::Attempt;
+use super::moves::Moves;
 use super::partitions::{ChannelKey, Publisher};
+use super::parts::CoreParts;
 use super::questions::Question;
-use super::replication::may_be_stored_later;
+use super::removal::Removals;
+use super::replication::{Cluster, Origin, Pending, may_be_stored_later};
+use super::subscription::Subscriptions;
 use super::timers::Timer;
 use super::waiting::Parked;
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicRef};
 use crate::channel::Copy;
 use crate::codec::nsq::Bodies;
-use crate::codec::peer::message::Route;
+use crate::codec::peer::message::{PackedBodies, Route};
 use crate::format::batch::{BATCH_BODY_MAX, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
-use crate::seam::{
-    message::{MeshMessage, OwnedBodies, Ticket},
-    outcome::PublishError,
-};
+use crate::seam::message::{MeshMessage, OwnedBodies, Ticket};
+use crate::seam::outcome::{PublishError, Unwritable};
 use crate::session::ReplySlot;
 
 /// Memory that a publish to another core takes, at both ends, beside its bodies.
@@ -28,7 +31,19 @@ pub(super) fn is_too_big(count: usize, bytes: usize) -> bool {
     bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX
 }
 
-impl Engine {
+/// The publishes that a core takes, and the parts that they need, borrowed for one call. What is forwarded to another node may leave work
+/// of the cluster.
+pub(super) struct Publishing<'a> {
+    pub core: &'a mut CoreParts,
+    /// `None`: the node is stand-alone.
+    pub cluster: Option<&'a mut Cluster>,
+    pub moves: &'a mut Moves,
+    pub removals: &'a Removals,
+    pub subs: &'a Subscriptions,
+    pub bundles: &'a mut Bundles,
+}
+
+impl Publishing<'_> {
     /// Takes a publish for a partition of this core.
     #[expect(clippy::too_many_arguments)]
     pub fn append<'a>(
@@ -46,8 +61,8 @@ impl Engine {
         }
         // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
         let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
-        self.append_as(now, idx, publisher, bytes, |e| {
-            e.core.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, e.core.outbox.io())
+        self.append_as(now, idx, publisher, bytes, |core| {
+            core.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, core.outbox.io())
         })
     }
 
@@ -58,17 +73,17 @@ impl Engine {
         idx: PartitionIdx,
         publisher: Publisher,
         bytes: usize,
-        append: impl FnOnce(&mut Engine) -> Result<AppendTicket, Refusal>,
+        append: impl FnOnce(&mut CoreParts) -> Result<AppendTicket, Refusal>,
     ) -> Attempt {
         if self.core.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         if let Some(cluster) = &mut self.cluster
-            && let Some(attempt) = cluster.check_publish(&mut self.core, now, idx, bytes)
+            && let Some(attempt) = cluster.check_publish(self.core, now, idx, bytes)
         {
             return attempt;
         }
-        match append(self) {
+        match append(self.core) {
             Ok(ticket) => {
                 let p = self.core.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
@@ -106,7 +121,7 @@ impl Engine {
             Some(partition) => self.core.topics.this_partition(topic, partition),
         };
         let Some((topic, partition, place)) = found else {
-            return match self.ensure_topic(now, topic, 0) {
+            return match self.core.ensure_topic(now, self.cluster.as_deref_mut(), topic, 0) {
                 // The topic exists, but not that partition.
                 Ok(true) if partition.is_some() => Attempt::Refused(PublishError::NoPartition),
                 Ok(true) => Attempt::Refused(PublishError::NotLeader),
@@ -190,14 +205,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn publish_here(
-        &mut self,
-        now: Now,
-        conn: ConnId,
-        idx: PartitionIdx,
-        bodies: &Bodies<'_>,
-        slot: ReplySlot,
-    ) -> Attempt {
+    pub fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
         self.moves.published_here(conn);
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
@@ -233,7 +241,7 @@ impl Engine {
         }
         // An OK to this publish implies the FINs before it.
         if self.bundles.has_fins() && self.subs.contains(conn) {
-            self.consumers().flush_fins();
+            self.bundles.flush_fins(self.core, self.cluster.as_deref_mut(), self.subs);
         }
         let mut owned = OwnedBodies {
             bytes: Vec::with_capacity(bodies.bytes()),
@@ -242,14 +250,14 @@ impl Engine {
         };
         bodies.iter().for_each(|b| owned.push(b));
         let ticket = self.core.questions.open(Question::Publish { conn, slot, bytes, topic: topic.id });
-        self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
+        self.core.outbox.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
     }
 
     // ---- copies of deferred messages
 
     /// Appends the copies that a channel wants.
-    pub(super) fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: CopiesToAppend) {
+    pub fn append_copies(&mut self, now: Now, key: ChannelKey, wanted: CopiesToAppend) {
         let mut is_refused = false;
         for (number, copy) in wanted.copies {
             is_refused = is_refused || !self.append_copy(now, key, number, &copy);
@@ -275,9 +283,9 @@ impl Engine {
         let name = c.name.clone();
         let publisher = Publisher::Copy(key, copy.log_id, number);
         let &Copy { first_id: log_id, unix_ns, attempts, due_unix_ns, ref body, .. } = copy;
-        let attempt = self.append_as(now, idx, publisher, body.len(), |e| {
+        let attempt = self.append_as(now, idx, publisher, body.len(), |core| {
             let copy_of = CopyOf { log_id, unix_ns, attempts, channel: name.as_str() };
-            e.core.store.append_copy(now, idx, copy_of, due_unix_ns, body, e.core.outbox.io())
+            core.store.append_copy(now, idx, copy_of, due_unix_ns, body, core.outbox.io())
         });
         let is_accepted = matches!(attempt, Attempt::Accepted);
         if is_accepted {
@@ -289,7 +297,7 @@ impl Engine {
     // ---- publishes that wait
 
     /// A publish of another core or node waits for space on this core.
-    pub(super) fn park(&mut self, now: Now, publisher: Publisher, partition: PartitionIdx, bodies: OwnedBodies) {
+    pub fn park(&mut self, now: Now, publisher: Publisher, partition: PartitionIdx, bodies: OwnedBodies) {
         self.core.waiting.park(Parked { since: now.ticks, publisher, partition, bodies }, &mut self.core.timers);
     }
 
@@ -325,17 +333,138 @@ impl Engine {
     }
 
     /// The refusal of a publish that waited too long for space on this core.
-    pub(super) fn why_late(&self) -> PublishError {
+    pub fn why_late(&self) -> PublishError {
         if self.core.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
     }
 
     /// Publishes of other cores that waited too long.
-    pub(super) fn expire_parked(&mut self, now: Now) {
+    pub fn expire_parked(&mut self, now: Now) {
         let error = self.why_late();
         while let Some(p) = self.core.waiting.take_late(now) {
             self.tell_publisher(p.publisher, Err(error));
         }
         self.core.timers.at_most(Timer::Stalls, self.core.waiting.deadline());
+    }
+
+    // ---- in a cluster
+
+    /// A publish of a client of this core, for a partition of this core: taken here, or sent to its leader.
+    fn publish_replicated(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        route: Route,
+        place: Option<PartitionIdx>,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
+            if self.core.waiting.has_parked_for(idx) {
+                // A publish of the same connection may be among them.
+                self.core.waiting.wait_here(now, conn, &mut self.core.timers);
+                return Attempt::Wait;
+            }
+            match self.publish_here(now, conn, idx, bodies, slot) {
+                Attempt::Refused(error) if may_be_stored_later(error) => {}
+                attempt => return attempt,
+            }
+        }
+        if let Err(error) = self.core.life.check_running() {
+            return Attempt::Refused(error);
+        }
+        if is_too_big(bodies.count(), bodies.bytes()) {
+            return Attempt::Refused(PublishError::TooBig);
+        }
+        let waiting = self.elsewhere_bytes();
+        if waiting > 0 && waiting + bodies.bytes() as u64 > self.core.settings.max_pub_waiting_size {
+            self.core.waiting.wait_elsewhere(now, conn, &mut self.core.timers);
+            return Attempt::Wait;
+        }
+        self.moves.published_here(conn);
+        let packed = (PackedBodies::pack(bodies.iter()), bodies.delay_ms());
+        if let Some(cluster) = &mut self.cluster {
+            cluster.forward(self.core, now, route, Publisher::Session(conn, slot), packed);
+        }
+        Attempt::Accepted
+    }
+
+    /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
+    fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
+        let error = match &mut self.cluster {
+            None => PublishError::TopicNotExist,
+            Some(cluster) if cluster.topic(route.topic_id).is_none() => PublishError::TopicNotExist,
+            Some(_) if is_too_big(bodies.ends.len(), bodies.bytes.len()) => PublishError::TooBig,
+            Some(cluster) => {
+                let packed = (PackedBodies::pack(bodies.iter()), bodies.delay_ms);
+                return cluster.forward(self.core, now, route, publisher, packed);
+            }
+        };
+        self.tell_publisher(publisher, Err(error));
+    }
+
+    /// Whether publishes to the partition wait for their leader: others come behind them.
+    fn is_forwarding(&self, route: Route) -> bool {
+        self.cluster.as_ref().is_some_and(|c| c.is_forwarding(route))
+    }
+
+    /// Memory of publishes that other cores or nodes work on for this one.
+    fn elsewhere_bytes(&self) -> u64 {
+        self.core.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
+    }
+
+    /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
+    pub fn append_forwarded(&mut self, now: Now, route: Route) {
+        let Some(idx) = self.cluster.as_ref().map(|c| c.member_at(route)) else { return };
+        while let Some(pending) = self.cluster.as_mut().and_then(|c| c.take_forwarded(route)) {
+            let Pending { publisher, bodies, delay_ms, .. } = &pending;
+            let attempt = match idx {
+                None => Attempt::Refused(PublishError::NotLeader),
+                Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
+            };
+            match (attempt, &mut self.cluster) {
+                (Attempt::Refused(error), Some(c)) if may_be_stored_later(error) && !self.core.life.is_stopping() => {
+                    return c.give_back(self.core, now, route, pending, error);
+                }
+                (Attempt::Refused(error), _) => self.tell_publisher(pending.publisher, Err(error)),
+                (Attempt::Accepted | Attempt::Wait, _) => {}
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.after_forwarding(route);
+        }
+    }
+
+    /// Takes a publish of another node's client.
+    pub fn take_forwarded(&mut self, now: Now, idx: PartitionIdx, origin: Origin, bodies: &PackedBodies, delay_ms: u64) {
+        let publisher = Publisher::Node(origin);
+        if let Attempt::Refused(error) = self.append_or_park(now, idx, publisher, bodies, delay_ms) {
+            self.tell_publisher(publisher, Err(error));
+        }
+    }
+
+    /// Appends a publish, or parks it behind those that wait already. Another node's publish is refused when the waiting ones have
+    /// reached their bound, and comes again.
+    fn append_or_park(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        publisher: Publisher,
+        bodies: &PackedBodies,
+        delay_ms: u64,
+    ) -> Attempt {
+        let attempt = match self.core.waiting.has_parked() {
+            true => Attempt::Wait,
+            false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
+        };
+        if matches!(attempt, Attempt::Wait) {
+            if !self.core.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
+                return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
+            }
+            let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
+            bodies.iter().for_each(|body| owned.push(body));
+            self.park(now, publisher, idx, owned);
+        }
+        attempt
     }
 
     // ----

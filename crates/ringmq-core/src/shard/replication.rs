@@ -34,7 +34,7 @@ mod wanted;
 
 pub use forwarding::Origin;
 pub use forwarding::leader_limit;
-pub use lines::may_be_stored_later;
+pub use lines::{Pending, may_be_stored_later};
 pub use wanted::EndedWait;
 
 use super::engine::Attempt;

@@ -96,7 +96,7 @@ impl Shard {
         stalled.for_each(|conn| self.engine.core.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
         self.engine.in_cluster(now, |c, core| c.refuse_forwards(core, None, PublishError::Stopping));
         self.engine.removing().stop_removals();
-        self.engine.retry_waiting(now);
+        self.engine.publishing().retry_waiting(now);
     }
 
     /// Enters, at a turn's end, the next stage of a stop once this one is done.

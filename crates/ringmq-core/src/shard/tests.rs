@@ -648,7 +648,7 @@ fn a_publish_that_no_batch_can_hold_is_refused() {
     let publisher = partitions::Publisher::Core(CoreId(0), crate::seam::message::Ticket(1));
     // An MPUB of six million messages of one byte has 30 MB on the wire, and 78 MB in a batch.
     let bodies = std::iter::repeat_n(&b"x"[..], 6_000_000);
-    let attempt = n.shards[0].engine.append(n.now, idx, publisher, bodies, 6_000_000, 6_000_000, 0);
+    let attempt = n.shards[0].engine.publishing().append(n.now, idx, publisher, bodies, 6_000_000, 6_000_000, 0);
     assert!(matches!(attempt, engine::Attempt::Refused(PublishError::TooBig)));
     n.take(c);
     n.publish(c, "t", "two");

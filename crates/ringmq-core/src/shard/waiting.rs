@@ -152,10 +152,10 @@ impl WaitingPublishes {
 impl Shard {
     /// Publishes that waited too long.
     pub(super) fn expire_stalls(&mut self, now: Now) {
-        self.engine.expire_parked(now);
+        self.engine.publishing().expire_parked(now);
         let e = &mut self.engine;
         let limit = e.core.waiting.limit;
-        let here = e.why_late();
+        let here = e.publishing().why_late();
         // The resource that another core lacks is not known here.
         for (waiters, error) in [(&mut e.core.waiting.here, here), (&mut e.core.waiting.elsewhere, PublishError::TooMuchWaiting)]
         {

@@ -105,7 +105,7 @@ impl Cluster {
         self.nodes = nodes;
     }
 
-    pub(super) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
+    pub(in crate::shard) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
         self.places.get(&route).copied()
     }
 

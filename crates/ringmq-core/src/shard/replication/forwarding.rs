@@ -106,11 +106,18 @@ impl Cluster {
     }
 
     /// The oldest publish to a partition that waits for a leader; [`Self::give_back`] returns it to its place.
-    pub(super) fn take_forwarded(&mut self, route: Route) -> Option<Pending> {
+    pub(in crate::shard) fn take_forwarded(&mut self, route: Route) -> Option<Pending> {
         self.lines.take_first(route)
     }
 
-    pub(super) fn give_back(&mut self, core: &mut CoreParts, now: Now, route: Route, pending: Pending, error: PublishError) {
+    pub(in crate::shard) fn give_back(
+        &mut self,
+        core: &mut CoreParts,
+        now: Now,
+        route: Route,
+        pending: Pending,
+        error: PublishError,
+    ) {
         self.lines.give_back(now.ticks, route, pending, error);
         core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
     }
@@ -194,7 +201,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn after_forwarding(&mut self, route: Route) {
+    pub(in crate::shard) fn after_forwarding(&mut self, route: Route) {
         self.lines.tidy(route);
         self.work.push_back(Work::RetryElsewhere);
     }

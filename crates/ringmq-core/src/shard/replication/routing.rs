@@ -6,22 +6,16 @@
 //! The queue is empty when [`Engine::in_cluster`] returns, unless it was called for work of the queue: new work is done next.
 
 use super::forwarding::Origin;
-use super::lines::{Pending, may_be_stored_later};
 use super::loss::accept;
 use super::{Cluster, CoreParts};
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicRef};
-use crate::codec::nsq::Bodies;
 use crate::codec::peer::message::{PackedBodies, Route};
 use crate::log::PartitionIdx;
 use crate::replica::Event;
 use crate::seam::cluster::Fact;
-use crate::seam::message::{MeshMessage, OwnedBodies, Share, Ticket};
-use crate::seam::outcome::{PublishError, Unwritable};
-use crate::session::ReplySlot;
-use crate::shard::engine::{Attempt, Engine};
+use crate::seam::message::{MeshMessage, Share, Ticket};
+use crate::shard::engine::Engine;
 use crate::shard::offsets::Setter;
-use crate::shard::partitions::Publisher;
-use crate::shard::publish::is_too_big;
 use crate::shard::replication::changes::Taker;
 use crate::shard::subscription::Subscription;
 
@@ -59,13 +53,16 @@ impl Engine {
     ) -> Option<R> {
         let cluster = self.cluster.as_deref_mut()?;
         let result = work(cluster, &mut self.core);
-        if !cluster.work.is_empty() && !std::mem::replace(&mut cluster.is_working, true) {
-            self.work_off(now);
-        }
+        self.work_off(now);
         Some(result)
     }
 
-    fn work_off(&mut self, now: Now) {
+    /// Does what machines of the cluster have left, unless that is being done.
+    pub(in crate::shard) fn work_off(&mut self, now: Now) {
+        let begins = |c: &mut Box<Cluster>| !c.work.is_empty() && !std::mem::replace(&mut c.is_working, true);
+        if !self.cluster.as_mut().is_some_and(begins) {
+            return;
+        }
         while let Some(cluster) = &mut self.cluster {
             let Some(work) = cluster.work.pop_front() else {
                 cluster.is_working = false;
@@ -75,15 +72,12 @@ impl Engine {
                 Work::Event(idx, event) => cluster.step(&mut self.core, now, idx, event),
                 Work::Forward(route) => cluster.go_on_forwarding(&mut self.core, now, route),
                 Work::Retire(topic) => cluster.retire_replicas(&mut self.core, topic.id),
-                Work::Append(route) => self.append_forwarded(now, route),
+                Work::Append(route) => self.publishing().append_forwarded(now, route),
                 Work::Take(idx, origin, bodies, delay_ms) => {
-                    let publisher = Publisher::Node(origin);
-                    if let Attempt::Refused(error) = self.append_or_park(now, idx, publisher, &bodies, delay_ms) {
-                        self.tell_publisher(publisher, Err(error));
-                    }
+                    self.publishing().take_forwarded(now, idx, origin, &bodies, delay_ms);
                 }
-                Work::Retry => self.retry_waiting(now),
-                Work::RetryElsewhere => self.retry_waiting_elsewhere(),
+                Work::Retry => self.publishing().retry_waiting(now),
+                Work::RetryElsewhere => self.publishing().retry_waiting_elsewhere(),
                 Work::Guest(message) => self.on_mesh(now, CoreId::GUESTS, message),
                 Work::EndClients(topic) => self.removing().end_clients(now, &topic),
                 Work::EndSubscribers(topic) => self.removing().end_subscribers(&topic),
@@ -163,116 +157,6 @@ impl Engine {
     ) {
         let result = accept(&mut self.core, self.cluster.as_deref_mut(), topic, partition, loss);
         self.operators.losses.answer(&mut self.core.outbox, from, ticket, result);
-        self.in_cluster(now, |_, _| ());
-    }
-
-    // ---- publishes
-
-    /// A publish of a client of this core, for a partition of this core: taken here, or sent to its leader.
-    pub(in crate::shard) fn publish_replicated(
-        &mut self,
-        now: Now,
-        conn: ConnId,
-        route: Route,
-        place: Option<PartitionIdx>,
-        bodies: &Bodies<'_>,
-        slot: ReplySlot,
-    ) -> Attempt {
-        if let Some(idx) = place.filter(|_| !self.is_forwarding(route)) {
-            if self.core.waiting.has_parked_for(idx) {
-                // A publish of the same connection may be among them.
-                self.core.waiting.wait_here(now, conn, &mut self.core.timers);
-                return Attempt::Wait;
-            }
-            match self.publish_here(now, conn, idx, bodies, slot) {
-                Attempt::Refused(error) if may_be_stored_later(error) => {}
-                attempt => return attempt,
-            }
-        }
-        if let Err(error) = self.core.life.check_running() {
-            return Attempt::Refused(error);
-        }
-        if is_too_big(bodies.count(), bodies.bytes()) {
-            return Attempt::Refused(PublishError::TooBig);
-        }
-        let waiting = self.elsewhere_bytes();
-        if waiting > 0 && waiting + bodies.bytes() as u64 > self.core.settings.max_pub_waiting_size {
-            self.core.waiting.wait_elsewhere(now, conn, &mut self.core.timers);
-            return Attempt::Wait;
-        }
-        self.moves.published_here(conn);
-        let packed = (PackedBodies::pack(bodies.iter()), bodies.delay_ms());
-        self.in_cluster(now, |c, core| c.forward(core, now, route, Publisher::Session(conn, slot), packed));
-        Attempt::Accepted
-    }
-
-    /// A publish of a client of another core, or of the HTTP thread, that this node cannot take.
-    pub(in crate::shard) fn forward_owned(&mut self, now: Now, route: Route, publisher: Publisher, bodies: &OwnedBodies) {
-        let result = match () {
-            () if self.cluster.as_ref().is_none_or(|c| c.topic(route.topic_id).is_none()) => Err(PublishError::TopicNotExist),
-            () if is_too_big(bodies.ends.len(), bodies.bytes.len()) => Err(PublishError::TooBig),
-            () => Ok((PackedBodies::pack(bodies.iter()), bodies.delay_ms)),
-        };
-        match result {
-            Ok(packed) => drop(self.in_cluster(now, |c, core| c.forward(core, now, route, publisher, packed))),
-            Err(error) => self.tell_publisher(publisher, Err(error)),
-        }
-    }
-
-    /// Whether publishes to the partition wait for their leader: others come behind them.
-    pub(in crate::shard) fn is_forwarding(&self, route: Route) -> bool {
-        self.cluster.as_ref().is_some_and(|c| c.is_forwarding(route))
-    }
-
-    /// Memory of publishes that other cores or nodes work on for this one.
-    pub(in crate::shard) fn elsewhere_bytes(&self) -> u64 {
-        self.core.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
-    }
-
-    /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
-    fn append_forwarded(&mut self, now: Now, route: Route) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let idx = cluster.member_at(route);
-        while let Some(pending) = self.cluster.as_mut().and_then(|c| c.take_forwarded(route)) {
-            let Pending { publisher, bodies, delay_ms, .. } = &pending;
-            let attempt = match idx {
-                None => Attempt::Refused(PublishError::NotLeader),
-                Some(idx) => self.append_or_park(now, idx, *publisher, bodies, *delay_ms),
-            };
-            match attempt {
-                Attempt::Refused(error) if may_be_stored_later(error) && !self.core.life.is_stopping() => {
-                    self.in_cluster(now, |c, core| c.give_back(core, now, route, pending, error));
-                    return;
-                }
-                Attempt::Refused(error) => self.tell_publisher(pending.publisher, Err(error)),
-                Attempt::Accepted | Attempt::Wait => {}
-            }
-        }
-        self.in_cluster(now, |c, _| c.after_forwarding(route));
-    }
-
-    /// Appends a publish, or parks it behind those that wait already. Another node's publish is refused when the waiting ones have
-    /// reached their bound, and comes again.
-    fn append_or_park(
-        &mut self,
-        now: Now,
-        idx: PartitionIdx,
-        publisher: Publisher,
-        bodies: &PackedBodies,
-        delay_ms: u64,
-    ) -> Attempt {
-        let attempt = match self.core.waiting.has_parked() {
-            true => Attempt::Wait,
-            false => self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.body_bytes(), delay_ms),
-        };
-        if matches!(attempt, Attempt::Wait) {
-            if !self.core.waiting.may_park(publisher, bodies.count(), bodies.body_bytes()) {
-                return Attempt::Refused(PublishError::NotWritable(Unwritable::Busy));
-            }
-            let mut owned = OwnedBodies { delay_ms, ..OwnedBodies::default() };
-            bodies.iter().for_each(|body| owned.push(body));
-            self.park(now, publisher, idx, owned);
-        }
-        attempt
+        self.work_off(now);
     }
 }
