@@ -10,8 +10,8 @@
 //! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). A native client
 //! subscribes to one partition: that partition judges for itself, or begins at the given position.
 
+use super::consumers::Consumers;
 use super::cursors::CursorRequest;
-use super::engine::Engine;
 use super::parked::{ParkedSub, ParkedSubs};
 use super::partitions::ChannelKey;
 use super::parts::CoreParts;
@@ -102,14 +102,14 @@ impl Attaching {
     }
 }
 
-impl Engine {
+impl Consumers<'_> {
     /// SUBs that waited for their topic or their channel.
     pub fn resume_parked_subs(&mut self, now: Now) {
         for ParkedSub { request, credit, blocked } in self.attaching.parked.take_resuming() {
             let (sub, partition) = (request.sub, request.partition);
             self.on_subscribe(now, request);
-            self.consumers().lend(sub, partition, credit);
-            self.consumers().block(sub, partition, blocked);
+            self.lend(sub, partition, credit);
+            self.block(sub, partition, blocked);
         }
     }
 
@@ -120,7 +120,7 @@ impl Engine {
             return self.attaching.parked.park(request);
         }
         if self.removals.is_gone(&self.core.topics, request.sub.core, &request.topic) {
-            return self.answer_sub(request.sub, request.partition, Err(PublishError::TopicGone));
+            return self.answer_attach(request.sub, request.partition, Err(PublishError::TopicGone));
         }
         if !self.core.is_clustered {
             self.core.topic_known(&request.topic);
@@ -131,47 +131,38 @@ impl Engine {
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
         let (sub, partition) = (request.sub, request.partition);
-        if self.core.life.is_stopping() {
-            return self.answer_sub(sub, partition, Err(PublishError::Stopping));
+        if let Err(error) = self.try_attach(now, request) {
+            self.answer_attach(sub, partition, Err(error));
         }
-        if let Some(cluster) = self.cluster.as_mut().filter(|_| sub.core != CoreId::GUESTS) {
-            match cluster.relay_subscribe(&request) {
-                Ok(false) => {}
-                Ok(true) => return,
-                Err(error) => return self.answer_sub(sub, partition, Err(error)),
-            }
+    }
+
+    fn try_attach(&mut self, now: Now, request: SubRequest) -> Result<(), PublishError> {
+        self.core.life.check_running()?;
+        if let Some(cluster) = self.cluster.as_mut().filter(|_| request.sub.core != CoreId::GUESTS)
+            && cluster.relay_subscribe(&request)?
+        {
+            return Ok(());
         }
         let SubRequest { sub, topic, partition, channel, mut options, first, is_alone } = request;
         options.ordered |= self.core.topics.properties.orders_channels(topic.id) && !channel.is_ephemeral();
-        let found = self.core.partition(now, &topic, partition);
-        let idx = match found.and_then(|idx| self.core.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
-            Ok(idx) => idx,
-            Err(error) => return self.answer_sub(sub, partition, Err(error)),
-        };
+        let idx = self.core.partition(now, &topic, partition)?;
+        self.core.partitions.get(idx).check_read(now.ticks)?;
         if self.core.partitions.get(idx).is_deleting(&channel) {
-            let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
-            return self.attaching.parked.park(request);
+            self.attaching.parked.park(SubRequest { sub, topic, partition, channel, options, first, is_alone });
+            return Ok(());
         }
-        if self.core.partitions.get(idx).channel(&channel).is_none()
-            && let Err(error) = self.core.topics.properties.check_registered(topic.id)
-        {
-            return self.answer_sub(sub, partition, Err(error));
+        if self.core.partitions.get(idx).channel(&channel).is_none() {
+            self.core.topics.properties.check_registered(topic.id)?;
         }
         let judges = first.is_none();
-        let (i, first) =
-            match self.attaching.find_or_create(&mut self.core, now, idx, &topic, channel, first, is_alone, options.ordered) {
-                Ok(found) => found,
-                Err(error) => return self.answer_sub(sub, partition, Err(error)),
-            };
+        let (i, first) = self.attaching.find_or_create(self.core, now, idx, &topic, channel, first, is_alone, options.ordered)?;
         let key = ChannelKey { partition: idx.0, channel: i };
-        if let Err(error) = self.core.partitions.check_join(now.ticks, key, options.ordered) {
-            return self.answer_sub(sub, partition, Err(error));
-        }
+        self.core.partitions.check_join(now.ticks, key, options.ordered)?;
         // partition 0 judges for the others, which are asked after it
         if judges && self.is_crowded(key) {
-            return self.answer_sub(sub, partition, Err(PublishError::TooManyConsumers));
+            return Err(PublishError::TooManyConsumers);
         }
-        self.channels().join(now, key, sub, options);
+        self.core.channels().join(now, key, sub, options);
         self.core.partitions.set_client(sub, partition, key);
         let created = self.core.partitions.channel_mut(key).expect("the channel was just found").created;
         let s = Subscribing { created, sub, partition, topic: topic.id, first };
@@ -181,22 +172,29 @@ impl Engine {
             self.subscribed(s);
         }
         self.core.partitions.wake(key);
+        Ok(())
     }
 
     /// The client leaves the partition; its messages in flight are redelivered.
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        if let Some(key) = self.consumers().detach(sub, partition) {
-            self.channels().leave(now, key, sub);
+        if self.cluster.as_mut().is_some_and(|c| c.relay_detach(sub, partition)) {
+            return;
+        }
+        self.bundles.set_blocked(sub, false);
+        self.attaching.forget(sub, partition);
+        if let Some(key) = self.core.partitions.forget_client(sub, partition) {
+            self.bundles.drop_frames(sub);
+            self.core.channels().leave(now, key, sub);
         }
     }
 
     /// Whether the channel takes no further consumer.
-    pub fn is_crowded(&self, key: ChannelKey) -> bool {
+    fn is_crowded(&self, key: ChannelKey) -> bool {
         let most = self.core.settings.max_channel_consumers as usize;
         most > 0 && self.core.partitions.get(key.partition_idx()).channels[key.channel as usize].subs.len() >= most
     }
 
-    fn answer_sub(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
+    fn answer_attach(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
         self.core.outbox.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
     }
 
@@ -205,7 +203,7 @@ impl Engine {
         let is_later = s.partition == PartitionId(0) && !s.first;
         match self.attaching.firsts.iter_mut().find(|f| is_later && f.topic.id == s.topic) {
             Some(first) => first.held.push(s),
-            None => self.answer_sub(s.sub, s.partition, Ok(s.first)),
+            None => self.answer_attach(s.sub, s.partition, Ok(s.first)),
         }
     }
 
@@ -218,7 +216,7 @@ impl Engine {
                 let failed = |f: &mut First| f.left.is_none() && f.created == request;
                 let failed: Vec<First> = self.attaching.firsts.extract_if(.., failed).collect();
                 for s in failed.into_iter().flat_map(|f| f.held) {
-                    self.answer_sub(s.sub, s.partition, Ok(s.first));
+                    self.answer_attach(s.sub, s.partition, Ok(s.first));
                 }
             }
         }
@@ -231,14 +229,14 @@ impl Engine {
                         // The client's subscription may go on without the partition, and ask again.
                         self.detach(now, s.sub, s.partition);
                     }
-                    self.answer_sub(s.sub, s.partition, Err(error));
+                    self.answer_attach(s.sub, s.partition, Err(error));
                 }
             }
         }
         self.attaching.created.iter_mut().for_each(|c| c.0.retain(|r| *r != request));
         let done: Vec<_> = self.attaching.created.extract_if(.., |c| c.0.is_empty()).collect();
         for (_, core, topic) in done {
-            self.pass(core, MeshMessage::ChannelCreated { topic });
+            self.core.outbox.pass(core, MeshMessage::ChannelCreated { topic });
         }
     }
 
@@ -256,7 +254,7 @@ impl Engine {
         for (topic, channel, cores) in due {
             self.create_first(now, &topic, &channel);
             for core in cores {
-                self.pass(core, MeshMessage::CreateChannel { topic: topic.clone(), channel: channel.clone() });
+                self.core.outbox.pass(core, MeshMessage::CreateChannel { topic: topic.clone(), channel: channel.clone() });
             }
         }
         self.release_held();
@@ -271,7 +269,7 @@ impl Engine {
             let found = self.core.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),
-                None => self.channels().create(now, idx, channel.clone(), None, Some(true), false),
+                None => self.core.channels().create(now, idx, channel.clone(), None, Some(true), false),
             };
             // A core that cannot tells so to the client that asks it; the next startup completes it.
             if let Ok(i) = created {
@@ -285,12 +283,12 @@ impl Engine {
     pub fn on_create_channel(&mut self, now: Now, from: CoreId, topic: TopicRef, channel: ChannelName) {
         if self.core.life.is_stopping() || self.core.life.is_read_only() || self.removals.is_gone(&self.core.topics, from, &topic)
         {
-            return self.pass(from, MeshMessage::ChannelCreated { topic });
+            return self.core.outbox.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.core.topic_known(&topic);
         let requests = self.create_first(now, &topic, &channel);
         if requests.is_empty() {
-            return self.pass(from, MeshMessage::ChannelCreated { topic });
+            return self.core.outbox.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.attaching.created.push((requests, from, topic));
     }
@@ -307,7 +305,7 @@ impl Engine {
     fn release_held(&mut self) {
         while let Some(i) = self.attaching.firsts.iter().position(|f| f.left == Some(0)) {
             let first = self.attaching.firsts.remove(i);
-            first.held.into_iter().for_each(|s| self.answer_sub(s.sub, s.partition, Ok(s.first)));
+            first.held.into_iter().for_each(|s| self.answer_attach(s.sub, s.partition, Ok(s.first)));
         }
     }
 }

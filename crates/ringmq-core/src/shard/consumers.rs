@@ -11,9 +11,12 @@
 
 use super::attach::Attaching;
 use super::bundles::Bundles;
+use super::cursors::{CursorChange, Finisher};
+use super::moves::Moves;
 use super::outbox::LateAnswer;
-use super::partitions::ChannelKey;
+use super::partitions::{ChannelKey, Finished};
 use super::parts::CoreParts;
+use super::removal::Removals;
 use super::replication::{Cluster, may_be_stored_later};
 use super::subscription::{LendAction, Part, Subscription, Subscriptions};
 use super::timers::Timer;
@@ -31,6 +34,8 @@ pub(super) struct Consumers<'a> {
     pub subs: &'a mut Subscriptions,
     pub bundles: &'a mut Bundles,
     pub attaching: &'a mut Attaching,
+    pub moves: &'a mut Moves,
+    pub removals: &'a Removals,
 }
 
 /// The client's core.
@@ -102,6 +107,20 @@ impl Consumers<'_> {
             }
         }
         self.subs.give_back(actions);
+    }
+
+    pub fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
+        let done = match self.subs.place_named(conn, id) {
+            Some((core, MessagePlace { partition, log_id })) if core == self.core.id => {
+                self.on_finish(now, self.sub(conn), partition, log_id)
+            }
+            Some((_, MessagePlace { partition, log_id })) => {
+                self.bundles.finish(conn, partition, log_id);
+                Ok(())
+            }
+            None => Err(InFlightError::NotInFlight),
+        };
+        done.map_err(|why| self.why_not_named(conn, id, why))
     }
 
     pub fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
@@ -326,6 +345,24 @@ impl Consumers<'_> {
         self.cluster.as_mut().is_some_and(|c| c.relay(sub, partition, relayed))
     }
 
+    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
+        let Some(key) = self.core.partitions.of_client(sub, partition) else {
+            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
+            return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
+        };
+        match self.core.partitions.finish(now.ticks, key, sub, id)? {
+            Finished::Quietly => {}
+            Finished::Frees => {
+                self.core.channels().mark_dirty(now, key);
+                self.freed(key, sub, 1);
+            }
+            Finished::Waits => {
+                self.core.channels().sync(key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
+            }
+        }
+        Ok(())
+    }
+
     fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
         let Some(key) = self.core.partitions.of_client(sub, partition) else {
             return self.relay(sub, partition, Relayed::Requeue { id, delay_ms });
@@ -417,18 +454,6 @@ impl Consumers<'_> {
         freed.into_iter().for_each(|(sub, num)| self.freed(key, sub, num));
         self.core.timers.at_most(Timer::Channel(key), deadline);
         self.core.partitions.wake(key);
-    }
-
-    /// Takes off a client that leaves the partition. Returns the channel that it leaves.
-    pub fn detach(&mut self, sub: SubId, partition: PartitionId) -> Option<ChannelKey> {
-        if self.cluster.as_mut().is_some_and(|c| c.relay_detach(sub, partition)) {
-            return None;
-        }
-        self.bundles.set_blocked(sub, false);
-        self.attaching.forget(sub, partition);
-        let key = self.core.partitions.forget_client(sub, partition)?;
-        self.bundles.drop_frames(sub);
-        Some(key)
     }
 
     // ---- frames for clients of other cores and nodes

@@ -225,8 +225,8 @@ impl Engine {
                 if result.is_err() && is_here {
                     self.channels().image_failed(key, made_ordered);
                 }
-                self.attaching_done(now, request, reason);
-                self.native_channels_done(now, request, reason);
+                self.consumers().attaching_done(now, request, reason);
+                self.core.native_channels_done(now, request, reason);
                 self.operating().creators_done(request, result);
             }
             CursorChange::Finish { sub, by } => {

@@ -15,8 +15,9 @@ use super::removal::{Removals, Removing};
 use super::replication::Cluster;
 use super::search::{Finding, FindingFor, Searches};
 use super::subscription::Subscriptions;
+use super::timers::Timer;
 use super::topics::WaitingCore;
-use crate::base::{CoreId, DiskError, MessagePlace, Now, Position};
+use crate::base::{ConnId, CoreId, DiskError, MessagePlace, Now, Position};
 use crate::codec::peer::error::PeerError;
 use crate::log::Notice;
 use crate::peer::Links;
@@ -65,8 +66,8 @@ impl Engine {
     }
 
     pub fn consumers(&mut self) -> Consumers<'_> {
-        let Engine { core, cluster, subs, bundles, attaching, .. } = self;
-        Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching }
+        let Engine { core, cluster, subs, bundles, attaching, moves, removals, .. } = self;
+        Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching, moves, removals }
     }
 
     pub fn publishing(&mut self) -> Publishing<'_> {
@@ -96,22 +97,6 @@ impl Engine {
     /// Sees to it that the topic comes into being; `true` when it is known already.
     pub fn ensure_topic(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
         self.core.ensure_topic(now, self.cluster.as_deref_mut(), name, partitions)
-    }
-
-    /// Moves the windows of statistics before they are read.
-    pub fn move_windows(&mut self, now: Now) {
-        if self.core.settings.end_to_end_window().is_some() {
-            let all = self.core.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
-            all.for_each(|(_, c)| c.machine.move_window(now.ticks));
-        }
-    }
-
-    /// Tells the other cores when this core's disk has become full, or is no longer.
-    pub fn tell_full(&mut self) {
-        let full = self.core.store.is_disk_full();
-        if self.core.waiting.note_full(full) {
-            self.core.outbox.pass_to_others(|| MeshMessage::DiskFull { full });
-        }
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
@@ -209,7 +194,7 @@ impl Engine {
             Some((Finding { what: FindingFor::Set { key, set, setter }, .. }, found)) => {
                 self.operating().offset_found(now, key, set, setter, found);
             }
-            Some((finding, found)) => self.place_found(now, finding, found),
+            Some((finding, found)) => self.core.place_found(now, finding, found),
             None => {}
         }
     }
@@ -282,14 +267,16 @@ impl Engine {
                 self.core.outbox.tell(conn, LateAnswer::Answer(slot, result));
                 self.publishing().retry_waiting_elsewhere();
             }
-            MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
-            MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),
+            MeshMessage::Subscribe { request } => self.consumers().on_subscribe(now, *request),
+            MeshMessage::CreateChannel { topic, channel } => {
+                self.consumers().on_create_channel(now, from, topic, channel);
+            }
             MeshMessage::ChannelCreated { topic } => {
-                self.on_channel_created(&topic);
+                self.consumers().on_channel_created(&topic);
                 self.operating().go_on_operating(now);
             }
             MeshMessage::Subscribed { sub, partition, result } => self.consumers().on_subscribed(sub, partition, result),
-            MeshMessage::Unsubscribe { sub, partition } => self.detach(now, sub, partition),
+            MeshMessage::Unsubscribe { sub, partition } => self.consumers().detach(now, sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.consumers().lend(sub, partition, credit),
             MeshMessage::Recall { sub, partition, credit } => {
                 let back = self.consumers().recall(sub, partition, credit);
@@ -305,7 +292,7 @@ impl Engine {
             }
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
-                    if let Err(why) = self.on_finish(now, sub, partition, id) {
+                    if let Err(why) = self.consumers().on_finish(now, sub, partition, id) {
                         let place = MessagePlace::new(partition, id);
                         self.consumers().refuse_in_flight(sub, place, InFlightCommand::Finish, why);
                     }
@@ -331,6 +318,27 @@ impl Engine {
             | MeshMessage::Connection { .. }
             | MeshMessage::StatsRequest { .. }
             | MeshMessage::Stats { .. } => {}
+        }
+    }
+
+    /// Carries through what removals of topics wait for.
+    pub fn settle_removals(&mut self, now: Now) {
+        if self.removals.is_unsettled() {
+            for (from, message) in self.removing().settle(now) {
+                self.on_mesh(now, from, message);
+            }
+        }
+    }
+
+    /// The connection is gone.
+    pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
+        self.consumers().flush_fins();
+        self.moves.forget(conn);
+        self.core.timers.remove(Timer::Session(conn));
+        self.searches.forget(conn);
+        self.core.forget_native(now, conn);
+        if let Some(topic) = self.consumers().forget(conn) {
+            self.channels().topic_idle(&topic);
         }
     }
 

@@ -1,10 +1,8 @@
 //! Requests of this core's NSQ sessions.
 
-use super::cursors::{CursorChange, Finisher};
 use super::engine::{Attempt, Engine};
-use super::partitions::Finished;
 use super::questions::Question;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, MessageId, MessagePlace, Now, PartitionId, SubId};
+use crate::base::{ChannelName, ConnId, CoreId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::seam::{
     message::{AuthQuery, MeshMessage, SubOptions},
@@ -36,7 +34,7 @@ impl Host for Engine {
         let Ok(channel) = ChannelName::new(to.channel) else {
             return CommandTaken::Refused(ClientError::fatal("E_BAD_CHANNEL", "SUB channel name is not valid"));
         };
-        match Engine::subscribe(self, now, conn, (to.topic, to.partition), channel, options, slot) {
+        match self.consumers().subscribe(now, conn, (to.topic, to.partition), channel, options, slot) {
             Attempt::Accepted => CommandTaken::Accepted,
             Attempt::Wait => self.stall(conn, CommandKind::Subscribe),
             Attempt::Refused(error) => CommandTaken::Refused(self.refusal(CommandKind::Subscribe, error, to.topic, to.partition)),
@@ -48,17 +46,7 @@ impl Host for Engine {
     }
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        let done = match self.subs.place_named(conn, id) {
-            Some((core, MessagePlace { partition, log_id })) if core == self.core.id => {
-                self.on_finish(now, SubId { core, conn }, partition, log_id)
-            }
-            Some((_, MessagePlace { partition, log_id })) => {
-                self.bundles.finish(conn, partition, log_id);
-                Ok(())
-            }
-            None => Err(InFlightError::NotInFlight),
-        };
-        done.map_err(|why| self.consumers().why_not_named(conn, id, why))
+        self.consumers().finish(now, conn, id)
     }
 
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
@@ -94,23 +82,5 @@ impl Engine {
     fn stall(&mut self, conn: ConnId, asked: CommandKind) -> CommandTaken {
         self.moves.set_stalled_on(conn, asked);
         CommandTaken::Stall
-    }
-
-    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let Some(key) = self.core.partitions.of_client(sub, partition) else {
-            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
-            return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
-        };
-        match self.core.partitions.finish(now.ticks, key, sub, id)? {
-            Finished::Quietly => {}
-            Finished::Frees => {
-                self.channels().mark_dirty(now, key);
-                self.consumers().freed(key, sub, 1);
-            }
-            Finished::Waits => {
-                self.channels().sync(key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
-            }
-        }
-        Ok(())
     }
 }

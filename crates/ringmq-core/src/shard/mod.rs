@@ -423,7 +423,7 @@ impl Shard {
                 }
             }
             MeshMessage::StatsRequest { ticket, topic, channel, clients } => {
-                self.engine.move_windows(now);
+                self.engine.core.move_windows(now);
                 let stats = Box::new(self.stats(now.ticks, topic.as_ref(), channel.as_ref(), clients));
                 self.engine.pass(from, MeshMessage::Stats { ticket, stats });
             }
@@ -458,7 +458,7 @@ impl Shard {
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.removing().look_at_topics(),
                 Timer::Wanted => drop(self.engine.in_cluster(now, |c, core| c.expire_wanted(core, now))),
-                Timer::Parts => self.engine.look_for_parts(now),
+                Timer::Parts => self.engine.consumers().look_for_parts(now),
                 Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.tick_leaving(core, now))),
                 Timer::Forwards => drop(self.engine.in_cluster(now, |c, core| c.tick_forwards(core, now))),
                 Timer::Faults => self.faults.tick(now.ticks),
@@ -501,9 +501,9 @@ impl Shard {
                     c.touch(conn, &mut self.touched);
                 }
             }
-            self.engine.open_subscriptions(now);
+            self.engine.consumers().open_subscriptions(now);
             self.engine.settle_removals(now);
-            self.engine.resume_parked_subs(now);
+            self.engine.consumers().resume_parked_subs(now);
             self.hear_links(now);
             if self.engine.is_settled() {
                 return;
@@ -548,7 +548,7 @@ impl Shard {
             let e = &mut self.engine;
             e.core.store.turn_end(now, &e.core.partitions, e.core.outbox.io());
             e.in_cluster(now, |c, core| c.replicate_sealed(core));
-            e.tell_full();
+            e.core.tell_full();
             e.core.store.take_notices(e.core.outbox.of_store().1);
         }
         self.settle(now);

@@ -4,11 +4,14 @@
 mod host;
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
-use super::engine::{Attempt, Engine};
+use super::engine::Attempt;
 use super::failures::{failure_of, sequence_failure};
 use super::offsets::Setter;
 use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Publisher};
+use super::parts::CoreParts;
+use super::publish::Publishing;
+use super::replication::Cluster;
 use super::search::{Finding, FindingFor};
 use crate::base::{ChannelName, ConnId, CoreId, DiskError, IdMap, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
@@ -125,44 +128,157 @@ enum Located {
     Refused(Failure),
 }
 
-impl Engine {
+impl CoreParts {
     /// The partition on this core; its topic is created when there is none.
-    fn locate(&mut self, now: Now, conn: ConnId, topic: &str, partition: PartitionId) -> Located {
-        match self.ensure_topic(now, topic, 0) {
+    fn locate(&mut self, now: Now, cluster: Option<&mut Cluster>, conn: ConnId, topic: &str, partition: PartitionId) -> Located {
+        match self.ensure_topic(now, cluster, topic, 0) {
             Ok(true) => {}
             Ok(false) => {
-                self.core.topics.wait_conn(topic, conn);
+                self.topics.wait_conn(topic, conn);
                 return Located::Wait;
             }
             Err(error) => return Located::Refused(failure_of(error)),
         }
-        let topic = self.core.topics.known(topic).expect("the topic is known").clone();
-        if let Some(idx) = self.core.topics.place(&topic.name, partition) {
+        let topic = self.topics.known(topic).expect("the topic is known").clone();
+        if let Some(idx) = self.topics.place(&topic.name, partition) {
             return Located::Here(idx);
         }
         if partition.0 >= topic.partitions {
             let why = format!("topic {} has partitions 0 to {}, not {}", topic.name, topic.partitions - 1, partition.0);
             return Located::Refused(Failure::never(Code::BadPartition, why));
         }
-        let core = topic.core_of(partition, self.core.cores);
-        if core != self.core.id {
+        let core = topic.core_of(partition, self.cores);
+        if core != self.id {
             let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
             return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
         }
-        match self.core.partition(now, &topic, partition) {
+        match self.partition(now, &topic, partition) {
             Ok(idx) => Located::Here(idx),
             Err(error) => Located::Refused(failure_of(error)),
         }
     }
 
-    fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
+    /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
+    fn native_attach(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        idx: PartitionIdx,
+        subscribe: &NativeSubscribe,
+        options: SubOptions,
+        begin: Option<Position>,
+    ) -> Result<(), Failure> {
+        self.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
+        let sub = SubId { core: self.id, conn };
+        let channel = ChannelName::new(&subscribe.channel)
+            .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
+        if self.partitions.get(idx).is_deleting(&channel) {
+            return Err(Failure::new(Code::Other, Retry::Later, "the channel is being deleted"));
+        }
+        let (i, created) = match self.partitions.get(idx).channel(&channel) {
+            Some(i) => (i, false),
+            None => {
+                let topic = self.partitions.get(idx).topic.id;
+                let taken =
+                    self.topics.properties.check_registered(topic).and_then(|()| self.channels().check_new(idx, &channel));
+                let created = taken.and_then(|()| self.channels().create(now, idx, channel, begin, None, options.ordered));
+                (created.map_err(failure_of)?, true)
+            }
+        };
+        let key = ChannelKey { partition: idx.0, channel: i };
+        self.partitions.check_join(now.ticks, key, options.ordered).map_err(failure_of)?;
+        if self.life.is_read_only() && self.partitions.get(idx).channels[i as usize].is_uncertain {
+            return Err(failure_of(PublishError::ReadOnly));
+        }
+        let subs = self.native.subs.entry(conn).or_default();
+        if subs.iter().any(|s| s.key == key) {
+            return Err(Failure::never(
+                Code::BadSubscription,
+                "this connection has subscribed to that channel and partition already",
+            ));
+        }
+        subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
+        self.channels().join(now, key, sub, options);
+        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        let (request, at) = (c.created, c.machine.confirmed());
+        let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
+        if self.syncs.is_pending(request) {
+            self.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
+        } else {
+            self.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
+        }
+        self.partitions.wake(key);
+        Ok(())
+    }
+
+    /// A search has ended for which a request waits.
+    pub fn place_found(&mut self, now: Now, finding: Finding, found: Result<Position, DiskError>) {
+        let Finding { conn, idx, what, .. } = finding;
+        let Some(conn) = conn else { return };
+        let unreadable = |error| Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"));
+        let found = found.map_err(unreadable);
+        match what {
+            FindingFor::Set { .. } => {}
+            FindingFor::Find { request } => {
+                let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
+                self.outbox.tell(conn, LateAnswer::Native(request, answer));
+            }
+            FindingFor::Subscribe { subscribe, options } => {
+                let request = subscribe.request;
+                let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
+                if let Err(failure) = done {
+                    self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
+                }
+            }
+        }
+    }
+
+    /// Subscriptions whose channel is final now; or never will be.
+    pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
+        while let Some(at) = self.native.subscribing.iter().position(|s| s.created == done) {
+            let NativeSubscribing { conn, request, answer, .. } = self.native.subscribing.remove(at);
+            let answer = match (answer, result) {
+                (NativeAnswer::Subscribed { subscription, .. }, Err(error)) => {
+                    self.native_leave(now, conn, subscription);
+                    NativeAnswer::Failed(failure_of(error))
+                }
+                (answer, _) => answer,
+            };
+            self.outbox.tell(conn, LateAnswer::Native(request, answer));
+        }
+    }
+
+    /// The connection is gone.
+    pub fn forget_native(&mut self, now: Now, conn: ConnId) {
+        let sub = SubId { core: self.id, conn };
+        for key in self.native.forget(conn) {
+            self.channels().leave(now, key, sub);
+        }
+    }
+
+    /// The client leaves, or gives up, a subscription. False: it has none of this number.
+    fn native_leave(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+        let is_number =
+            |a: &NativeAnswer| matches!(a, NativeAnswer::Subscribed { subscription: number, .. } if *number == subscription);
+        if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
+            let request = self.native.subscribing.remove(at).request;
+            let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
+            self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
+        }
+        let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
+        let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
+        let key = subs.swap_remove(at).key;
+        let sub = SubId { core: self.id, conn };
+        self.channels().leave(now, key, sub);
+        true
+    }
+}
+
+impl Publishing<'_> {
+    pub fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
+        let (topic, most) = (self.core.partitions.get(idx).topic.id, self.core.settings.max_msg_size);
         let limits = BodyLimits {
-            message_bytes_max: self
-                .core
-                .topics
-                .properties
-                .max_msg_size(self.core.partitions.get(idx).topic.id, self.core.settings.max_msg_size)
-                as usize,
+            message_bytes_max: self.core.topics.properties.max_msg_size(topic, most) as usize,
             body_bytes_max: crate::format::batch::BATCH_BODY_MAX,
         };
         let first = publish.first_sequence;
@@ -182,7 +298,7 @@ impl Engine {
             },
         };
         if let Some(cluster) = &mut self.cluster {
-            match cluster.check_publish(&mut self.core, now, idx, batch.len()) {
+            match cluster.check_publish(self.core, now, idx, batch.len()) {
                 None | Some(Attempt::Accepted) => {}
                 Some(Attempt::Refused(error)) => return NativeTaken::Refused(failure_of(error)),
                 Some(Attempt::Wait) => return self.native_stall(now, conn, publish.request, batch),
@@ -209,7 +325,7 @@ impl Engine {
                         let place = publishers.partition_point(|(t, _, _)| *t <= ticket);
                         publishers.insert(place, (ticket, publisher, now.ticks));
                     }
-                    None => self.publishing().tell_publisher(publisher, Ok(())),
+                    None => self.tell_publisher(publisher, Ok(())),
                 }
                 NativeTaken::Accepted
             }
@@ -228,105 +344,6 @@ impl Engine {
         self.core.native.stalled.insert(conn, (request, batch));
         self.core.waiting.wait_here(now, conn, &mut self.core.timers);
         NativeTaken::Stall
-    }
-
-    /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
-    fn native_attach(
-        &mut self,
-        now: Now,
-        conn: ConnId,
-        idx: PartitionIdx,
-        subscribe: &NativeSubscribe,
-        options: SubOptions,
-        begin: Option<Position>,
-    ) -> Result<(), Failure> {
-        self.core.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
-        let sub = SubId { core: self.core.id, conn };
-        let channel = ChannelName::new(&subscribe.channel)
-            .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
-        if self.core.partitions.get(idx).is_deleting(&channel) {
-            return Err(Failure::new(Code::Other, Retry::Later, "the channel is being deleted"));
-        }
-        let (i, created) = match self.core.partitions.get(idx).channel(&channel) {
-            Some(i) => (i, false),
-            None => {
-                let topic = self.core.partitions.get(idx).topic.id;
-                let taken =
-                    self.core.topics.properties.check_registered(topic).and_then(|()| self.channels().check_new(idx, &channel));
-                let created = taken.and_then(|()| self.channels().create(now, idx, channel, begin, None, options.ordered));
-                (created.map_err(failure_of)?, true)
-            }
-        };
-        let key = ChannelKey { partition: idx.0, channel: i };
-        self.core.partitions.check_join(now.ticks, key, options.ordered).map_err(failure_of)?;
-        if self.core.life.is_read_only() && self.core.partitions.get(idx).channels[i as usize].is_uncertain {
-            return Err(failure_of(PublishError::ReadOnly));
-        }
-        let subs = self.core.native.subs.entry(conn).or_default();
-        if subs.iter().any(|s| s.key == key) {
-            return Err(Failure::never(
-                Code::BadSubscription,
-                "this connection has subscribed to that channel and partition already",
-            ));
-        }
-        subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
-        self.channels().join(now, key, sub, options);
-        let c = self.core.partitions.channel_mut(key).expect("the channel was just found");
-        let (request, at) = (c.created, c.machine.confirmed());
-        let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
-        if self.core.syncs.is_pending(request) {
-            self.core.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
-        } else {
-            self.core.outbox.tell(conn, LateAnswer::Native(subscribe.request, answer));
-        }
-        self.core.partitions.wake(key);
-        Ok(())
-    }
-
-    /// A search has ended for which a request waits.
-    pub(super) fn place_found(&mut self, now: Now, finding: Finding, found: Result<Position, DiskError>) {
-        let Finding { conn, idx, what, .. } = finding;
-        let Some(conn) = conn else { return };
-        let unreadable = |error| Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"));
-        let found = found.map_err(unreadable);
-        match what {
-            FindingFor::Set { .. } => {}
-            FindingFor::Find { request } => {
-                let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
-                self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
-            }
-            FindingFor::Subscribe { subscribe, options } => {
-                let request = subscribe.request;
-                let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
-                if let Err(failure) = done {
-                    self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
-                }
-            }
-        }
-    }
-
-    /// Subscriptions whose channel is final now; or never will be.
-    pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
-        while let Some(at) = self.core.native.subscribing.iter().position(|s| s.created == done) {
-            let NativeSubscribing { conn, request, answer, .. } = self.core.native.subscribing.remove(at);
-            let answer = match (answer, result) {
-                (NativeAnswer::Subscribed { subscription, .. }, Err(error)) => {
-                    self.native_unsubscribe(now, conn, subscription);
-                    NativeAnswer::Failed(failure_of(error))
-                }
-                (answer, _) => answer,
-            };
-            self.core.outbox.tell(conn, LateAnswer::Native(request, answer));
-        }
-    }
-
-    /// The connection is gone.
-    pub fn forget_native(&mut self, now: Now, conn: ConnId) {
-        let sub = SubId { core: self.core.id, conn };
-        self.searches.forget(conn);
-        for key in self.core.native.forget(conn) {
-            self.channels().leave(now, key, sub);
-        }
     }
 }
 

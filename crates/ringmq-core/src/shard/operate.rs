@@ -27,13 +27,10 @@ use super::removal::{Asker, Removals};
 use super::replication::loss::Acceptances;
 use super::search::Searches;
 use super::topic_empty::{Emptied, Emptying};
-use crate::base::{ChannelName, CoreId, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::base::{ChannelName, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::log::{RecordTicket, Refusal};
-use crate::seam::message::{ChangeChannel, ChannelChange, SetOrder};
-use crate::seam::{
-    message::{MeshMessage, Ticket},
-    outcome::{PublishError, SetOffsetError},
-};
+use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage, SetOrder};
+use crate::seam::outcome::{PublishError, SetOffsetError};
 
 /// Unfinished requests of operators. The state of each kind is private to its file.
 #[derive(Default)]
@@ -55,15 +52,13 @@ pub(super) struct Changes {
 /// Change that waits until another change of the channel is final.
 struct Operator {
     set: ChangeChannel,
-    core: CoreId,
-    ticket: Ticket,
+    asker: Asker,
 }
 
 /// Creation whose channel is there and not final yet.
 struct Creator {
     request: CursorRequest,
-    core: CoreId,
-    ticket: Ticket,
+    asker: Asker,
     /// Whether the channel is its topic's first.
     is_first: bool,
 }
@@ -72,8 +67,7 @@ struct Creator {
 struct Orderer {
     key: ChannelKey,
     set: SetOrder,
-    core: CoreId,
-    ticket: Ticket,
+    asker: Asker,
 }
 
 /// Collect start from before the deletion of a channel that is the partition's last one, and the one from after it.
@@ -112,15 +106,13 @@ pub(super) struct Operating<'a> {
 type Begun = Result<(), SetOffsetError>;
 
 impl Operating<'_> {
-    pub fn change_channel(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) {
+    pub fn change_channel(&mut self, now: Now, set: ChangeChannel, asker: Asker) {
         let begun = match set.change {
-            ChannelChange::Create { first, is_alone } => self.operator_creates(now, set, first, is_alone, core, ticket),
-            ChannelChange::Delete | ChannelChange::Pause | ChannelChange::Unpause => {
-                self.operator_changes(now, set, core, ticket)
-            }
+            ChannelChange::Create { first, is_alone } => self.operator_creates(now, set, first, is_alone, asker),
+            ChannelChange::Delete | ChannelChange::Pause | ChannelChange::Unpause => self.operator_changes(now, set, asker),
         };
         if let Err(error) = begun {
-            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result: Err(error) });
+            self.tell_changed(asker, Err(error));
         }
     }
 
@@ -134,18 +126,18 @@ impl Operating<'_> {
 
     /// Continues operators that wait for something to be settled.
     pub fn go_on_operating(&mut self, now: Now) {
-        for Operator { set, core, ticket } in std::mem::take(&mut self.operators.changes.waiting) {
-            self.change_channel(now, set, core, ticket);
+        for Operator { set, asker } in std::mem::take(&mut self.operators.changes.waiting) {
+            self.change_channel(now, set, asker);
         }
     }
 
-    fn operator_changes(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) -> Begun {
+    fn operator_changes(&mut self, now: Now, set: ChangeChannel, asker: Asker) -> Begun {
         let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
         let is_spreading = set.partition == PartitionId(0) && self.attaching.is_spreading(set.topic.id, Some(&set.channel));
         let c = self.core.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         let is_copying = set.change == ChannelChange::Delete && self.core.copies.is_under_way(key);
         if is_copying || c.machine.is_syncing() || self.core.syncs.changes(key) || is_spreading {
-            self.operators.changes.waiting.push(Operator { set, core, ticket });
+            self.operators.changes.waiting.push(Operator { set, asker });
             return Ok(());
         }
         let ChangeChannel { topic, partition, channel, change } = set;
@@ -154,30 +146,33 @@ impl Operating<'_> {
                 true => tracing::info!(topic = %topic.name, %partition, "unpausing the topic"),
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
-            let subs = self.core.channels().delete(now, key, (core, ticket));
+            let subs = self.core.channels().delete(now, key, asker);
             self.core.end_subscriptions(key, subs, true);
             return Ok(());
         }
         let paused = change == ChannelChange::Pause;
         tracing::info!(topic = %topic.name, %partition, %channel, paused, "pausing or unpausing the channel");
-        self.core.channels().set_paused(key, paused, (core, ticket));
+        self.core.channels().set_paused(key, paused, asker);
         Ok(())
     }
 
     // ---- order
 
-    pub fn set_order(&mut self, now: Now, set: SetOrder, core: CoreId, ticket: Ticket) {
+    pub fn set_order(&mut self, now: Now, set: SetOrder, asker: Asker) {
         let key = match self.may_set_order(now, &set) {
             Ok(key) => key,
-            Err(error) => return self.core.outbox.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) }),
+            Err(error) => {
+                let (core, ticket) = asker;
+                return self.core.outbox.pass(core, MeshMessage::OrderSet { ticket, result: Err(error) });
+            }
         };
         let Some(c) = self.core.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
-            return self.operators.changes.orders.push(Orderer { key, set, core, ticket });
+            return self.operators.changes.orders.push(Orderer { key, set, asker });
         }
         let SetOrder { topic, partition, channel, ordered } = set;
         tracing::info!(topic = %topic.name, %partition, %channel, ordered, "setting the channel's order");
-        self.core.channels().set_order(key, ordered, (core, ticket));
+        self.core.channels().set_order(key, ordered, asker);
     }
 
     fn may_set_order(&mut self, now: Now, set: &SetOrder) -> Result<ChannelKey, SetOffsetError> {
@@ -190,8 +185,8 @@ impl Operating<'_> {
     /// A change of this channel's cursor was settled.
     pub fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
         let orders = &mut self.operators.changes.orders;
-        for Orderer { set, core, ticket, .. } in orders.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
-            self.set_order(now, set, core, ticket);
+        for Orderer { set, asker, .. } in orders.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
+            self.set_order(now, set, asker);
         }
     }
 
@@ -247,21 +242,13 @@ impl Operating<'_> {
 
     // ---- creating
 
-    fn operator_creates(
-        &mut self,
-        now: Now,
-        set: ChangeChannel,
-        first: Option<bool>,
-        is_alone: bool,
-        core: CoreId,
-        ticket: Ticket,
-    ) -> Begun {
+    fn operator_creates(&mut self, now: Now, set: ChangeChannel, first: Option<bool>, is_alone: bool, asker: Asker) -> Begun {
         let failed = SetOffsetError::Failed;
         self.core.life.check_running().map_err(failed)?;
         if set.partition.0 >= set.topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
-        if self.removals.is_gone(&self.core.topics, core, &set.topic) {
+        if self.removals.is_gone(&self.core.topics, asker.0, &set.topic) {
             return Err(failed(PublishError::TopicGone));
         }
         let is_alone = is_alone || self.core.is_clustered;
@@ -274,7 +261,7 @@ impl Operating<'_> {
         let is_copying = set.channel.is_topic_pause() && self.core.copies.is_any_under_way(idx);
         let must_wait = is_copying || first.is_none() && !is_alone && self.attaching.is_spreading(set.topic.id, None);
         if must_wait || self.core.partitions.get(idx).is_deleting(&set.channel) {
-            self.operators.changes.waiting.push(Operator { set, core, ticket });
+            self.operators.changes.waiting.push(Operator { set, asker });
             return Ok(());
         }
         let (i, is_first) = self
@@ -288,9 +275,9 @@ impl Operating<'_> {
         }
         let request = self.core.channels().make_certain(key);
         if self.core.syncs.is_pending(request) {
-            self.operators.changes.creators.push(Creator { request, core, ticket, is_first });
+            self.operators.changes.creators.push(Creator { request, asker, is_first });
         } else {
-            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });
+            self.tell_changed(asker, Ok(is_first));
         }
         Ok(())
     }
@@ -298,10 +285,13 @@ impl Operating<'_> {
     /// A channel is final, or will not be.
     pub fn creators_done(&mut self, request: CursorRequest, result: Result<(), PublishError>) {
         let done: Vec<_> = self.operators.changes.creators.extract_if(.., |c| c.request == request).collect();
-        for Creator { core, ticket, is_first, .. } in done {
-            let result = result.map(|()| is_first).map_err(SetOffsetError::Failed);
-            self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result });
+        for Creator { asker, is_first, .. } in done {
+            self.tell_changed(asker, result.map(|()| is_first).map_err(SetOffsetError::Failed));
         }
+    }
+
+    fn tell_changed(&mut self, (core, ticket): Asker, result: Result<bool, SetOffsetError>) {
+        self.core.outbox.pass(core, MeshMessage::ChannelChanged { ticket, result });
     }
 
     // ---- copies

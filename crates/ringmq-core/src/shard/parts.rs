@@ -86,6 +86,22 @@ impl CoreParts {
         self.outbox.pass_to_others(|| MeshMessage::TopicCount { topics });
     }
 
+    /// Moves the windows of statistics before they are read.
+    pub fn move_windows(&mut self, now: Now) {
+        if self.settings.end_to_end_window().is_some() {
+            let all = self.partitions.channels_mut().flat_map(|(_, channels)| channels.iter_mut());
+            all.for_each(|(_, c)| c.machine.move_window(now.ticks));
+        }
+    }
+
+    /// Tells the other cores when this core's disk has become full, or is no longer.
+    pub fn tell_full(&mut self) {
+        let full = self.store.is_disk_full();
+        if self.waiting.note_full(full) {
+            self.outbox.pass_to_others(|| MeshMessage::DiskFull { full });
+        }
+    }
+
     // ---- publishers
 
     pub fn tell_publisher(&mut self, cluster: Option<&mut Cluster>, publisher: Publisher, result: Result<(), PublishError>) {

@@ -19,7 +19,6 @@
 //! file is gone.
 
 use super::attach::Attaching;
-use super::engine::Engine;
 use super::operate::Operators;
 use super::partitions::Partition;
 use super::parts::CoreParts;
@@ -104,7 +103,7 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// Whether [`Engine::settle_removals`] has something to look at.
+    /// Whether a step has to look at the removals before it ends.
     pub fn is_unsettled(&self) -> bool {
         !self.unanswered.is_empty() || !self.undecided.is_empty() || !self.again.is_empty()
     }
@@ -163,22 +162,15 @@ pub(super) struct Removing<'a> {
     pub searches: &'a Searches,
 }
 
-impl Engine {
-    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and decide as far as their
-    /// journal has room; who waited for a name that is free asks again.
-    pub fn settle_removals(&mut self, now: Now) {
-        if self.removals.is_unsettled() {
-            let mut removing = self.removing();
-            removing.answer_closes();
-            std::mem::take(&mut removing.removals.undecided).iter().for_each(|topic| removing.decide(now, topic));
-            for (from, message) in std::mem::take(&mut self.removals.again) {
-                self.on_mesh(now, from, message);
-            }
-        }
-    }
-}
-
 impl Removing<'_> {
+    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and decide as far as their
+    /// journal has room. Returns the requests that waited for a name that is free: they are heard again.
+    pub fn settle(&mut self, now: Now) -> Vec<(CoreId, MeshMessage)> {
+        self.answer_closes();
+        std::mem::take(&mut self.removals.undecided).iter().for_each(|topic| self.decide(now, topic));
+        std::mem::take(&mut self.removals.again)
+    }
+
     /// Expects no subscriptions, as after a startup.
     pub fn expect_idle(&mut self, topic: &TopicRef) {
         if topic.name.is_ephemeral() && self.core.is_home_of(topic) {

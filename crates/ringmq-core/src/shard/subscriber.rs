@@ -1,9 +1,9 @@
 //! SUB on the connection's core: the partitions that the subscription reads are asked, and those that come to it later.
 
-use super::engine::{Attempt, Engine};
+use super::consumers::Consumers;
+use super::engine::Attempt;
 use super::replication::leader_limit;
 use super::subscription::{Part, Subscription};
-use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, Now, PartitionId, SubId, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::{
@@ -12,7 +12,7 @@ use crate::seam::{
 };
 use crate::session::ReplySlot;
 
-impl Engine {
+impl Consumers<'_> {
     pub fn subscribe(
         &mut self,
         now: Now,
@@ -28,7 +28,7 @@ impl Engine {
         if self.moves.is_moving(conn) {
             return Attempt::Wait;
         }
-        match self.ensure_topic(now, topic, 0) {
+        match self.core.ensure_topic(now, self.cluster.as_deref_mut(), topic, 0) {
             Ok(true) => {}
             Ok(false) => {
                 self.core.topics.wait_conn(topic, conn);
@@ -67,7 +67,7 @@ impl Engine {
         let lacks_any = s.lacks_any();
         self.subs.insert(conn, s);
         if lacks_any {
-            self.consumers().expect_parts(conn);
+            self.expect_parts(conn);
         }
         requests.into_iter().for_each(|request| self.ask(now, request));
         Attempt::Accepted
@@ -81,7 +81,7 @@ impl Engine {
             let Some(s) = self.subs.get(conn) else { continue };
             let readable = self.core.topics.readable(&s.topic.name).into_iter().filter(|partition| s.lacks(*partition));
             readable.collect::<Vec<_>>().into_iter().for_each(|partition| self.join_part(now, conn, partition));
-            self.consumers().end_idle(now, conn, limit);
+            self.end_idle(now, conn, limit);
         }
     }
 
@@ -91,7 +91,7 @@ impl Engine {
         s.join(Part::new(partition, s.topic.core_of(partition, self.core.cores)));
         let request = s.request(SubId { core: self.core.id, conn }, partition);
         self.ask(now, request);
-        self.consumers().open(conn);
+        self.open(conn);
     }
 
     /// Partition 0 has answered: asks the other partitions with its verdict.
@@ -101,7 +101,7 @@ impl Engine {
             let sub = SubId { core: self.core.id, conn };
             let others: Vec<SubRequest> = s.parts[1..].iter().map(|part| s.request(sub, part.partition)).collect();
             others.into_iter().for_each(|request| self.ask(now, request));
-            self.consumers().open(conn);
+            self.open(conn);
         }
     }
 
@@ -111,18 +111,7 @@ impl Engine {
         if core == self.core.id {
             self.attach(now, request);
         } else {
-            self.pass(core, MeshMessage::Subscribe { request: Box::new(request) });
-        }
-    }
-
-    /// The connection is gone.
-    pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
-        self.consumers().flush_fins();
-        self.moves.forget(conn);
-        self.core.timers.remove(Timer::Session(conn));
-        self.forget_native(now, conn);
-        if let Some(topic) = self.consumers().forget(conn) {
-            self.channels().topic_idle(&topic);
+            self.core.outbox.pass(core, MeshMessage::Subscribe { request: Box::new(request) });
         }
     }
 }

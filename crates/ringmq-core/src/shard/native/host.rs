@@ -1,6 +1,7 @@
 //! The requests of native sessions, one method each.
 
 use super::*;
+use crate::shard::engine::Engine;
 use crate::shard::search::place_of;
 
 /// Subscriptions of one connection.
@@ -19,8 +20,8 @@ impl NativeHost for Engine {
         if self.core.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        match self.locate(now, conn, &publish.topic, publish.partition) {
-            Located::Here(idx) => self.native_append(now, conn, idx, publish),
+        match self.core.locate(now, self.cluster.as_deref_mut(), conn, &publish.topic, publish.partition) {
+            Located::Here(idx) => self.publishing().native_append(now, conn, idx, publish),
             Located::Wait => NativeTaken::Stall,
             Located::Refused(failure) => NativeTaken::Refused(failure),
         }
@@ -40,7 +41,7 @@ impl NativeHost for Engine {
             let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
         }
-        let idx = match self.locate(now, conn, &subscribe.topic, subscribe.partition) {
+        let idx = match self.core.locate(now, self.cluster.as_deref_mut(), conn, &subscribe.topic, subscribe.partition) {
             Located::Here(idx) => idx,
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
@@ -66,7 +67,7 @@ impl NativeHost for Engine {
             }
             place => place.unwrap_or_default(),
         };
-        match self.native_attach(now, conn, idx, subscribe, options, begin) {
+        match self.core.native_attach(now, conn, idx, subscribe, options, begin) {
             Ok(()) => NativeTaken::Accepted,
             Err(failure) => NativeTaken::Refused(failure),
         }
@@ -127,19 +128,7 @@ impl NativeHost for Engine {
             self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
             return true;
         }
-        let is_number =
-            |a: &NativeAnswer| matches!(a, NativeAnswer::Subscribed { subscription: number, .. } if *number == subscription);
-        if let Some(at) = self.core.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
-            let request = self.core.native.subscribing.remove(at).request;
-            let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
-            self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
-        }
-        let Some(subs) = self.core.native.subs.get_mut(&conn) else { return false };
-        let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
-        let key = subs.swap_remove(at).key;
-        let sub = SubId { core: self.core.id, conn };
-        self.channels().leave(now, key, sub);
-        true
+        self.core.native_leave(now, conn, subscription)
     }
 
     fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
@@ -149,13 +138,13 @@ impl NativeHost for Engine {
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
         if names.is_empty() {
             for topic in self.core.topics.after(after) {
-                if !each(self.topic_entry(&topic)) {
+                if !each(topic_entry(&self.core, self.cluster.as_deref(), &topic)) {
                     return;
                 }
             }
         } else {
             for topic in names.iter().filter_map(|name| self.core.topics.known(name)) {
-                if !each(self.topic_entry(topic)) {
+                if !each(topic_entry(&self.core, self.cluster.as_deref(), topic)) {
                     return;
                 }
             }
@@ -168,7 +157,8 @@ impl NativeHost for Engine {
         }
         match self.ensure_topic(now, topic, partitions) {
             Ok(true) => {
-                let entry = self.topic_entry(&self.core.topics.known(topic).expect("the topic is known").clone());
+                let known = self.core.topics.known(topic).expect("the topic is known");
+                let entry = topic_entry(&self.core, self.cluster.as_deref(), known);
                 self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Created(entry, self.native_nodes())));
                 NativeTaken::Accepted
             }
@@ -195,7 +185,7 @@ impl NativeHost for Engine {
         if self.core.topics.known(topic).is_none() && !self.core.topics.is_pending(topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
         }
-        let idx = match self.locate(now, conn, topic, partition) {
+        let idx = match self.core.locate(now, self.cluster.as_deref_mut(), conn, topic, partition) {
             Located::Here(idx) => idx,
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
@@ -223,7 +213,7 @@ impl NativeHost for Engine {
         if self.core.topics.known(&set.topic).is_none() && !self.core.topics.is_pending(&set.topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {}", set.topic)));
         }
-        match self.locate(now, conn, &set.topic, set.partition) {
+        match self.core.locate(now, self.cluster.as_deref_mut(), conn, &set.topic, set.partition) {
             Located::Here(_) => {}
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
@@ -239,12 +229,11 @@ impl NativeHost for Engine {
     }
 }
 
-impl Engine {
-    fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
-        let place = |p: u16| {
-            let elsewhere = self.cluster.as_ref().and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
-            elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.core.cores).0 })
-        };
-        TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
-    }
+/// `cluster`: of a node that has one.
+fn topic_entry(core: &CoreParts, cluster: Option<&Cluster>, topic: &TopicRef) -> TopicEntry {
+    let place = |p: u16| {
+        let elsewhere = cluster.and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
+        elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), core.cores).0 })
+    };
+    TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
 }

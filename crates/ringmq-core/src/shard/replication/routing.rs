@@ -122,7 +122,7 @@ impl Engine {
         let wants = |s: &Subscription| s.topic.id == topic.id && s.lacks(partition);
         let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| conn).collect();
         conns.sort_unstable();
-        conns.into_iter().for_each(|conn| self.join_part(now, conn, partition));
+        conns.into_iter().for_each(|conn| self.consumers().join_part(now, conn, partition));
     }
 
     // ---- operators
@@ -141,8 +141,8 @@ impl Engine {
         };
         match message {
             MeshMessage::SetOffset { ticket, set } => self.operating().set_offset(now, *set, Setter::Core(from, ticket)),
-            MeshMessage::SetOrder { ticket, set } => self.operating().set_order(now, *set, from, ticket),
-            MeshMessage::ChangeChannel { ticket, set } => self.operating().change_channel(now, *set, from, ticket),
+            MeshMessage::SetOrder { ticket, set } => self.operating().set_order(now, *set, (from, ticket)),
+            MeshMessage::ChangeChannel { ticket, set } => self.operating().change_channel(now, *set, (from, ticket)),
             _ => unreachable!("no change of a channel"),
         }
     }
