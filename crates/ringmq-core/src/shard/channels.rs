@@ -1,21 +1,19 @@
 //! Channels of this core's partitions: their creation, change and deletion, and the journal records of these.
 //!
-//! A change with a waiting client goes to [`CursorSyncs`]. When its outcome is known, the engine has [`Channels`] settle or revert it.
+//! A change with a waiting client goes to [`CursorSyncs`](super::cursors::CursorSyncs). When its outcome is known, the engine has
+//! [`Channels`] settle or revert it.
 
-use super::cursors::{CursorChange, CursorRequest, CursorSyncs};
+use super::cursors::{CursorChange, CursorRequest};
 use super::offsets::Setter;
 use super::operate::Collects;
-use super::outbox::Outbox;
-use super::partitions::{ChannelKey, ChannelState, Partitions};
+use super::partitions::{ChannelKey, ChannelState};
 use super::parts::CoreParts;
-use super::stop::Lifecycle;
-use super::timers::{Timer, Timers};
+use super::timers::Timer;
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, CoreId, Epoch, LogId, Now, Position, SubId, TopicId, TopicRef};
+use crate::base::{ChannelName, CoreId, LogId, Now, Position, SubId, TopicId, TopicRef};
 use crate::channel::{Channel, ChannelOptions};
-use crate::config::Settings;
 use crate::format::cursor::{CursorImage, Interval};
-use crate::log::{PartitionIdx, Store};
+use crate::log::PartitionIdx;
 use crate::seam::message::{MeshMessage, SubOptions, Ticket};
 use crate::seam::outcome::{PublishError, SetOffsetError};
 use std::time::Duration;
@@ -26,44 +24,35 @@ const FINS_RETRY_MS: u64 = 100;
 /// Channels of a partition: with more, its snapshot could not be read again, and every cursor would be lost.
 pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::format::snapshot::CHANNELS_MAX };
 
-/// The channels of a core, and the parts that their changes need, borrowed for one call.
+/// The channels of a core, borrowed with its parts for one call.
 pub(super) struct Channels<'a> {
-    cores: u16,
-    epoch: Epoch,
-    settings: &'a Settings,
-    life: &'a Lifecycle,
-    store: &'a mut Store,
-    partitions: &'a mut Partitions,
-    timers: &'a mut Timers,
-    outbox: &'a mut Outbox,
-    syncs: &'a mut CursorSyncs,
+    core: &'a mut CoreParts,
 }
 
 impl CoreParts {
     pub fn channels(&mut self) -> Channels<'_> {
-        let CoreParts { cores, epoch, settings, life, store, partitions, timers, outbox, syncs, .. } = self;
-        Channels { cores: *cores, epoch: *epoch, settings, life, store, partitions, timers, outbox, syncs }
+        Channels { core: self }
     }
 }
 
 impl Channels<'_> {
     pub fn options(&self) -> ChannelOptions {
         ChannelOptions {
-            max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
-            max_req_timeout: Duration::from_millis(self.settings.max_req_timeout_ms),
-            end_to_end: self.settings.end_to_end_window(),
+            max_msg_timeout: Duration::from_millis(self.core.settings.max_msg_timeout_ms),
+            max_req_timeout: Duration::from_millis(self.core.settings.max_req_timeout_ms),
+            end_to_end: self.core.settings.end_to_end_window(),
         }
     }
 
     fn max(&self) -> usize {
-        match self.settings.max_channels_per_topic as usize {
+        match self.core.settings.max_channels_per_topic as usize {
             0 => CHANNELS_MAX,
             n => n.min(CHANNELS_MAX),
         }
     }
 
     fn get_mut(&mut self, key: ChannelKey) -> &mut ChannelState {
-        self.partitions.channel_mut(key).expect("who changes a channel has found it")
+        self.core.partitions.channel_mut(key).expect("who changes a channel has found it")
     }
 
     // ---- channels come
@@ -72,9 +61,9 @@ impl Channels<'_> {
     /// cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new(&self, idx: PartitionIdx, name: &ChannelName) -> Result<(), PublishError> {
         match () {
-            () if self.partitions.get(idx).seat().is_some() || name.is_ephemeral() => Ok(()),
-            () if self.store.is_stuck() => Err(PublishError::DiskFull),
-            () if self.store.is_kept_full() => Err(PublishError::ReadOnly),
+            () if self.core.partitions.get(idx).seat().is_some() || name.is_ephemeral() => Ok(()),
+            () if self.core.store.is_stuck() => Err(PublishError::DiskFull),
+            () if self.core.store.is_kept_full() => Err(PublishError::ReadOnly),
             () => Ok(()),
         }
     }
@@ -94,33 +83,33 @@ impl Channels<'_> {
         ordered: bool,
     ) -> Result<u32, PublishError> {
         if !name.is_ephemeral() {
-            self.life.check_writable()?;
-            self.partitions.get(idx).check_write(now.ticks)?;
+            self.core.life.check_writable()?;
+            self.core.partitions.get(idx).check_write(now.ticks)?;
         }
-        let p = self.partitions.get(idx);
+        let p = self.core.partitions.get(idx);
         let is_limited = !name.is_topic_pause() && p.open_channels().count() >= self.max();
         if is_limited || p.channels.len() >= CHANNELS_MAX {
             return Err(PublishError::TooManyChannels);
         }
         let first = first.filter(|_| !name.is_topic_pause());
-        let is_first = first.unwrap_or_else(|| !self.partitions.get(idx).has_channels());
-        let (oldest, p) = (self.partitions.oldest(idx, self.store), self.partitions.get(idx));
+        let is_first = first.unwrap_or_else(|| !self.core.partitions.get(idx).has_channels());
+        let (oldest, p) = (self.core.partitions.oldest(idx, &self.core.store), self.core.partitions.get(idx));
         // It may have been here, and be owed anything.
-        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral() && !name.is_topic_pause();
-        let oldest = if is_lost && p.seat().is_none() { self.store.start(idx) } else { oldest };
+        let is_lost = self.core.store.channels_lost(idx) > 0 && !name.is_ephemeral() && !name.is_topic_pause();
+        let oldest = if is_lost && p.seat().is_none() { self.core.store.start(idx) } else { oldest };
         let usual = if is_first || is_lost { oldest } else { p.flows_to() };
         let confirmed = match begin {
             Some(at) if is_lost || p.seat().is_some() && at.offset < oldest.offset => oldest,
             Some(at) => at,
             None => usual,
         };
-        self.store.lower_low_water(idx, confirmed);
+        self.core.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
             name: name.clone(),
             paused: false,
             ordered,
             first: first == Some(true),
-            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
+            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.core.epoch),
             generation: p.generation_floor,
             confirmed,
             intervals: vec![],
@@ -139,11 +128,11 @@ impl Channels<'_> {
     /// A channel that is journaled as it stands.
     pub fn add(&mut self, idx: PartitionIdx, image: CursorImage) -> u32 {
         let name = image.name.clone();
-        let machine = Channel::new(self.options(), self.partitions.get(idx).dir.partition, image);
+        let machine = Channel::new(self.options(), self.core.partitions.get(idx).dir.partition, image);
         if !name.is_topic_pause() {
-            self.outbox.catalog().list_channel(self.partitions.get(idx), &name);
+            self.core.outbox.catalog().list_channel(self.core.partitions.get(idx), &name);
         }
-        self.partitions.add_channel(idx, name, machine)
+        self.core.partitions.add_channel(idx, name, machine)
     }
 
     // ---- clients
@@ -168,22 +157,22 @@ impl Channels<'_> {
 
     /// The client leaves the channel. An ephemeral one goes with its last client.
     pub fn leave(&mut self, now: Now, key: ChannelKey, sub: SubId) {
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         c.leave(now, sub);
         if c.subs.is_empty() && c.name.is_ephemeral() {
             self.drop_ephemeral(key);
         } else {
-            self.partitions.wake(key);
+            self.core.partitions.wake(key);
         }
     }
 
     /// Messages are in flight no more: their credit is their clients' again, or goes back to their cores.
     fn free(&mut self, key: ChannelKey, dropped: Vec<(SubId, u32)>) {
-        let partition = self.partitions.get(key.partition_idx()).dir.partition;
+        let partition = self.core.partitions.get(key.partition_idx()).dir.partition;
         for (sub, num) in dropped {
-            let credit = self.partitions.free(key, sub, num);
+            let credit = self.core.partitions.free(key, sub, num);
             if credit > 0 {
-                self.outbox.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
+                self.core.outbox.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
             }
         }
     }
@@ -192,7 +181,8 @@ impl Channels<'_> {
 
     /// Journals a change that was made. Its outcome comes at the end of this step at the earliest.
     pub fn sync(&mut self, key: ChannelKey, change: CursorChange) -> CursorRequest {
-        self.syncs.begin(key, change, self.partitions, self.store, self.life)
+        let CoreParts { syncs, partitions, store, life, .. } = &mut *self.core;
+        syncs.begin(key, change, partitions, store, life)
     }
 
     /// Journals the channel as it stands, for which SUBs wait.
@@ -217,7 +207,7 @@ impl Channels<'_> {
         c.machine.set_paused(paused);
         c.machine.raise_generation();
         self.sync(key, CursorChange::Pause { core, ticket, was });
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     /// Makes the channel ordered, or ordinary.
@@ -228,7 +218,7 @@ impl Channels<'_> {
         c.machine.set_ordered(ordered, &mut |sub, num| dropped.push((sub, num)));
         self.sync(key, CursorChange::Order { core, ticket, was });
         self.free(key, dropped);
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     /// Moves the channel's cursor to a position, or finishes the messages from `from` up to it. Messages in flight, waiting or deferred
@@ -243,8 +233,8 @@ impl Channels<'_> {
             Some(start) => machine.finish_between(Interval { start, end: at }, &mut drop),
         }
         let needed = machine.confirmed();
-        self.store.lower_low_water(idx, needed);
-        self.partitions.get_mut(idx).low_water_stale = true;
+        self.core.store.lower_low_water(idx, needed);
+        self.core.partitions.get_mut(idx).low_water_stale = true;
         self.sync(key, CursorChange::Set { setter, at });
         self.free(key, dropped);
     }
@@ -252,7 +242,7 @@ impl Channels<'_> {
     /// The change of the channel's cursor is final, or was taken back.
     pub fn settle(&mut self, key: ChannelKey, kept: bool) {
         let idx = key.partition_idx();
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         c.machine.settle(kept);
         let owes_image = std::mem::take(&mut c.owes_image);
         if owes_image {
@@ -261,9 +251,9 @@ impl Channels<'_> {
         if !kept || owes_image {
             self.log_taken_back(key);
         }
-        self.partitions.get_mut(idx).low_water_stale = true;
+        self.core.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     /// A channel that SUBs wait for is not final: the next change tries again.
@@ -290,12 +280,12 @@ impl Channels<'_> {
 
     /// Takes back a pause that did not become durable.
     pub fn take_back_pause(&mut self, key: ChannelKey, was: bool) {
-        let Some(p) = self.partitions.look(key.partition_idx()) else { return };
+        let Some(p) = self.core.partitions.look(key.partition_idx()) else { return };
         if p.seat().is_some_and(|seat| !seat.is_leader()) {
             // The other leader's state holds.
             return;
         }
-        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let Some(c) = self.core.partitions.channel_mut(key) else { return };
         c.machine.set_paused(was);
         if c.machine.is_syncing() {
             c.owes_image = true;
@@ -303,24 +293,24 @@ impl Channels<'_> {
             c.machine.raise_generation();
             self.log_taken_back(key);
         }
-        self.partitions.wake(key);
+        self.core.partitions.wake(key);
     }
 
     fn log_taken_back(&mut self, key: ChannelKey) {
-        let read_only = self.life.is_read_only();
-        let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
+        let read_only = self.core.life.is_read_only();
+        let Some(c) = self.core.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
         let image = c.machine.image();
-        self.store.log_cursor(key.partition_idx(), &image);
-        self.partitions.note_moved(key);
+        self.core.store.log_cursor(key.partition_idx(), &image);
+        self.core.partitions.note_moved(key);
     }
 
     // ---- FINs
 
     /// FINs of this channel wait for the journal; they are durable soon even when nothing is published.
     pub fn mark_dirty(&mut self, now: Now, key: ChannelKey) {
-        if self.partitions.add_fins(key) {
-            let at = now.ticks + Duration::from_millis(self.settings.fin_sync_interval_ms);
-            self.timers.at_most(Timer::Fins, Some(at));
+        if self.core.partitions.add_fins(key) {
+            let at = now.ticks + Duration::from_millis(self.core.settings.fin_sync_interval_ms);
+            self.core.timers.at_most(Timer::Fins, Some(at));
         }
     }
 
@@ -328,46 +318,46 @@ impl Channels<'_> {
     /// implies them. Those that the journal has no room for stay in their channels, unless all `must` go.
     pub fn journal_fins(&mut self, now: Now, must: bool) {
         // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
-        let mut fins = self.partitions.agenda.take_fins();
+        let mut fins = self.core.partitions.agenda.take_fins();
         let mut gone = 0;
         for &key in &fins {
-            if !must && !self.store.takes_facts() {
+            if !must && !self.core.store.takes_facts() {
                 break;
             }
             gone += 1;
             let idx = key.partition_idx();
-            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            let Some(c) = self.core.partitions.channel_mut(key) else { continue };
             let (finished, name) = (c.take_fins(), c.name.clone());
             let generation = c.machine.generation();
             if let Some(intervals) = finished
                 && !name.is_ephemeral()
             {
-                self.store.log_finished(idx, &name, generation, &intervals);
-                self.partitions.note_moved(key);
+                self.core.store.log_finished(idx, &name, generation, &intervals);
+                self.core.partitions.note_moved(key);
             }
-            self.partitions.get_mut(idx).low_water_stale = true;
+            self.core.partitions.get_mut(idx).low_water_stale = true;
         }
         for key in fins.drain(..gone) {
             self.update_low_water(key.partition_idx());
         }
         if !fins.is_empty() {
-            let wait = Duration::from_millis(self.settings.fin_sync_interval_ms.max(FINS_RETRY_MS));
-            self.timers.at_most(Timer::Fins, Some(now.ticks + wait));
+            let wait = Duration::from_millis(self.core.settings.fin_sync_interval_ms.max(FINS_RETRY_MS));
+            self.core.timers.at_most(Timer::Fins, Some(now.ticks + wait));
         }
-        self.partitions.agenda.put_back_fins(fins);
+        self.core.partitions.agenda.put_back_fins(fins);
     }
 
     /// The core stops, and all clients have left: the last snapshots get the messages that were delivered and not finished. Not in a
     /// cluster: another node leads from here on, and does not get the attempts.
     pub fn keep_attempts(&mut self, now: Now) {
-        if self.life.is_read_only() {
+        if self.core.life.is_read_only() {
             return;
         }
-        for (idx, channels) in self.partitions.channels_mut() {
+        for (idx, channels) in self.core.partitions.channels_mut() {
             for (_, c) in channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_syncing()) {
                 if c.machine.keep_attempts(now) {
                     // A record, so that the partition has a snapshot to take.
-                    self.store.log_cursor(idx, &c.machine.image());
+                    self.core.store.log_cursor(idx, &c.machine.image());
                 }
             }
         }
@@ -375,13 +365,13 @@ impl Channels<'_> {
 
     /// Consumers may see more of the log.
     pub fn wake_all(&mut self, idx: PartitionIdx) {
-        if self.partitions.wake_all(idx) {
+        if self.core.partitions.wake_all(idx) {
             self.update_low_water(idx);
         }
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {
-        self.partitions.get_mut(idx).update_low_water(idx, self.store);
+        self.core.partitions.get_mut(idx).update_low_water(idx, &mut self.core.store);
     }
 
     // ---- channels go
@@ -389,17 +379,17 @@ impl Channels<'_> {
     /// Begins to delete the channel. Returns its clients, which are off.
     pub fn delete(&mut self, now: Now, key: ChannelKey, (core, ticket): (CoreId, Ticket)) -> Vec<SubId> {
         let idx = key.partition_idx();
-        let p = self.partitions.get(idx);
+        let p = self.core.partitions.get(idx);
         let is_other = |(i, c): (u32, &ChannelState)| i != key.channel && !c.machine.is_deleting();
         let is_last = p.pause != Some(key.channel) && !p.open_channels().any(is_other);
-        let collects = Collects { was: self.store.collect_start(idx), to: p.flows_to() };
+        let collects = Collects { was: self.core.store.collect_start(idx), to: p.flows_to() };
         let c = self.get_mut(key);
         let subs = c.take_off(now, |_| true);
         c.machine.begin_delete();
         let collects = (is_last && !c.name.is_ephemeral()).then_some(collects);
-        self.timers.remove(Timer::Channel(key));
+        self.core.timers.remove(Timer::Channel(key));
         if let Some(Collects { to, .. }) = collects {
-            self.store.log_collect_start(idx, to);
+            self.core.store.log_collect_start(idx, to);
         }
         self.sync(key, CursorChange::Delete { core, ticket, collects });
         subs
@@ -412,7 +402,7 @@ impl Channels<'_> {
         collects: Option<Collects>,
         result: Result<(), PublishError>,
     ) -> Result<(), SetOffsetError> {
-        let found = self.partitions.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
+        let found = self.core.partitions.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
         match (result, found) {
             (Ok(()), Some(true)) => {
                 self.deleted(key);
@@ -428,13 +418,13 @@ impl Channels<'_> {
                     self.settle(key, false);
                 }
                 let idx = key.partition_idx();
-                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && !self.life.is_read_only())
-                    && self.store.collect_start(idx) == to
+                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && !self.core.life.is_read_only())
+                    && self.core.store.collect_start(idx) == to
                 {
-                    self.store.log_collect_start(idx, was);
+                    self.core.store.log_collect_start(idx, was);
                 }
                 if found.is_some() {
-                    self.store.look_at_retention(idx);
+                    self.core.store.look_at_retention(idx);
                 }
                 Err(SetOffsetError::Failed(error))
             }
@@ -449,11 +439,11 @@ impl Channels<'_> {
             return self.drop_ephemeral(key);
         }
         self.forget(key);
-        let p = self.partitions.get_mut(idx);
+        let p = self.core.partitions.get_mut(idx);
         p.generation_floor = p.generation_floor.max(generation);
         let idle = (!p.has_channels()).then(|| p.topic.clone());
         self.update_low_water(idx);
-        self.store.look_at_retention(idx);
+        self.core.store.look_at_retention(idx);
         if let Some(topic) = idle {
             self.topic_idle(&topic);
         }
@@ -463,10 +453,10 @@ impl Channels<'_> {
     fn drop_ephemeral(&mut self, key: ChannelKey) {
         let idx = key.partition_idx();
         self.forget(key);
-        let p = self.partitions.get(idx);
+        let p = self.core.partitions.get(idx);
         let idle = (!p.has_channels()).then(|| (p.topic.clone(), p.flows_to()));
         if let Some((_, end)) = idle {
-            self.store.log_collect_start(idx, end);
+            self.core.store.log_collect_start(idx, end);
         }
         self.update_low_water(idx);
         if let Some((topic, _)) = idle {
@@ -478,19 +468,19 @@ impl Channels<'_> {
     /// of it.
     pub fn topic_idle(&mut self, topic: &TopicRef) {
         if topic.name.is_ephemeral() {
-            self.outbox.pass(home_core(&topic.name, self.cores), MeshMessage::TopicIdle { topic: topic.clone() });
+            self.core.outbox.pass(home_core(&topic.name, self.core.cores), MeshMessage::TopicIdle { topic: topic.clone() });
         }
     }
 
     /// Forgets a channel without clients, and everything that names its slot, which may be reused.
     pub fn forget(&mut self, key: ChannelKey) {
         let idx = key.partition_idx();
-        let name = self.partitions.remove_channel(key);
-        self.timers.remove(Timer::Channel(key));
+        let name = self.core.partitions.remove_channel(key);
+        self.core.timers.remove(Timer::Channel(key));
         if name.is_topic_pause() {
             self.wake_all(idx);
         } else {
-            self.outbox.catalog().unlist_channel(self.partitions.get(idx), &name);
+            self.core.outbox.catalog().unlist_channel(self.core.partitions.get(idx), &name);
         }
     }
 }
