@@ -93,7 +93,7 @@ impl Operators {
     }
 }
 
-/// The requests of a core's operators, and the parts that they look at and change, borrowed for one call.
+/// Requests of a core's operators, with the parts that they read and change, borrowed for one call.
 pub(super) struct Operating<'a> {
     pub core: &'a mut CoreParts,
     pub operators: &'a mut Operators,
@@ -116,7 +116,7 @@ impl Operating<'_> {
         }
     }
 
-    /// Continues those who waited for this change of a cursor, which was settled.
+    /// Continues the requests that waited for this change of a cursor, which is final or reverted.
     pub fn go_on(&mut self, now: Now, key: ChannelKey) {
         self.go_on_setting(now, key);
         self.go_on_ordering(now, key);
@@ -296,7 +296,7 @@ impl Operating<'_> {
 
     // ---- copies
 
-    /// Reports to the channels what came of their copies, and goes on with the changes that waited for that.
+    /// Reports the outcome of copies to the channels, and continues the changes that waited for it.
     pub fn settle_copies(&mut self, now: Now) {
         let outcomes = self.core.copies.take_outcomes();
         for &CopyOutcome { key, id, number, is_committed } in &outcomes {

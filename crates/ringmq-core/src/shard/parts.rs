@@ -1,4 +1,4 @@
-//! Parts of a core that most of its machines work on. They lie together so that a machine is lent all of them by one reference.
+//! Parts of a core that most of its machines work on, in one struct: a machine borrows all of them by one reference.
 
 use super::copies::{Copies, CopyOutcome};
 use super::cursors::CursorSyncs;

@@ -1,4 +1,4 @@
-//! Publishes: taken here, passed to the partition's core, or forwarded to the node that leads the partition; and those that wait.
+//! Publishes: appended here, passed to the partition's core, or forwarded to the node that leads the partition; and their waiting lists.
 
 use super::bundles::Bundles;
 use super::copies::{self, CopiesToAppend};
@@ -31,8 +31,8 @@ pub(super) fn is_too_big(count: usize, bytes: usize) -> bool {
     bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX
 }
 
-/// The publishes that a core takes, and the parts that they need, borrowed for one call. What is forwarded to another node may leave work
-/// of the cluster.
+/// Publishes of a core, with the parts that they need, borrowed for one call. A forwarded publish may leave work of the cluster, which the
+/// engine does afterwards.
 pub(super) struct Publishing<'a> {
     pub core: &'a mut CoreParts,
     /// `None`: the node is stand-alone.

@@ -1,5 +1,5 @@
-//! Topics and partitions come into being when they are named for the first time. In a cluster the coordinator creates topics, and only the
-//! metadata makes partitions.
+//! Creation of topics and partitions at their first use. In a cluster the coordinator creates topics, and only the metadata makes
+//! partitions.
 
 use super::partitions::Partition;
 use super::parts::CoreParts;
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 impl CoreParts {
     /// Sees to it that the topic comes into being; `true` when it is known already. A new topic gets so many partitions, 0: as many as
-    /// the setting says. `cluster`: of a node that has one.
+    /// the setting says. `cluster`: `None` on a stand-alone node.
     pub fn ensure_topic(
         &mut self,
         now: Now,
@@ -115,7 +115,7 @@ impl CoreParts {
 }
 
 impl Cluster {
-    /// Topics that were asked for too long ago.
+    /// Ends the wait for topics that the coordinator was asked for too long ago.
     pub(super) fn expire_wanted(&mut self, core: &mut CoreParts, now: Now) {
         let ended = self.wanted.expire(&mut core.topics, now.ticks);
         core.timers.at_most(Timer::Wanted, self.wanted.deadline());

@@ -229,7 +229,7 @@ impl NativeHost for Engine {
     }
 }
 
-/// `cluster`: of a node that has one.
+/// `cluster`: `None` on a stand-alone node.
 fn topic_entry(core: &CoreParts, cluster: Option<&Cluster>, topic: &TopicRef) -> TopicEntry {
     let place = |p: u16| {
         let elsewhere = cluster.and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
