@@ -58,7 +58,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 256;
 
 /// Bytes of the data lane that the socket has and did not take: so much stands in front of a control frame.
-const DATA_UNSENT_MAX: usize = 1024 * 1024;
+pub const DATA_UNSENT_MAX: usize = 1024 * 1024;
 
 /// Bytes of messages for clients of another node that wait for a link: with more, these clients count as full.
 pub const RELAYED_MAX: usize = if cfg!(test) { 32 * 1024 } else { 1024 * 1024 };

@@ -104,6 +104,30 @@ fn what_a_leader_refuses_goes_to_it_again_in_order() {
     );
 }
 
+/// A leader may write again before its refusal has reached the sender. What was sent behind the refused publish must not be stored first.
+#[test]
+fn a_leader_takes_nothing_that_follows_its_refusal_in_an_attempt() {
+    let end = Ticks(1) + Duration::from_secs(3);
+    let mut net = Net::with_lease(1, 1, Settings::default(), end);
+    net.pass_time(end.since(net.now.ticks));
+    let p = net.connect(1);
+    for body in [b"0", b"1"] {
+        let mut bytes = vec![];
+        request::publish(&mut bytes, "t", body);
+        net.put(p, &bytes);
+        net.step(1, 0, Event::TurnEnd);
+    }
+    assert_eq!(net.wire.len(), 2, "both are on their way");
+    net.carry_wire();
+    net.step(0, 0, Event::TurnEnd);
+    assert_eq!(net.wire.len(), 2, "the first one is refused");
+    net.tell(0, Fact::Lease { until: Ticks(u64::MAX), revision: 1 });
+    net.run();
+    net.pass_time(Duration::from_secs(1));
+    assert_eq!(net.take(p), ["OK"; 2]);
+    assert_eq!(in_log(&mut net, 0), ["0", "1"]);
+}
+
 /// The node becomes the leader while publishes wait for one.
 #[test]
 fn what_waits_for_a_leader_is_taken_where_the_client_is() {
