@@ -12,6 +12,8 @@ mod ids;
 mod lost;
 mod rest;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 pub use self::counts::Counts;
 pub use self::found::{ANYWHERE, Keeps, StartupFindings};
@@ -484,8 +486,8 @@ impl Book {
 
     /// Checks that a disk holds all delivered and acknowledged messages, and the channels, of the partitions for which it must.
     pub fn replica_keeps(&self, found: &StartupFindings, keeps: Keeps<'_>) {
-        self.consumer_never_passes_commit(found, keeps);
         self.acked_survives(found, keeps);
+        self.consumer_never_passes_commit(found, keeps);
         self.channels_survive(found, keeps);
     }
 
