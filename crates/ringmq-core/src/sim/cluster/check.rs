@@ -166,8 +166,8 @@ impl World {
         assert!(is_damaged || !report.has_damage(), "damage_is_repaired_or_reported: nothing was damaged: {report:?}");
         let (mut found, logs) = read(&mut self.check, &self.book, disk, r, is_damaged, n);
         found.name = match look {
-            CheckReason::Probe => "acked_is_on_every_isr_disk",
             _ if self.book.has_given_up() => "only_what_was_given_up_is_lost",
+            CheckReason::Probe => "acked_is_on_every_isr_disk",
             _ => "acked_survives",
         };
         let keeps: BTreeMap<TopicPartition, bool> =

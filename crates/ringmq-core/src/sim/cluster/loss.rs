@@ -107,8 +107,11 @@ impl World {
             self.bring_back(n, 2 * SECOND);
         }
         self.live_for(500, 4000);
+        self.nothing_goes_that_no_operator_gave_up(key);
         self.operator.losses.is_on = false;
         self.converge();
+        // What nobody accepted is there, and then not all logs are the same.
+        self.nothing_goes_that_no_operator_gave_up(key);
     }
 
     fn replicas(&self, key: TopicPartition) -> Vec<usize> {
@@ -245,8 +248,10 @@ impl World {
     pub fn losses_are_accepted(&mut self) {
         let keys: Vec<TopicPartition> = self.operator.losses.by.keys().copied().collect();
         for key in keys {
+            self.forget_moved(key);
             if let Some(name) = self.operator.losses.named.remove(&key) {
                 self.nothing_goes_that_no_operator_gave_up(key);
+                self.operator.losses.by.get_mut(&key).expect("it was given up").is_accepted = true;
                 self.ask_for_loss(key, Some(name));
             } else if self.phase == Phase::Healed || self.rng.chance(0.06) {
                 self.ask_for_loss(key, None);
@@ -283,13 +288,19 @@ impl World {
         }
     }
 
-    /// Until the acceptance a replica has what it came back with.
+    /// A replica that moved away has nothing to keep, also when it comes back.
+    fn forget_moved(&mut self, key: TopicPartition) {
+        let replicas = self.meta.entries.contains_key(&key).then(|| self.replicas(key)).unwrap_or_default();
+        if let Some(given_up) = self.operator.losses.by.get_mut(&key) {
+            given_up.had.retain(|n, _| replicas.contains(n));
+        }
+    }
+
+    /// Checks that each replica has what it came back with, until an operator accepts that loss.
     fn nothing_goes_that_no_operator_gave_up(&mut self, key: TopicPartition) {
-        let Some(given_up) = self.operator.losses.by.get_mut(&key).filter(|g| !g.is_accepted) else { return };
-        given_up.is_accepted = true;
-        let had = given_up.had.clone();
-        let replicas = self.replicas(key);
-        for (n, had) in had.into_iter().filter(|(n, _)| replicas.contains(n)) {
+        self.forget_moved(key);
+        let Some(given_up) = self.operator.losses.by.get(&key).filter(|g| !g.is_accepted) else { return };
+        for (n, had) in given_up.had.clone() {
             let (found, _) = self.found_on(n);
             let gone = had.iter().find(|message| !found.stored.contains_key(message));
             assert!(gone.is_none(), "nothing_goes_that_no_operator_gave_up: message {gone:?} of {key:?} on node{n}");
