@@ -72,6 +72,8 @@ const KEPT_STORE: KeptSeeds = &[
     (13, &[990_000_000_002_944, 990_000_000_003_238, 990_000_000_004_313, 990_000_000_011_891]),
     // a client asks on a connection that its node has lost
     (14, &[4_127_493_111_043]),
+    // replicas return behind a loss that an operator accepts
+    (15, &[20_186, 20_617, 20_635]),
 ];
 /// With the real agents and the real controller.
 const KEPT_ETCD: KeptSeeds = &[
@@ -93,6 +95,8 @@ const KEPT_ETCD: KeptSeeds = &[
     // deleted topics fill a journal; the leader of a MPUB's messages moves while the last of them is waited for; a topic is deleted while
     // one core of a node has stopped and the other waits for its clients
     (15, &[663_000_523, 663_000_035, 930_000_000_000_061]),
+    // replicas return behind two losses that an operator accepts
+    (15, &[6011]),
 ];
 const KEPT_FILE: KeptSeeds = &[
     (0, &[73, 134, 210, 284]),
