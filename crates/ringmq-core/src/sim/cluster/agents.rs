@@ -107,7 +107,7 @@ impl World {
             match effect {
                 Effect::Send { token, request } => self.ask_store(n, token, request),
                 Effect::Watch { from } => self.watch(n, from),
-                // No probe has an answer here: who is silent is replaced when its lease is over.
+                // No probe has an answer here: a silent node is replaced when its lease is over.
                 Effect::Probe { node, .. } => probes.push(node),
                 Effect::Fact(fact) => {
                     if let Fact::Partition { membership, .. } = &fact {
@@ -187,7 +187,7 @@ impl World {
         }
     }
 
-    /// Gives the lease back once all work is durable and answered; nobody waits for the answer.
+    /// Gives the lease back once all work is durable and answered; the answer is ignored.
     pub fn give_lease_back(&mut self, n: usize, seat: Option<Box<Seat>>) {
         let Some(mut seat) = seat.filter(|_| self.phase != Phase::Ending) else { return };
         let mut out = vec![];

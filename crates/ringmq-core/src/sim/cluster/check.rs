@@ -1,19 +1,19 @@
 //! Invariants of the disks, at every moment: each check is named after the sentence of docs/promise.md that it holds. The book of
-//! clients ([`crate::sim::node::book`]) holds what clients are told, the [`super::tap`] what nodes tell each other.
+//! clients ([`crate::sim::node::book`]) checks the answers to clients, the [`super::tap`] the messages between nodes.
 //!
 //! | check | when |
 //! |---|---|
-//! | acked_is_on_every_isr_disk | a disk of an ISR member, looked at as if it lost power now, has all that was acknowledged or delivered |
-//! | a_pause_holds, what_an_operator_removed_never_comes | every disk of an ISR member has what an operator was told |
-//! | acked_survives, consumer_never_passes_commit | the same at each startup; and at rest every channel got all that it is owed |
-//! | committed_prefixes_are_equal_bytes | batches up to what was acknowledged or delivered are the same on all members, and stay so |
-//! | virtual_offset_never_rewinds | no member's log ends before what was committed |
+//! | acked_is_on_every_isr_disk | a disk of an ISR member, as if it lost power now, has every acknowledged or delivered message |
+//! | a_pause_holds, what_an_operator_removed_never_comes | every disk of an ISR member has the changes that an operator was told |
+//! | acked_survives, consumer_never_passes_commit | the same at each startup; and at rest every channel got all owed messages |
+//! | committed_prefixes_are_equal_bytes | batches up to the last acknowledged or delivered one are the same on all members, and stay so |
+//! | virtual_offset_never_rewinds | no member's log ends before the committed end |
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
 //! | only_what_was_given_up_is_lost | the same, once an operator went on with a log that lacks some of it ([`super::loss`]) |
 //! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
 //! | a_deleted_topic_leaves_nothing | at the end: no disk has anything of a deleted topic ([`super::passing`]) |
 //! | a_moved_replica_leaves_nothing | at the end: no disk has a file of a partition of which its node is no replica ([`super::moved`]) |
-//! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
+//! | damage_is_repaired_or_reported | an undamaged disk has no damage; at the end the damaged one equals the others |
 
 use super::meta::TopicPartition;
 use super::node::recover_options;
@@ -29,7 +29,7 @@ use crate::sim::disk::SimDisk;
 use crate::sim::node::book::{ANYWHERE, Book, StartupFindings, topic_number};
 use std::collections::BTreeMap;
 
-/// Why a disk is looked at.
+/// Reason for the check of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckReason {
     Start,
@@ -79,7 +79,7 @@ impl Checker {
         *latest = (epoch, n);
     }
 
-    /// An operator gives up what was committed behind the end of this log.
+    /// An operator gives up the committed batches behind `end`.
     pub fn gives_up(&mut self, key: TopicPartition, end: i64) {
         self.committed.retain(|(of, at), _| *of != key || *at < end);
         self.ends.entry(key).and_modify(|known| *known = (*known).min(end));
@@ -133,7 +133,8 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
 }
 
 impl World {
-    /// A turn of a core ends: what it hands out, it hands out now. Static files know no lease.
+    /// A turn of a core ends, with all its deliveries: checks that no other node served in a later epoch. Not with static files, which
+    /// have no lease.
     pub fn look_who_serves(&mut self, n: usize, core: usize) {
         if !matches!(self.plan.coordination, Coordination::Store | Coordination::Etcd) {
             return;
@@ -152,7 +153,7 @@ impl World {
         !self.nodes[n].is_damaged && self.meta.is_in_sync(key, n)
     }
 
-    /// Holds what a recovery of a node's disk found against all that is known.
+    /// Compares a recovery's findings on a node's disk with all known facts.
     pub fn look_at(&mut self, n: usize, r: &Recovered, look: CheckReason) -> Logs {
         let disk = self.nodes[n].disk.clone();
         self.look_at_disk(n, &disk, r, look)
@@ -209,7 +210,7 @@ impl World {
         }
     }
 
-    /// A node's disk, as if the node went down now, and what a recovery of it finds.
+    /// A node's disk, as if the node went down now, and the result of its recovery.
     fn disk_now(&mut self, n: usize) -> (SimDisk, Recovered) {
         let mut disk = self.nodes[n].disk.clone();
         if self.rng.chance(0.5) {

@@ -12,7 +12,7 @@ use tracing::{Event, Metadata, Subscriber};
 /// State and trigger by their names.
 pub type Transition = (String, String);
 
-/// Clones share what was seen.
+/// Seen transitions; clones share them.
 #[derive(Clone, Default, Debug)]
 pub struct Coverage(Arc<Mutex<BTreeSet<Transition>>>);
 

@@ -72,7 +72,7 @@ pub enum Happening {
         token: u64,
         outcome: Box<metadata::request::Outcome>,
     },
-    /// A watch tells what it has.
+    /// A watch delivers its changes.
     WatchDue {
         node: usize,
         life: u64,
@@ -110,7 +110,7 @@ pub enum Happening {
         wire: u64,
         side: usize,
     },
-    /// The kernel has taken what `side` sent.
+    /// The kernel has taken the bytes that `side` sent.
     Sent {
         wire: u64,
         side: usize,
@@ -121,7 +121,7 @@ pub enum Happening {
         wire: u64,
         side: usize,
     },
-    /// A close that waited for what was sent has waited long enough.
+    /// A close that waited for sent bytes has waited long enough.
     CloseNow {
         wire: u64,
         side: usize,

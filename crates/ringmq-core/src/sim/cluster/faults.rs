@@ -171,8 +171,8 @@ impl World {
         self.queue.put(until, Happening::AllDown);
     }
 
-    /// Cuts a node off from the store, and from one node or all others. What those nodes miss must not have been acknowledged, so their
-    /// disks are checked at the end.
+    /// Isolates a node from the store, and from one node or all others. Messages that those nodes lack must not have been acknowledged,
+    /// so their disks are checked at the end.
     fn cut_off(&mut self, n: usize) {
         let until = self.now + 500 * MS + self.rng.below(2500 * MS);
         self.take_store_away(n, until);

@@ -24,9 +24,9 @@ use crate::seam::outcome::AcceptLossError;
 use crate::sim::node::book::Book;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Time at which nobody is any more.
+/// Time after the end of every run.
 const FAR: u64 = u64::MAX / 2;
-/// Time in which nodes that run do what an operator waits for, though faults go on.
+/// Time in which running nodes carry out an operator's request, although faults go on.
 const PATIENCE: u64 = 8 * SECOND;
 /// Tickets of these requests begin here.
 const TICKETS: u64 = 1 << 41;
@@ -34,7 +34,7 @@ const TICKETS: u64 = 1 << 41;
 /// A partition with which an operator went on.
 #[derive(Default)]
 struct GivenUp {
-    /// Messages that are lost, and those of them that a node knew to be committed.
+    /// Messages that are lost.
     messages: BTreeSet<usize>,
     had: BTreeMap<usize, BTreeSet<usize>>,
     /// An operator may have accepted that.
@@ -174,7 +174,7 @@ impl World {
         {
             return false;
         }
-        // What clients hear later is of the log with which the partition goes on.
+        // Later answers to clients refer to the log with which the partition continues.
         self.all_hang_up();
         let (found, ends) = self.found_on(left);
         let end = ends.get(&key).map_or(0, |(end, _)| end.offset);
@@ -244,7 +244,7 @@ impl World {
 
     // ---- the acceptance
 
-    /// An operator asks the leaders what is to be accepted, and accepts it: soon, or at once where all else is at rest.
+    /// An operator asks the leaders for their losses, and accepts them: soon, or at once if all else is at rest.
     pub fn losses_are_accepted(&mut self) {
         let keys: Vec<TopicPartition> = self.operator.losses.by.keys().copied().collect();
         for key in keys {
@@ -307,7 +307,7 @@ impl World {
         }
     }
 
-    /// All replicas begin anew behind what was given up.
+    /// Checks that no replica has given-up data: all have begun anew.
     fn nobody_has_what_was_given_up(&mut self) {
         let by = std::mem::take(&mut self.operator.losses.by);
         for n in 0..self.nodes.len() {

@@ -27,8 +27,9 @@ const OPENINGS_BITS: u32 = 20;
 pub struct PartitionMeta {
     pub now: Membership,
     pub history: Vec<Membership>,
-    /// Last leader before nobody led, and the end of the leases that the store gave until then.
+    /// Last leader before the partition had none.
     last_leader: Option<usize>,
+    /// End of the leases that the store gave to it.
     led_until: u64,
 }
 
@@ -53,7 +54,7 @@ pub struct Meta {
     /// Topics by their numbers.
     pub topics: BTreeMap<usize, TopicRef>,
     pub entries: BTreeMap<TopicPartition, PartitionMeta>,
-    /// The etcd of a run that has one. The entries say what stands there.
+    /// The etcd of a run that has one. The entries have its records.
     pub store: Store,
     /// Revision of all entries: rises with each change.
     pub revision: u64,
@@ -149,7 +150,7 @@ impl Meta {
         self.entries.get(&key)?.now.leader.map(|id| self.index(id))
     }
 
-    // ---- what nodes are told
+    // ---- facts for nodes
 
     /// Facts that a starting node reads, in order.
     pub fn all_facts(&self, node: usize) -> Vec<Fact> {
@@ -191,7 +192,7 @@ impl Meta {
         self.openings.retain(|(n, _), _| *n != node);
     }
 
-    // ---- what nodes ask
+    // ---- requests of nodes
 
     pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> AskResult {
         let route = match &ask {
@@ -264,8 +265,9 @@ impl Meta {
         self.leases[node] > now || self.coordination != Coordination::Store
     }
 
-    /// A member of the ISR that is alive is to lead, in a new epoch; not `instead_of`, if there is another. While a lease of who leads
-    /// holds, nobody does: a later renewal has a revision by which that node leads no more. Whether something changed.
+    /// Makes a living member of the ISR the leader, in a new epoch; not `instead_of`, if there is another. While the lease of the
+    /// present leader holds, the partition gets no leader: a later renewal has a revision by which that node leads no more. True if the
+    /// metadata changed.
     pub fn elect(&mut self, key: TopicPartition, instead_of: Option<usize>, now: u64, rng: &mut Rng) -> bool {
         let PartitionMeta { now: m, last_leader, led_until, .. } = self.entries[&key].clone();
         if m.leader.is_none() && led_until > now {
@@ -298,14 +300,14 @@ impl Meta {
         self.swap(key, Membership { leader: None, epoch: Epoch(m.epoch.0 + 1), ..m });
     }
 
-    /// The controller looks at all: a leader whose lease is over is replaced. What it changed.
+    /// The controller replaces every leader whose lease is over. Returns the changed partitions.
     pub fn control(&mut self, now: u64, rng: &mut Rng) -> Vec<TopicPartition> {
         let lacks = |key: &TopicPartition| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
         let lacking: Vec<TopicPartition> = self.keys().into_iter().filter(lacks).collect();
         lacking.into_iter().filter(|key| self.elect(*key, None, now, rng)).collect()
     }
 
-    /// An operator makes this replica the only one in sync, and an ISR of one enough for a write. Nobody leads.
+    /// An operator makes this replica the only one in sync, with `min_isr` 1 and without a leader.
     pub fn repair_by_hand(&mut self, key: TopicPartition, node: usize) {
         let isr = vec![self.nodes[node].id];
         let entry = self.entries.get_mut(&key).expect("a known partition");
@@ -372,7 +374,7 @@ impl Meta {
 
     // ---- static files
 
-    /// The operator writes a new file in which this node leads: whoever is in the ISR of a static file may.
+    /// The operator writes a new file in which this node leads: any member of the ISR of a static file may lead.
     pub fn write_file(&mut self, key: TopicPartition, leader: usize) {
         let version = self.entries.values().map(|e| e.now.version).max().unwrap_or(0) + 1;
         let entry = self.entries.get_mut(&key).expect("a known partition");

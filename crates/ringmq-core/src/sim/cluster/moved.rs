@@ -28,7 +28,7 @@ impl World {
             let path = FileId::Snapshot(Arc::new(dir), 0).to_string();
             let folder = path.trim_end_matches("state.0");
             let replicas = &self.meta.entries[&key].now.replicas;
-            // What could not be removed, since files failed, goes at the node's next startup.
+            // Files that could not be removed, after a failure, are removed at the node's next startup.
             let others = self.nodes.iter().enumerate().filter(|(_, node)| !replicas.contains(&node.id) && !node.has_failed);
             others.map(|(n, node)| (n, &node.disk)).find_map(|(n, disk)| {
                 let left = disk.paths().find(|path| path.starts_with(folder))?;

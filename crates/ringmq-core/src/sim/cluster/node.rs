@@ -289,7 +289,7 @@ impl World {
         shards(recovered, &mut self.rng, &node)
     }
 
-    /// Power goes, or the process is killed. What was sent may still arrive.
+    /// Power is lost, or the process is killed. Sent bytes may still arrive.
     pub fn go_down(&mut self, n: usize, is_kill: bool) {
         if self.nodes[n].running.take().is_none() {
             return;
@@ -345,7 +345,7 @@ impl World {
         Some((core as u16, at + self.rng.below(len)))
     }
 
-    /// Ends what the node led: another life or another node leads it.
+    /// Ends the node's terms: another life or another node leads its partitions.
     fn terms_end(&mut self, n: usize) {
         for key in self.meta.keys() {
             if self.meta.leader(key) == Some(n) || !self.is_clustered() {

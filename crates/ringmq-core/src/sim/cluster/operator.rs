@@ -1,5 +1,5 @@
-//! An operator: pauses channels, lets them go on, empties and deletes them, under all the other faults, where they are led or at any node.
-//! What was answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
+//! An operator: pauses, unpauses, empties and deletes channels, under all the other faults, at the leader or at any node. An answered
+//! change holds on every in-sync replica, and with every later leader: `a_pause_holds`, `what_an_operator_removed_never_comes`.
 
 use super::loss::Losses;
 use super::meta::TopicPartition;
@@ -20,9 +20,9 @@ struct OpenChange {
     life: u64,
     key: TopicPartition,
     change: Change,
-    /// True for a request to a node that asks another one, which may carry it out when nobody waits any more.
+    /// True for a request to a node that asks another one, which may carry it out after the request has ended.
     is_elsewhere: bool,
-    /// True for a request after the faults, when the leader knows what there is.
+    /// True for a request after the faults, when the leader knows the state.
     is_rest: bool,
 }
 
@@ -37,7 +37,7 @@ pub struct Operator {
     /// Requests to the cluster's agents.
     pub wishes: Wishes,
     pub passing: PassingBook,
-    /// What it gave up.
+    /// Losses that the operator accepted.
     pub losses: Losses,
 }
 
@@ -134,7 +134,7 @@ impl World {
             MeshMessage::LossAccepted { ticket, result } => return self.loss_is_answered(ticket, result),
             _ => return,
         };
-        // Of a request that has ended.
+        // The request may have ended.
         let Some(asked) = self.operator.asked.remove(&ticket.0) else { return };
         let OpenChange { node, key, change, is_elsewhere, is_rest, .. } = asked;
         self.say(|| format!("node{node} answers the operator: {change:?} of {key:?}: {answer:?}"));

@@ -1,6 +1,6 @@
-//! Messages of the topics that come and go, by their ids, and what the disks have of them in the end: nothing of a deleted topic
-//! (`a_deleted_topic_leaves_nothing`), nothing of one topic in another one of its name, and all that was acknowledged of those that are
-//! there (`acked_survives`).
+//! Messages of the topics that come and go, by their ids, and the check of the disks in the end: nothing of a deleted topic
+//! (`a_deleted_topic_leaves_nothing`), nothing of one topic in another one of its name, and every acknowledged message of the present
+//! topics (`acked_survives`).
 
 use super::store::PASSING;
 use super::world::World;
@@ -46,7 +46,7 @@ fn parse(body: &[u8]) -> (u64, String) {
 }
 
 impl World {
-    /// A message to each of some of the topics, at whoever leads the partition.
+    /// Publishes a message to each of some topics, at the partition's leader.
     pub fn publish_to_passing(&mut self) {
         let there: Vec<(usize, TopicRef)> = self.meta.topics.range(PASSING..).map(|(n, t)| (*n, t.clone())).collect();
         for (number, topic) in there {
@@ -75,7 +75,7 @@ impl World {
 
     /// A recovery at the end, when every node has heard of every deletion.
     pub fn look_for_passing(&mut self, n: usize, recovered: &Recovered) {
-        // What a core could not remove, since its files failed, goes at the node's next startup.
+        // Files that a core could not remove, after a failure, are removed at the node's next startup.
         for topic in recovered.topics.iter().filter(|_| !self.nodes[n].has_failed) {
             let deleted = self.meta.store.deleted(topic.id);
             assert!(deleted.is_none(), "a_deleted_topic_leaves_nothing: node{n} has {topic:?}, deleted at {deleted:?}");

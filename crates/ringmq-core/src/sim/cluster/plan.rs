@@ -9,7 +9,7 @@ use crate::shard::LENT_MIN;
 pub enum Coordination {
     /// A single node that leads everything.
     Alone,
-    /// A test double of a metadata store, its leases and its controller: it elects and removes whom and when a fault wants it to.
+    /// A test double of a metadata store, its leases and its controller: it elects and removes any node at any time, as a fault demands.
     Store,
     /// The real agents and the real controller, over an etcd in memory.
     Etcd,
@@ -46,7 +46,7 @@ pub struct StoreFaults {
     pub topics: f64,
 }
 
-/// Faults that take what was durable on one node. Probabilities per write, but for the rot.
+/// Faults that destroy durable data of one node. Probabilities per write, except for the rot.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Damages {
     /// Rate of rotten bits, per second.
@@ -62,7 +62,7 @@ pub struct Faults {
     pub crash: f64,
     /// A node is stopped as an operator does.
     pub stop: f64,
-    /// Probability that a recovery is cut short, for each attempt.
+    /// Probability that a recovery is interrupted, for each attempt.
     pub recovery_crash: f64,
     /// A node stands still for up to several leases.
     pub pause: f64,
@@ -106,7 +106,7 @@ pub struct Faults {
     pub cut_off: f64,
     /// Probability per removal of files that the node loses power, or is killed, about then.
     pub crash_at_removal: f64,
-    /// Probability that a node receives what peers send to where it stays, from few missing bytes on, in a life of it.
+    /// Probability that a node, in one life, receives peers' payloads in place already from few missing bytes on.
     pub in_place: f64,
     /// Probability per piece that a node receives straight to its final place, and again for each part of it that came, that the
     /// connection is lost before the rest comes.
@@ -120,13 +120,13 @@ pub struct Faults {
     pub role_change: f64,
     /// Clients defer publishes, and put messages off for longer than the message timeout.
     pub put_off: f64,
-    /// After the other faults all in-sync replicas of a partition are away for long, and an operator goes on with one that was left
-    /// behind: what it lacks is given up. Probability that this befalls another partition behind it.
+    /// Probability of losses: after the other faults all in-sync replicas of a partition are away for long, and an operator continues
+    /// with one that was left behind; its missing messages are given up. Also the probability that another partition follows.
     pub losses: f64,
     pub strays: Strays,
 }
 
-/// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
+/// Faults that came later than others: a seed draws them separately, so that the rest of its plan does not depend on them.
 const APART: &[&str] = &["all_down", "cut_off", "crash_at_removal", "in_place"];
 
 /// A fault's name, how likely a seed has it, and the most of it.
@@ -196,7 +196,7 @@ impl Faults {
         found.map(|(.., field)| *field(self) = 0.0).is_some()
     }
 
-    /// Faults that take what was durable on one node: the others must keep it.
+    /// True if faults destroy durable data of one node: the others must keep it.
     pub fn damage(&self) -> bool {
         self.damages != Damages::default()
     }
@@ -308,14 +308,14 @@ impl Plan {
         self.is_even && self.faults.strays.consumers > 0.0
     }
 
-    /// Takes away the faults that this cluster cannot survive: with one node, or with an ISR that may be one node, nobody
-    /// has what a damaged disk lost.
+    /// Takes away the faults that this cluster cannot survive: with one node, or with an ISR that may be one node, no other node has the
+    /// data that a damaged disk lost.
     pub fn keep_survivable(&mut self) {
         if self.replicas < 3 || self.min_isr < 2 || self.coordination == Coordination::File {
             self.faults.damages = Damages::default();
         }
         if self.faults.clock_jump > 0.0 {
-            // a due time means what the leader's clock says
+            // due times are by the leader's clock
             self.faults.put_off = 0.0;
         }
         if self.nodes == 1 {
@@ -324,7 +324,7 @@ impl Plan {
             (f.cut_off, f.hand_over) = (0.0, 0.0);
         }
         if self.replicas < 2 || self.faults.damage() {
-            // Nobody would be left behind, or it would be the one that nobody trusts.
+            // No replica would be left behind, or only the suspect one.
             self.faults.losses = 0.0;
         }
         let f = &mut self.faults;

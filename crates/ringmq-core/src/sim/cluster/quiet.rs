@@ -79,8 +79,8 @@ impl World {
         self.say(|| format!("now {what}"));
     }
 
-    /// Damage that nobody has met is found by a scrubber alone, which goes through everything after a startup, and then rests for an
-    /// hour. So the damaged node is started again, and must have mended all when its scrubber is through.
+    /// Only a scrubber finds damage that no reader has met. It goes through everything after a startup, and then rests for an hour. So
+    /// the damaged node is started again, and must have repaired all when its scrubber is through.
     fn find_damage(&mut self) {
         let Some(victim) = self.victim else { return };
         self.begin_stop(victim);
@@ -95,7 +95,7 @@ impl World {
         self.left.clear();
         self.ask_what_is_left(victim);
         let is_whole = |s: &ShardStats| {
-            // what is left of a partition that it has no more is nobody's
+            // remains of a partition that it has no more do not count
             let replicas = s.partitions.iter().filter_map(|p| p.replication.as_ref()).filter(|r| r.role != "none");
             let damaged = replicas.filter_map(|r| r.damaged);
             (s.scrubs > 0 || s.partitions.is_empty()) && damaged.count() == 0
@@ -164,8 +164,7 @@ impl World {
         self.flush(wire);
     }
 
-    /// Every partition takes a publish, at the latest after a few attempts: what was written before all was in sync may be decided by
-    /// another epoch only.
+    /// Every partition takes a publish, at the latest after a few attempts: earlier writes may need another epoch to be decided.
     fn publish_at_rest(&mut self) {
         let mut left = self.meta.keys();
         for _ in 0..6 {
@@ -251,10 +250,10 @@ impl World {
         client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave() && !c.lacks_publish())
     }
 
-    /// Stops all nodes and compares what they leave.
+    /// Stops all nodes and compares their disks.
     pub fn end(&mut self) {
         self.all_hang_up();
-        // what was committed last reaches every replica, also one that was out of sync for a moment, and what is marked is written
+        // the last committed batches reach every replica, also one that was out of sync for a moment, and marked facts are written
         let rest = if self.plan.coordination == Coordination::File { 3 * SECOND } else { SECOND };
         self.run_until(self.now + rest);
         self.wait(self.now + PATIENCE, "all nodes are up and in sync in the end", World::is_in_step);

@@ -12,7 +12,7 @@ fn is_rare(state: State) -> bool {
 }
 
 impl World {
-    /// A turn of a core ends: what its replicas became, before what they ask for is done.
+    /// A turn of a core ends: notes the roles of its replicas, before their requests are carried out.
     pub fn look_at_roles(&mut self, n: usize, core: usize) {
         // nothing is drawn for it where it is not: runs without it stay as they were
         if self.faults.role_change == 0.0 || self.phase != Phase::Faulty {
@@ -35,7 +35,7 @@ impl World {
 
     fn change_role(&mut self, n: usize, key: TopicPartition, state: State) {
         self.outcome.role_changes += 1;
-        // The former leader may hold a lease, and until it is over nobody else does.
+        // The former leader may hold a lease, and until it is over no other node holds one.
         let longest = if self.rng.chance(0.3) { LEASE + 500 * MS } else { 200 * MS };
         let until = self.now + 20 * MS + self.rng.below(longest);
         let node = &mut self.nodes[n];

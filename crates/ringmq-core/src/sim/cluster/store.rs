@@ -231,7 +231,7 @@ impl Meta {
         Some((topic, at.1))
     }
 
-    /// The entry of a partition becomes what its record says, if there is news.
+    /// Updates the entry of a partition from its record, if that is newer.
     fn take_record(&mut self, at: PartitionKey) -> Option<TopicPartition> {
         let (key, (record, revision)) = (self.key_at(at)?, self.store.records.get(&at)?);
         let mut now = record.membership(*revision, false);

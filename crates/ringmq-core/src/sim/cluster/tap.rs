@@ -115,8 +115,8 @@ impl Tap {
         }
     }
 
-    /// A node asks for another ISR, from the one that the store has: it has decided which log is the one. It does so without a word to
-    /// anybody when the others are away.
+    /// A node asks for another ISR than the store's: it has decided which log counts. If the others are away it does that without any
+    /// message.
     pub fn proposes(&mut self, from: NodeId, life: u64, key: TopicPartition, meta: &Meta, doubt: Doubt) {
         let epoch = meta.entries[&key].now.epoch;
         if doubt.is_suspect() && self.leaders.get(&(key, epoch)).is_none_or(|leader| *leader == (from, life)) {
@@ -124,8 +124,8 @@ impl Tap {
         }
     }
 
-    /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it. Alone in the ISR it leads
-    /// when it only truncated a torn tail.
+    /// A node whose recovery found its log suspect leads: it must have heard a sound member of the ISR, or the whole ISR. Alone in the
+    /// ISR it may lead if it only truncated a torn tail.
     fn may_decide(&mut self, (from, life): (NodeId, u64), key: TopicPartition, epoch: Epoch, meta: &Meta, doubt: Doubt) {
         let newest = &meta.entries[&key].now;
         if self.compared.contains(&(from, life, key)) || newest.epoch > epoch || self.decided.contains(&key) {

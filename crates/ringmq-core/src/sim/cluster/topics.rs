@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Asks for what is not so yet.
+    /// Repeats the operator's requests that are not fulfilled yet.
     pub fn operator_goes_on(&mut self) {
         if self.phase != Phase::Faulty {
             self.operator.wishes.drained.clear();

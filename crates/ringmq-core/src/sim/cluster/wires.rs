@@ -306,7 +306,7 @@ impl World {
         self.cut_lent(wire);
     }
 
-    /// A node waits for what goes to memory that it lent: now and then that does not come.
+    /// A node waits for bytes into memory that it lent: now and then the connection ends before they come.
     fn cut_lent(&mut self, wire: u64) {
         if self.phase == Phase::Faulty && self.faults.lent_cut > 0.0 && self.rng.chance(self.faults.lent_cut) {
             self.reset(wire);
@@ -375,7 +375,7 @@ impl World {
         self.is_heard_no_more(wire, side);
     }
 
-    /// A node closes a connection, or hears that it is gone, perhaps before its client does: what the client asked for last is not read.
+    /// A node closes a connection, or learns that it is gone, perhaps before its client does: the client's last requests are not read.
     fn is_heard_no_more(&mut self, wire: u64, side: usize) {
         if self.wires.get(&wire).is_some_and(|w| w.ends[1 - side].node().is_none()) {
             self.book.time_is(self.now / MS);
@@ -428,7 +428,7 @@ impl World {
         }
     }
 
-    /// The client goes: what it wrote still arrives.
+    /// The client closes its connection: its written bytes still arrive.
     pub fn hang_up(&mut self, wire: u64) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         let end = &mut w.ends[0];
@@ -441,7 +441,7 @@ impl World {
         self.client_gone(wire);
     }
 
-    /// The network loses it: each end hears of it soon, what was under way is gone.
+    /// The network loses the connection: each end learns of it soon, and bytes under way are lost.
     pub fn reset(&mut self, wire: u64) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         self.outcome.resets += 1;
@@ -465,7 +465,7 @@ impl World {
                 }
                 own.is_gone = true;
                 other.pipe.clear();
-                // a part of what it sent is on its way
+                // a part of its sent bytes is on the way
                 let keep = self.rng.below(own.pipe.len() as u64 + 1) as usize;
                 own.pipe.truncate(keep);
                 let silent = !says_so && other.node().is_some() && self.phase == Phase::Faulty;

@@ -1,4 +1,4 @@
-//! The space of retired segments, as the real disk keeps it: the rules are those of `crate::disk::spares`, but for lengths.
+//! The space of retired segments, as the real disk keeps it: the rules are those of `crate::disk::spares`, except for lengths.
 
 use super::{File, SimDisk};
 use crate::base::{BLOCK, DiskError, FileId};

@@ -25,7 +25,7 @@ struct SetModel {
     stray: Option<(u64, LogId)>,
     /// First id that is owed: an answered set put the channel there.
     owed_from: LogId,
-    /// The same of sets of which nobody knows what became: at most so far.
+    /// The same for sets with an unknown outcome: at most so far.
     perhaps: LogId,
     /// Target of the last answered set, unless another was written since.
     floor: Option<LogId>,
@@ -36,7 +36,7 @@ struct SetModel {
 }
 
 impl SetModel {
-    /// First id that is owed: somebody has moved the channel there, or may have.
+    /// First id that is owed: a client has moved the channel there, or may have.
     fn owed_from(&self) -> LogId {
         let asked = self.setting.as_ref().map(|s| s.to);
         asked.into_iter().chain(self.stray.map(|s| s.1)).fold(self.owed_from.max(self.perhaps), LogId::max)
@@ -65,7 +65,7 @@ pub struct Moved {
     pub looked_for: u64,
 }
 
-/// Guarantee of a subscription: nothing before this comes, as long as nobody sets the offset again.
+/// Guarantee of a subscription: nothing before this comes, until the offset is set again.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
     pub at: LogId,
@@ -78,8 +78,8 @@ impl Book {
         self.moved.places.get(&(channel.clone(), partition)).is_none_or(|p| p.setting.is_none())
     }
 
-    /// A client writes a set to this message, or to one before it. `late`: what NSQ clients have finished, and the node has
-    /// perhaps not read; of native clients the book knows it. Of its own connection the node reads all FINs before the set.
+    /// A client writes a set to this message, or to one before it. `late`: messages that NSQ clients have finished, and whose FINs the
+    /// node has perhaps not read; the book knows those of native clients. Of its own connection the node reads all FINs before the set.
     pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, mut late: BTreeSet<usize>) {
         let now = self.now_ms;
         self.moved.unread.retain(|u| u.until.is_none_or(|until| until >= now));
@@ -159,7 +159,7 @@ impl Book {
         self.moved.unread.retain(|u| u.conn != conn || u.request > request);
     }
 
-    /// Records that nobody will hear the result.
+    /// Records that the result will not be heard.
     pub fn set_ended(&mut self, conn: u64) {
         let until = self.now_ms + STRAY_MS;
         self.moved.unread.iter_mut().filter(|u| u.conn == conn).for_each(|u| u.until = Some(until));

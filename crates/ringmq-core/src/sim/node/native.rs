@@ -21,7 +21,7 @@ pub enum NativeRole {
     Publisher,
     /// Sends for idempotent producers of the book.
     Idempotent,
-    /// Sends what this one has no answer for.
+    /// Sends the batches for which this producer has no answer.
     Finish(usize),
     Consumer,
     /// Consumes a channel whose offset it sets now and then.
@@ -69,8 +69,9 @@ struct Sub {
     /// Guarantee that nothing before comes.
     floor: Option<Floor>,
     held: BTreeSet<u64>,
-    /// The most that was ever granted, and what came.
+    /// The highest credit ever granted.
     credit: u32,
+    /// Bytes granted and bytes received since the Subscribe.
     granted: u64,
     came: u64,
 }
@@ -422,7 +423,7 @@ impl NativeClient {
         self.ask(request, Pending::Done { sub: number, ids, is_fin });
     }
 
-    // ---- what comes
+    // ---- received bytes
 
     pub fn receive(&mut self, book: &mut Book, bytes: &[u8]) {
         self.got.extend_from_slice(bytes);
@@ -479,7 +480,7 @@ impl NativeClient {
         }
         assert!(num == m.num && walk.rest_len() == 0, "none_invented: {num} messages of {m:?}");
         let is_in_time = self.age_ms < super::world::MSG_TIMEOUT_MS;
-        // what was in flight when the offset was set is dropped by the node alone
+        // only the node drops the messages that were in flight when the offset was set
         let is_kept = sub.held.len() <= sub.credit as usize || !is_in_time || sub.channel.1 == MOVED;
         assert!(is_kept, "credit_is_kept: {} of {} messages are held", sub.held.len(), sub.credit);
     }
@@ -502,7 +503,7 @@ impl NativeClient {
                     book.placed(n, MessagePlace::new(PartitionId(to.1), LogId(at.log_id.0 + i as u64)));
                     book.acknowledged(n);
                 }
-                // a Done comes before the answer to what was asked after it
+                // a Done comes before the answers to later requests
                 let before = self.fins.iter().filter(|(of, ..)| *of < request);
                 let fins: Vec<_> = before.map(|(_, channel, id)| (channel.clone(), *id)).collect();
                 if !fins.is_empty() {

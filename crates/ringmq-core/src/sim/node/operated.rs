@@ -97,15 +97,15 @@ struct OpenChange {
 #[derive(Default)]
 struct ChangeModel {
     asked: Option<OpenChange>,
-    /// Messages that were written before this one are not owed. The greatest number: none is, until somebody is told that the channel
-    /// is there.
+    /// Messages that were written before this one are not owed. The greatest number: none is owed, until a client is told that the
+    /// channel exists.
     owed_since: usize,
     gone: Gone,
     /// Rises with each deletion, and with its answer.
     serial: u64,
     /// True if it may have been deleted at some time.
     was_deleted: bool,
-    /// True if it is deleted, and nobody has asked for it since.
+    /// True if the channel is deleted, and no client has asked for it since.
     is_away: bool,
     /// Time until which the SUB of a client that left may be read.
     stray_until: u64,
@@ -145,8 +145,8 @@ impl Book {
         }
     }
 
-    /// Records an answer, or that nobody will hear one. `is_wanted`: a SUB of the channel may be under way. `is_sure`: the answer that
-    /// there is no such channel is certain.
+    /// Records an answer, or that none will come. `is_wanted`: a SUB of the channel may be under way. `is_sure`: the answer that there
+    /// is no such channel is certain.
     pub fn operated(
         &mut self,
         channel: &ChannelKey,
@@ -203,7 +203,7 @@ impl Book {
         }
     }
 
-    /// A client is about to write its SUB: what it may rely on, for [`Book::subscribed_to_operated`] and
+    /// A client is about to write its SUB: notes its guarantees, for [`Book::subscribed_to_operated`] and
     /// [`Book::what_an_operator_removed_never_comes`].
     pub fn asks_for_operated(&mut self, channel: &ChannelKey, partition: u16) -> (u64, Gone) {
         self.knows(channel);
@@ -258,7 +258,7 @@ impl Book {
         self.operated.places.get(&(channel.clone(), partition)).is_none_or(|place| n >= place.owed_since)
     }
 
-    /// The partition's last channel may have gone: then nobody needs what was there.
+    /// True if the partition's last channel may have gone: then its messages are not needed.
     pub(super) fn may_have_no_channel(&self, topic: usize, partition: u16) -> bool {
         let place = self.operated.places.get(&((topic, OPERATED.to_owned()), partition));
         place.is_some_and(|place| place.was_deleted)
@@ -278,7 +278,7 @@ impl Book {
         }
     }
 
-    /// A node that is alone has started: now it is known what came of changes without an answer.
+    /// A stand-alone node has started: now the outcome of unanswered changes is known.
     pub(super) fn operations_end(&mut self, found: &StartupFindings) {
         let written = self.written();
         let mut there = vec![];

@@ -1,7 +1,7 @@
 //! Book of order and delay: how far ordered channels are finished, and which messages may not come yet.
 //!
-//! An ordered channel hands a message out only when every ISR member knows, durably, that all before it are finished. So a
-//! message that came says that no earlier one may come again to whoever subscribes after that.
+//! An ordered channel hands a message out only when every ISR member knows, durably, that all before it are finished. So after a message
+//! came, no earlier one may come again to a later subscriber.
 
 use super::book::{Book, ChannelKey};
 use crate::base::{LogId, MessagePlace, PartitionId};
@@ -25,19 +25,20 @@ struct Deferred {
 
 #[derive(Default)]
 pub struct Order {
-    /// Last message that came, and the first that nobody has finished, by ordered channel and partition.
+    /// Last message that came, by ordered channel and partition.
     last: BTreeMap<(ChannelKey, u16), LogId>,
+    /// First message that is not finished, by ordered channel and partition.
     open: BTreeMap<(ChannelKey, u16), LogId>,
     /// Messages that came, when, and in which term of their leader.
     came: BTreeMap<(ChannelKey, MessagePlace), (u64, u64)>,
     deferred: BTreeMap<(ChannelKey, MessagePlace), Deferred>,
-    /// Connections that nobody reads any more. Their clients may not have heard yet, and go on asking.
+    /// Connections that the node does not read any more. Their clients may not know yet, and go on asking.
     unread: BTreeSet<u64>,
     /// Ids that an ordered channel passed and that name no message: copies for another channel.
     copies: BTreeSet<(usize, MessagePlace)>,
     /// Ids at which copies stand that native clients got: they name a message that has another id.
     aliases: BTreeSet<(usize, MessagePlace)>,
-    /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
+    /// Term of a partition: rises whenever its leader may be another one, or one that forgot the deferred messages.
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
     pub kept: u64,
@@ -69,7 +70,7 @@ impl Order {
 }
 
 impl Book {
-    /// A partition's leader, or what it has in memory, may be another from now on.
+    /// A partition's leader, or its memory, may be another one from now on.
     pub fn term_ends(&mut self, topic: usize, partition: u16) {
         *self.order.terms.entry((topic, partition)).or_default() += 1;
     }
@@ -100,8 +101,8 @@ impl Book {
         }
     }
 
-    /// The client is gone, or the node lets go of it: what it asked for last may not have been read, and its messages come again at
-    /// once, perhaps to another client before this one hears that its connection is closed.
+    /// The client is gone, or the node has dropped it: its last requests may not have been read, and its messages are redelivered at
+    /// once, perhaps to another client before this one learns that its connection is closed.
     pub fn asks_no_more(&mut self, conn: u64) {
         let now = self.now_ms;
         self.order.unread.insert(conn);
@@ -142,7 +143,7 @@ impl Book {
         self.place(n).is_some_and(|id| self.order.came.contains_key(&(channel.clone(), id)))
     }
 
-    /// An id that names no message, where others do: [`Order::names_a_message`] holds it against what comes later.
+    /// An id that names no message, where others do: [`Order::names_a_message`] compares it with later messages.
     fn is_copy(&self, topic: usize, at: MessagePlace) -> bool {
         self.has_copies() && (!self.is_named(topic, at) || self.order.aliases.contains(&(topic, at)))
     }

@@ -1,7 +1,7 @@
-//! Idempotent producers, as the book knows them. They outlive connections and lives of the node: what has no answer is sent
-//! again, with the same sequences, on another connection or to the next life; at times what was answered is, too.
+//! Idempotent producers, as the book knows them. They outlive connections and lives of the node: unanswered batches are sent again, with
+//! the same sequences, on another connection or to the next life; at times answered ones, too.
 //!
-//! `no_duplicate_from_idempotent_producer` is held by what they are answered, and by what each recovery finds.
+//! `no_duplicate_from_idempotent_producer` is checked by their answers, and by the findings of each recovery.
 
 use super::book::Book;
 use crate::base::{LogId, MessagePlace, PartitionId, Position, Rng};
@@ -21,7 +21,7 @@ struct Batch {
 /// Reason why a message may be missing with its segment.
 pub enum Deleted {
     Yes,
-    /// Possible: nobody knows where the message stood, if it ever did.
+    /// Possible: the message's place is unknown, if it ever had one.
     Perhaps,
     No,
 }
@@ -91,7 +91,7 @@ impl Producer {
 }
 
 impl Book {
-    /// A connection ended: what it was not answered is not answered any more.
+    /// A connection ended: its unanswered batches get no answer any more.
     pub fn hung_up(&mut self, conn: u64) {
         self.set_ended(conn);
         self.asks_no_more(conn);
@@ -170,7 +170,7 @@ impl Book {
     pub fn produce_failed(&mut self, k: usize, conn: u64, batch: usize, error: &NativeError<'_>) {
         self.answered(k, conn);
         let p = &mut self.producers[k];
-        // sent in order, so what is refused for its sequence stands behind another that was refused
+        // sent in order, so a batch refused for its sequence follows another refused one
         let is_first_open = p.batches[..batch].iter().all(|b| b.is_acknowledged);
         match error.code {
             Code::UnknownProducer | Code::SequenceGap if p.has_rival => {}
@@ -235,7 +235,7 @@ impl Book {
         }
     }
 
-    /// Checks that each producer has what it wanted at rest. `may_be_stuck`: a write may have failed.
+    /// Checks at rest that each producer's batches are stored. `may_be_stuck`: a write may have failed.
     pub fn producers_converge(&self, may_be_stuck: bool) {
         for p in &self.producers {
             assert!(p.is_done() || may_be_stuck && p.is_stuck, "quiet_node_drains: an idempotent producer has no answer: {p:?}");

@@ -13,7 +13,7 @@ pub struct Reach {
     pub topics: Vec<usize>,
     /// Partition of all its publishes and its SUB, when that is known.
     pub partition: Option<u16>,
-    /// The node is one of several: another may lead what it asks for, and partitions are named in commands.
+    /// True in a cluster: another node may lead the partition, and commands name partitions.
     pub is_clustered: bool,
     /// Puts messages off for longer than the message timeout: all nodes that it may meet have one wall clock.
     pub defers: bool,

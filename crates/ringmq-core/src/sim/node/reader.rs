@@ -1,6 +1,6 @@
-//! Readers of ordered channels, and of channels whose offset is set meanwhile. Each reads one partition, over a connection on
-//! that partition's core, so what the node sends is in the order in which the channel gave it: it is judged as it is sent, before
-//! slow clients and late FINs blur it.
+//! Readers of ordered channels, and of channels whose offset is set meanwhile. Each reads one partition, over a connection on that
+//! partition's core, so the node sends messages in the order of the channel: they are judged when they are sent, before slow clients and
+//! late FINs blur the order.
 
 use super::book::{Book, ChannelKey, MOVED, OPERATED, ORDERED, topic_name};
 use crate::base::{LogId, MessageId, MessagePlace, PartitionId, Rng};
@@ -41,16 +41,18 @@ pub struct Reader {
     /// Serial of the channel when it was asked for.
     serial: u64,
     out: Vec<u8>,
-    /// Sent by the node, and come here: what is left of a frame.
+    /// Bytes of an incomplete frame, as the node sent them.
     sent: Vec<u8>,
+    /// Bytes of an incomplete frame, as they came here.
     got: Vec<u8>,
     /// The node has sent its answer; it has come.
     is_answered: bool,
     is_subscribed: bool,
     pub has_failed: bool,
     held: BTreeSet<[u8; 16]>,
-    /// FINs, and where each ends in all that was written; what of that has left.
+    /// FINs, each with its end in the written bytes.
     finished: Vec<(u64, LogId)>,
+    /// Written bytes that have left.
     written: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Rot between two lives of a node: one block of what stands in two places. Nothing is lost by it, and a startup finds no damage.
+//! Rot between two lives of a node: one block whose content stands in two places. Nothing is lost by it, and a startup finds no damage.
 
 use crate::base::{BLOCK, Rng};
 use crate::format::journal::{Checkpoint, FACTS_HEADER_LEN, FACTS_MAGIC, FactsHeader, RING_START, WRITE_MAGIC, WriteHeader};

@@ -1,4 +1,4 @@
-//! Whether what a connection publishes to a partition stands there in the order of its commands, as far as it was acknowledged.
+//! Check that a connection's acknowledged publishes to a partition stand there in the order of its commands.
 
 use super::book::Book;
 use crate::base::LogId;

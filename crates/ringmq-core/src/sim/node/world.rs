@@ -86,7 +86,7 @@ pub struct World<'a> {
     is_turn_open: Vec<bool>,
     is_stopped: Vec<bool>,
     is_stopping: bool,
-    /// Every client is quick and finishes what it gets, and nothing fails.
+    /// True at the end: every client is quick and finishes its messages, and nothing fails.
     is_healed: bool,
     has_crashed: bool,
     /// The effect at which the node goes down.
@@ -241,7 +241,7 @@ impl<'a> World<'a> {
             assert!(s.client.is_satisfied(), "quiet_node_drains: connection {conn} waits: {:?}", s.client);
         }
         self.stop();
-        // a FIN of an ordered channel may wait for room in a journal that what failed keeps full
+        // a FIN of an ordered channel may wait for room in a journal that a failed file keeps full
         !(is_read_only || self.book.is_sick && self.plan.order > 0.0)
     }
 
@@ -282,7 +282,7 @@ impl<'a> World<'a> {
         self.is_stopping = true;
         for core in 0..self.shards.len() {
             self.step(core, Event::Stop);
-            // At rest nobody publishes any more.
+            // At rest no client publishes any more.
             let is_quiet = self.is_healed;
             for _ in 0..self.rng.below(20) {
                 if !is_quiet {
@@ -357,7 +357,7 @@ impl<'a> World<'a> {
                     let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
                     assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
                     self.outcome.lent += pieces.iter().filter(|piece| piece.len() >= self.plan.lent_min).count() as u64;
-                    // what is lent stays so until its client takes it
+                    // lent memory stays lent until its client takes it
                     s.wire.extend(pieces);
                 }
                 Effect::ReceiveInto { conn, lent } => {
@@ -421,7 +421,7 @@ impl<'a> World<'a> {
 
     fn note_left(&mut self, stats: ShardStats) {
         let known = self.book.channels();
-        // a read-only core may have one in memory whose record never became durable, and lets nobody subscribe to it
+        // a read-only core may have a channel in memory whose record never became durable, and refuses subscriptions to it
         let is_read_only = self.shards.iter().any(|s| s.read_only().is_some());
         self.book.is_sick |= !stats.healthy;
         for p in stats.partitions {
@@ -443,7 +443,7 @@ impl<'a> World<'a> {
         }
     }
 
-    // ---- what arrives
+    // ---- arrivals
 
     fn end_turn(&mut self, core: usize) {
         self.step(core, Event::TurnEnd);

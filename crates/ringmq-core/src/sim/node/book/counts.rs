@@ -1,6 +1,6 @@
-//! Counts of what a run of clients exercised, so that a test can ask.
+//! Counts of the operations in a run of clients, for tests.
 
-/// Counts of what the run exercised.
+/// Counts of the run's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub written: u64,
@@ -35,7 +35,7 @@ pub struct Counts {
     pub put_off: u64,
     /// Copies that stood in a log after a startup.
     pub copies: u64,
-    /// Copies of deferred publishes that nobody had had, as a startup found them.
+    /// Copies of deferred publishes that were never delivered, as a startup found them.
     pub forwarded: u64,
 }
 

@@ -17,8 +17,8 @@ impl Book {
         }
     }
 
-    /// Channels of a topic that got some of what was acknowledged before any SUB came. Not of topics where a native client may
-    /// have made a channel of one partition: it may begin anywhere, and be that partition's first.
+    /// Channels of a topic that got some messages acknowledged before any SUB. Without topics where a native client may have made a
+    /// channel of one partition: it may begin anywhere, and be that partition's first.
     fn firsts(&self) -> impl Iterator<Item = (&BTreeSet<usize>, Vec<&ChannelKey>)> {
         self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)).map(|(topic, early)| {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
@@ -31,7 +31,7 @@ impl Book {
         early.iter().filter(|n| self.channels[channel].finished.contains(n)).count()
     }
 
-    /// A first channel that still lacks some of what was there before it.
+    /// A first channel that still lacks some of the messages before it.
     pub fn first_lacks(&self) -> Option<&ChannelKey> {
         let mut one = self.firsts().filter_map(|(early, firsts)| (firsts.len() == 1).then(|| (early, firsts[0])));
         one.find(|(early, first)| self.finished_of(early, first) < early.len()).map(|(_, first)| first)

@@ -16,7 +16,7 @@ pub struct StartupFindings {
     pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
     /// Copies of each message that was put off for long: channel and id.
     pub copies: BTreeMap<usize, Vec<(ChannelKey, MessagePlace)>>,
-    /// Copies of what nobody has had.
+    /// Copies of messages that were never delivered.
     pub forwarded: u64,
     /// The sentence that is broken when something acknowledged is not there.
     pub name: &'static str,

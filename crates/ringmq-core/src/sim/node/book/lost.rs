@@ -1,4 +1,4 @@
-//! Messages that an operator gave up: what was acknowledged or delivered, and is not in the log with which the partition goes on. Nobody is
+//! Messages that an operator gave up: acknowledged or delivered, and not in the log with which the partition continues. No channel is
 //! owed these messages any more, and they never come (`what_was_given_up_never_comes`). All others are owed.
 
 use super::{Book, StartupFindings};
@@ -6,7 +6,7 @@ use crate::base::PartitionId;
 use std::collections::BTreeSet;
 
 impl Book {
-    /// The partition goes on with what stands on this disk. Returns the messages that are lost by it. Their ids may come again for others.
+    /// The partition continues with the log on this disk. Returns the messages that are lost by it. Their ids may come again for others.
     pub fn gives_up(&mut self, (topic, partition): (usize, u16), found: &StartupFindings) -> BTreeSet<usize> {
         let is_there = |n: &usize| found.stored.contains_key(n) || found.copies.contains_key(n) || self.is_below(found, *n);
         let is_in = |n: &usize| {
@@ -45,7 +45,7 @@ impl Book {
             if channel.partitions.remove(&partition).is_some() {
                 let of_it = |owed: &(super::ChannelKey, Option<u16>)| owed.0 == *key && owed.1 == Some(partition);
                 self.messages.iter_mut().for_each(|m| m.owed.retain(|owed| !of_it(owed)));
-                // Made anew, it may begin behind what it had in part.
+                // Made anew, the channel may begin inside a batch.
                 self.cut_channels.insert(key.clone());
             }
         }

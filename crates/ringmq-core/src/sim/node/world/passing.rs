@@ -3,7 +3,7 @@
 use super::*;
 
 impl World<'_> {
-    /// Removes ephemeral topics before anybody connects: their channels did not outlive the restart.
+    /// Removes ephemeral topics before a client connects: their channels did not outlive the restart.
     pub(super) fn start_removes_ephemeral_topics(&mut self) {
         if self.plan.ephemeral == 0.0 || self.plan.faults.write_error > 0.0 {
             return;
@@ -15,7 +15,7 @@ impl World<'_> {
         (0..EPHEMERAL_TOPICS).for_each(|topic| self.book.passing_is_gone(topic));
     }
 
-    /// Each is there for whoever wants it, and goes with its last channel.
+    /// Every ephemeral topic can be used, and is removed with its last channel.
     pub(super) fn ephemeral_topics_go(&mut self) {
         if self.plan.ephemeral == 0.0 {
             return;

@@ -1,4 +1,4 @@
-//! Readers of ordered channels and of those whose offset is set, and who sets it: the HTTP thread's questions.
+//! Readers of ordered channels and of those whose offset is set, and the HTTP thread's requests that set it.
 
 use super::World;
 use crate::base::topic::home_core;
@@ -100,7 +100,7 @@ impl World<'_> {
         self.operate(channel, partition, change);
     }
 
-    /// The same of what is emptied or deleted.
+    /// Empties or deletes a channel somewhere.
     fn remove_somewhere(&mut self) {
         if self.plan.removals == 0.0 || self.is_stopping || !self.rng.chance(self.plan.removals) {
             return;

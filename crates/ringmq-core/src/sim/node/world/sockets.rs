@@ -1,4 +1,4 @@
-//! The sockets of clients: they come, write, take what they are sent, and go.
+//! The sockets of clients: they connect, write, take sent bytes, and close.
 
 use super::*;
 
@@ -9,11 +9,11 @@ impl World<'_> {
         self.step(s.core.expect("it does not move"), Event::Closed { conn: ConnId(conn) });
     }
 
-    /// The node reads what there is of a client's bytes, in any cut.
+    /// The node reads a client's arrived bytes, split anywhere.
     pub(super) fn read(&mut self, conn: u64, all: bool) -> bool {
         let Some(s) = self.sockets.get_mut(&conn) else { return false };
         let Some(core) = s.core.filter(|_| !s.inbox.is_empty() && !s.is_closing) else { return false };
-        // What was under way when the socket was paused still comes.
+        // Bytes under way when the socket was paused still come.
         if s.is_paused && (all || !self.rng.chance(0.1)) {
             return false;
         }
