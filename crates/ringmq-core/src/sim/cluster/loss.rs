@@ -290,7 +290,7 @@ impl World {
 
     /// A replica that moved away has nothing to keep, also when it comes back.
     fn forget_moved(&mut self, key: TopicPartition) {
-        let replicas = self.meta.entries.contains_key(&key).then(|| self.replicas(key)).unwrap_or_default();
+        let replicas = if self.meta.entries.contains_key(&key) { self.replicas(key) } else { vec![] };
         if let Some(given_up) = self.operator.losses.by.get_mut(&key) {
             given_up.had.retain(|n, _| replicas.contains(n));
         }
