@@ -1,22 +1,17 @@
 //! Next record of a partition: an election first, then replicas that are too many, a hand-over, replicas that are missing.
 
+use super::placement::another;
+use super::worklist::Stage;
 use super::{Controller, PartitionKey};
 use crate::base::{NodeId, Ticks};
 use crate::metadata::record::{Leader, PartitionRecord};
 use crate::metadata::view::View;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Nothing to do until a key changes.
     Rest,
-    /// The change waits until the leases' mass expiry is over.
-    Hold,
-    /// The change waits until others are done.
-    Postpone,
-    /// The change waits until fewer replicas catch up.
-    Queue,
-    /// The change waits until a node comes that can take a replica.
-    Short,
+    Wait(Stage),
     Write(Box<PartitionRecord>),
 }
 
@@ -38,7 +33,7 @@ fn is_in_session(view: &View, leader: Leader) -> bool {
 impl Controller {
     pub(super) fn decide(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Verdict {
         let Some(topic) = view.topic_by_id(at.0).filter(|_| view.gone(at.0).is_none()) else { return Verdict::Rest };
-        let leads = record.leader.is_some_and(|l| is_in_session(view, l) && !self.is_down(view, l.node));
+        let leads = record.leader.is_some_and(|l| is_in_session(view, l) && !self.nodes.is_down(view, l.node));
         if !leads {
             return self.elect(now, view, at, record);
         }
@@ -60,16 +55,16 @@ impl Controller {
 
     /// Elects a leader of the ISR whose node is alive. No leader rather than a wrong one.
     fn elect(&self, now: Ticks, view: &View, at: PartitionKey, record: &PartitionRecord) -> Verdict {
-        let lives = |n: &NodeId| view.session(*n).is_some() && !self.is_down(view, *n);
+        let lives = |n: &NodeId| view.session(*n).is_some() && !self.nodes.is_down(view, *n);
         let alive: Vec<NodeId> = record.isr.iter().copied().filter(lives).collect();
         if alive.is_empty() {
             return Verdict::Rest;
         }
         let back = record.leader.map(|l| l.node).filter(|n| alive.contains(n) && is_sound(view, at, *n));
         // A node whose process has ended while its lease holds is no victim of a mass expiry.
-        let is_held = self.is_held(now, record.isr.iter().copied().filter(|n| view.session(*n).is_none()));
+        let is_held = self.nodes.is_held(now, record.isr.iter().copied().filter(|n| view.session(*n).is_none()));
         if is_held && back.is_none() {
-            return Verdict::Hold;
+            return Verdict::Wait(Stage::Held);
         }
         let resigned =
             record.replicas.iter().position(|n| record.leader.is_none() && view.session(*n) == Some(record.tag.session));
@@ -97,8 +92,7 @@ impl Controller {
 
     /// Whether a node is to keep its replicas.
     fn stays(&self, now: Ticks, view: &View, node: NodeId) -> bool {
-        let is_late = self.away_since(node).is_some_and(|since| now >= since + self.options.replace_after);
-        view.member(node).is_some() && !view.is_draining(node) && !is_late
+        view.member(node).is_some() && !view.is_draining(node) && !self.nodes.is_late(now, node)
     }
 
     /// Whether this replica is to stay where it is.
@@ -149,7 +143,7 @@ impl Controller {
             return None;
         }
         if record.wanted.is_none() && self.handing.len() >= self.options.hand_overs_max {
-            return Some(Verdict::Postpone);
+            return Some(Verdict::Wait(Stage::Postponed));
         }
         Some(PartitionRecord { wanted: Some(to), ..record.clone() }.into())
     }
@@ -164,14 +158,14 @@ impl Controller {
         if record.wanted.is_some() {
             return None;
         }
-        let is_calm = |n: &NodeId| self.sessions.get(n).is_some_and(|(_, since, _)| now >= *since + self.options.calm);
+        let is_calm = |n: &NodeId| self.nodes.here_since(*n).is_some_and(|since| now >= since + self.options.calm);
         let first = record.replicas.iter().copied().find(|n| is_fit(n))?;
         let must = !self.stays_in(now, view, record, leader);
         if first == leader || !must && Some(&first) != record.replicas.first() {
             return None;
         }
         if !must && !is_calm(&first) {
-            return Some(Verdict::Postpone);
+            return Some(Verdict::Wait(Stage::Postponed));
         }
         self.ask_leader(record, first)
     }
@@ -182,16 +176,16 @@ impl Controller {
         if staying >= wanted || record.replicas.len() >= crate::seam::membership::REPLICAS_MAX {
             return Verdict::Rest;
         }
-        if !self.may_rebuild() && !self.rebuilding.contains(&at) {
-            return Verdict::Queue;
+        if !self.rebuilds.may_begin() && !self.rebuilds.has(at) {
+            return Verdict::Wait(Stage::Queued);
         }
-        match self.another(view, &record.replicas) {
+        match another(view, &self.nodes.down(view), &record.replicas) {
             Some(node) => {
                 let mut next = record.clone();
                 next.replicas.push(node);
                 next.into()
             }
-            None => Verdict::Short,
+            None => Verdict::Wait(Stage::Short),
         }
     }
 }

@@ -7,10 +7,12 @@
 //! - The counts of leaders stay as even as the balance by counts leaves them.
 //! - A relieved node is considered again after its next load report.
 
-use super::placement::{Move, NodeLoad, places};
-use super::{Controller, PartitionKey};
-use crate::base::{NodeId, Ticks};
+use super::PartitionKey;
+use super::balance::Move;
+use super::placement::NodeLoad;
+use crate::base::NodeId;
 use crate::metadata::view::View;
+use std::collections::BTreeMap;
 
 /// Difference between two nodes that is worth a move.
 const GAP_KIB_PER_S: u64 = 1024;
@@ -19,13 +21,15 @@ fn kib(view: &View, node: NodeId) -> u64 {
     view.load(node).map_or(0, |e| e.value.kib_per_s.into())
 }
 
-impl Controller {
-    /// Move of one leader that balances the load, as a record to look at next.
-    pub(super) fn balance_load(&mut self, now: Ticks, view: &View) -> Option<Move> {
-        if !self.is_calm(now) || !self.handing.is_empty() {
-            return None;
-        }
-        let places = places(view, &self.down(view));
+#[derive(Debug, Default)]
+pub(super) struct Relief {
+    /// Revision of the load report for which a leader moved away from the node. Its next report shows the effect.
+    relieved: BTreeMap<NodeId, u64>,
+}
+
+impl Relief {
+    /// Move of one leader that balances the load.
+    pub fn find(&mut self, view: &View, places: &[NodeLoad]) -> Option<Move> {
         // Per mille of an ordinary node's capacity, so that different nodes compare.
         let share = |p: &NodeLoad| kib(view, p.node) * 100 / p.capacity as u64;
         let most = places.iter().max_by_key(|p| (share(p), p.node))?;

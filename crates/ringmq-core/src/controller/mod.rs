@@ -6,7 +6,7 @@
 //! the controller.
 //!
 //! ```text
-//! observe: a key changed ──> its partitions are dirty ──plan──> Batch (100 records, one transaction) ──settled──> dirty again, or done
+//! observe: a key changed ──> its partitions are due ──plan──> Batch (100 records, one transaction) ──settled──> due again, or done
 //!                                     │                             compares the term, each record's revision, each new leader's session
 //!                                     ├── held: a mass expiry of leases, for one TTL
 //!                                     ├── postponed: too many leaders are moving
@@ -21,35 +21,35 @@
 //!   session cannot lead; but never below min_isr, and never when those that stay are all suspect.
 //! - A replica is removed when as many others as the topic wants are in sync and alive.
 
-pub mod decide;
+mod balance;
+mod batch;
+mod decide;
 mod load;
+mod nodes;
 pub mod placement;
+mod rebuilds;
 #[cfg(test)]
 mod tests;
+mod worklist;
+
+pub use batch::Batch;
 
 use crate::base::{NodeId, Ticks, TopicId};
 use crate::metadata::keys::Key;
-use crate::metadata::record::{PartitionRecord, Tag, encode};
-use crate::metadata::request::{Compare, Op, Txn};
+use crate::metadata::record::PartitionRecord;
 use crate::metadata::view::{Changed, View};
+use balance::Balance;
+use batch::{Draft, Writes};
 use decide::Verdict;
-use placement::Move;
-use std::collections::{BTreeMap, BTreeSet};
+use nodes::Nodes;
+use placement::places;
+use rebuilds::Rebuilds;
+use std::collections::BTreeSet;
 use std::time::Duration;
+use worklist::{Stage, Worklist};
 
 /// A topic's id and a partition's number.
 pub type PartitionKey = (TopicId, u16);
-
-/// Partitions of a transaction at most. With their compares they stay below the store's limit.
-const BATCH_MAX: usize = 100;
-/// Compares of a transaction, at most.
-const COMPARES_MAX: usize = 124;
-/// The controller's writes are numbered apart from those that its node makes as a leader in the same session.
-const TAGS: u64 = 1 << 62;
-/// Transactions on their way, at most.
-const IN_FLIGHT_MAX: usize = 4;
-/// Interval at which the balance of the distribution is looked at.
-const BALANCE_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerOptions {
@@ -77,91 +77,30 @@ impl Default for ControllerOptions {
     }
 }
 
-/// Records to write at once.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Batch {
-    pub partitions: Vec<PartitionKey>,
-    pub txn: Txn,
-}
-
 #[derive(Debug)]
 pub struct Controller {
-    me: NodeId,
     options: ControllerOptions,
-    /// Sessions that are known, since when, and the starts of their processes.
-    sessions: BTreeMap<NodeId, (u64, Ticks, u64)>,
-    /// Nodes without a session, and since when.
-    away: BTreeMap<NodeId, Ticks>,
-    /// Sessions whose process is taken for ended before their lease is.
-    down: BTreeMap<NodeId, u64>,
-    /// Nodes that are away for too long and whose partitions were looked at for that.
-    replaced: BTreeSet<NodeId>,
-    /// Time of a node's last lost session, and the start of its process. A process that began since then has no lease to lose.
-    lost: BTreeMap<NodeId, (Ticks, u64)>,
-    /// Time before which nothing moves: many leases ended at once.
-    hold_until: Ticks,
-    /// Start of this node's process, once it was registered. The same start in another session says that its lease had ended.
-    own_start: Option<u64>,
-    /// Nodes that were away when this node first saw them: cause and duration are unknown.
-    found_away: BTreeSet<NodeId>,
-    /// Time until which a node of `found_away` may come back: a mass expiry of leases may have been just before this process began.
-    fresh_until: Ticks,
-    in_office: bool,
-    dirty: BTreeSet<PartitionKey>,
-    held: BTreeSet<PartitionKey>,
-    postponed: BTreeSet<PartitionKey>,
-    /// Partitions that lack a replica while as many as may be catch up.
-    queued: BTreeSet<PartitionKey>,
-    /// Partitions that no node can take another replica of. A node that comes may.
-    short: BTreeSet<PartitionKey>,
-    in_flight: BTreeSet<PartitionKey>,
-    batches: usize,
-    /// Partitions with a live replica that is not in sync, or is being added.
-    rebuilding: BTreeSet<PartitionKey>,
-    /// Partitions of `rebuilding` that a look at the distribution has met, with the time of the first look.
-    slow: BTreeMap<PartitionKey, Ticks>,
+    nodes: Nodes,
+    is_in_office: bool,
+    work: Worklist,
+    rebuilds: Rebuilds,
     /// Partitions whose leader is asked to hand over.
     handing: BTreeSet<PartitionKey>,
-    /// Records of the next transaction, at most.
-    batch_max: usize,
-    written: u64,
-    balance_at: Ticks,
-    /// Moves that the last look at the distribution found.
-    moves: BTreeMap<PartitionKey, Move>,
-    /// Revision of the load report for which a leader moved away from the node. Its next report shows the effect.
-    relieved: BTreeMap<NodeId, u64>,
+    writes: Writes,
+    balance: Balance,
 }
 
 impl Controller {
     pub fn new(me: NodeId, options: ControllerOptions) -> Controller {
         Controller {
-            me,
-            options,
-            sessions: BTreeMap::new(),
-            away: BTreeMap::new(),
-            down: BTreeMap::new(),
-            replaced: BTreeSet::new(),
-            lost: BTreeMap::new(),
-            hold_until: Ticks(0),
-            own_start: None,
-            found_away: BTreeSet::new(),
-            fresh_until: Ticks(0),
-            in_office: false,
-            dirty: BTreeSet::new(),
-            held: BTreeSet::new(),
-            postponed: BTreeSet::new(),
-            queued: BTreeSet::new(),
-            short: BTreeSet::new(),
-            in_flight: BTreeSet::new(),
-            batches: 0,
-            rebuilding: BTreeSet::new(),
-            slow: BTreeMap::new(),
+            nodes: Nodes::new(me, &options),
+            is_in_office: false,
+            work: Worklist::default(),
+            rebuilds: Rebuilds::new(options.rebuilds_max),
             handing: BTreeSet::new(),
-            batch_max: BATCH_MAX,
-            written: 0,
-            balance_at: Ticks(0),
-            moves: BTreeMap::new(),
-            relieved: BTreeMap::new(),
+            writes: Writes::new(),
+            balance: Balance::default(),
+            options,
         }
     }
 
@@ -169,37 +108,29 @@ impl Controller {
         &self.options
     }
 
-    /// Time since which a node has had no session.
-    pub fn away_since(&self, node: NodeId) -> Option<Ticks> {
-        self.away.get(&node).copied()
-    }
-
     /// Time until the replicas of a node that is away are made elsewhere. `None`: it is there.
     pub fn replaced_in(&self, now: Ticks, node: NodeId) -> Option<Duration> {
-        Some((self.away_since(node)? + self.options.replace_after).since(now))
+        self.nodes.replaced_in(now, node)
     }
 
     /// Partitions with a live replica that is not in sync.
     pub fn rebuilding(&self) -> usize {
-        self.rebuilding.len()
+        self.rebuilds.count()
     }
 
     /// Whether the node's process is taken for ended, though its lease is not.
     pub fn is_down(&self, view: &View, node: NodeId) -> bool {
-        self.down.get(&node).is_some_and(|session| view.session(node) == Some(*session))
+        self.nodes.is_down(view, node)
     }
 
     /// Nodes whose process is taken for ended, though their lease is not.
     pub fn down(&self, view: &View) -> BTreeSet<NodeId> {
-        self.down.keys().copied().filter(|node| self.is_down(view, *node)).collect()
+        self.nodes.down(view)
     }
 
     /// The session's process is taken for ended; `None`: it is not.
     pub fn set_down(&mut self, view: &View, node: NodeId, session: Option<u64>) {
-        match session {
-            Some(session) => drop(self.down.insert(node, session)),
-            None => drop(self.down.remove(&node)),
-        }
+        self.nodes.set_down(node, session);
         self.look_at(view, node);
     }
 
@@ -209,99 +140,28 @@ impl Controller {
     pub fn observe(&mut self, now: Ticks, view: &View, changed: &Changed) {
         for key in &changed.keys {
             match key {
-                Key::Node(node) => self.see_session(now, view, *node),
+                Key::Node(node) => {
+                    if self.nodes.see_session(now, view, *node) {
+                        self.work.release(Stage::Short);
+                    }
+                    self.look_at(view, *node);
+                }
                 Key::Member(node) => {
-                    if view.session(*node).is_none() && !self.away.contains_key(node) {
-                        self.away.insert(*node, now);
-                        self.found_away.insert(*node);
-                    }
-                    if view.member(*node).is_none() {
-                        self.away.remove(node);
-                        self.found_away.remove(node);
-                    }
+                    self.nodes.see_member(now, view, *node);
                     self.look_at(view, *node);
                 }
                 Key::Drain(node) => {
                     self.look_at(view, *node);
-                    self.dirty.append(&mut self.short);
+                    self.work.release(Stage::Short);
                 }
                 Key::Partition(topic, number) => self.see_partition(view, (*topic, *number)),
                 Key::Topic(name) => {
-                    if let Some(topic) = view.topic(name).map(|e| e.value.record.id).filter(|_| self.in_office) {
-                        self.dirty.extend(view.partitions_of(topic).map(|(number, _)| (topic, number)));
+                    if let Some(topic) = view.topic(name).map(|e| e.value.record.id).filter(|_| self.is_in_office) {
+                        view.partitions_of(topic).for_each(|(number, _)| self.work.look_at((topic, number)));
                     }
                 }
                 _ => {}
             }
-        }
-    }
-
-    fn see_session(&mut self, now: Ticks, view: &View, node: NodeId) {
-        let before = self.sessions.get(&node).copied();
-        let session = view.session(node);
-        if before.map(|(session, ..)| session) == session {
-            // Only its value changed: the suspects.
-            return self.look_at(view, node);
-        }
-        if let Some((_, _, start)) = before {
-            self.lost.insert(node, (now, start));
-        }
-        match view.node(node) {
-            Some(entry) => {
-                let start = entry.value.start;
-                self.sessions.insert(node, (entry.create_revision, now, start));
-                if self.lost.get(&node).is_some_and(|(_, lost)| *lost < start) {
-                    self.lost.remove(&node);
-                }
-                self.dirty.append(&mut self.short);
-                self.away.remove(&node);
-                self.found_away.remove(&node);
-                self.replaced.remove(&node);
-                if node == self.me {
-                    self.see_own(now, start);
-                }
-            }
-            None => {
-                self.sessions.remove(&node);
-                self.down.remove(&node);
-                self.away.insert(node, now);
-            }
-        }
-        if before.is_some() {
-            self.see_lost(now);
-        }
-        self.look_at(view, node);
-    }
-
-    /// Takes in that this node is registered. A process that begins holds back no election for a node whose session it saw ending.
-    fn see_own(&mut self, now: Ticks, start: u64) {
-        let until = now + self.options.ttl;
-        if self.own_start == Some(start) {
-            // The cause that ended this node's lease may have ended others'.
-            self.hold_until = self.hold_until.max(until);
-        } else {
-            self.fresh_until = self.fresh_until.max(until);
-        }
-        self.own_start = Some(start);
-    }
-
-    /// Whether one of these nodes without a session is likely to come back by itself.
-    fn is_held(&self, now: Ticks, mut away: impl Iterator<Item = NodeId>) -> bool {
-        away.any(|node| now < self.hold_until || now < self.fresh_until && self.found_away.contains(&node))
-    }
-
-    /// Time at which nothing is held any more.
-    fn held_until(&self) -> Ticks {
-        self.hold_until.max(self.fresh_until)
-    }
-
-    /// Detects the loss of half of the nodes, and more than one, in one TTL: the store was asleep, or cut off from them.
-    fn see_lost(&mut self, now: Ticks) {
-        let ttl = self.options.ttl;
-        self.lost.retain(|_, (at, _)| *at + ttl >= now);
-        let nodes = self.sessions.len() + self.away.len();
-        if self.lost.len() >= 2 && self.lost.len() * 2 >= nodes {
-            self.hold_until = self.hold_until.max(now + ttl);
         }
     }
 
@@ -312,17 +172,22 @@ impl Controller {
     }
 
     fn see_partition(&mut self, view: &View, at: PartitionKey) {
-        if !self.in_office {
+        if !self.is_in_office {
             return;
         }
         let record = view.partition(at.0, at.1).map(|e| &e.value);
-        note(&mut self.handing, at, record.is_some_and(|r| r.wanted.is_some()));
-        note(&mut self.rebuilding, at, record.is_some_and(|r| catches_up(view, r)));
-        if !self.rebuilding.contains(&at) {
-            self.slow.remove(&at);
-        }
+        self.note(view, at, record);
         if record.is_some() {
-            self.dirty.insert(at);
+            self.work.look_at(at);
+        }
+    }
+
+    /// Takes in the partition's record, as it is or is about to be.
+    fn note(&mut self, view: &View, at: PartitionKey, record: Option<&PartitionRecord>) {
+        self.rebuilds.note(at, record.is_some_and(|r| catches_up(view, r)));
+        match record.is_some_and(|r| r.wanted.is_some()) {
+            true => drop(self.handing.insert(at)),
+            false => drop(self.handing.remove(&at)),
         }
     }
 
@@ -331,164 +196,114 @@ impl Controller {
     /// The node holds `ctl`. Everything is looked at once.
     pub fn take_office(&mut self, now: Ticks, view: &View) {
         self.leave_office();
-        self.in_office = true;
-        self.balance_at = now + BALANCE_EVERY;
+        self.is_in_office = true;
+        self.balance.put_off(now);
         let all: Vec<PartitionKey> = view.partitions().map(|(at, _)| at).collect();
         all.into_iter().for_each(|at| self.see_partition(view, at));
     }
 
     pub fn leave_office(&mut self) {
-        self.in_office = false;
-        self.rebuilding.clear();
-        self.slow.clear();
+        self.is_in_office = false;
+        self.work.clear();
+        self.rebuilds.clear();
         self.handing.clear();
-        let sets = [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.queued, &mut self.short, &mut self.in_flight];
-        sets.into_iter().for_each(BTreeSet::clear);
-        self.batches = 0;
-        self.batch_max = BATCH_MAX;
+        self.writes.clear();
     }
 
     pub fn is_in_office(&self) -> bool {
-        self.in_office
+        self.is_in_office
     }
 
     /// The next records to write, if there are any now.
     pub fn plan(&mut self, now: Ticks, view: &View, term: u64, session: u64) -> Option<Batch> {
-        if !self.in_office || self.batches >= IN_FLIGHT_MAX {
+        if !self.is_in_office || !self.writes.may_begin() {
             return None;
         }
         self.look_at_times(now, view);
-        let mut sessions: BTreeMap<NodeId, u64> = BTreeMap::new();
-        let mut batch = Batch { partitions: vec![], txn: Txn::default() };
-        let (mut compares, mut then) = (vec![], vec![]);
-        while batch.partitions.len() < self.batch_max && compares.len() + sessions.len() < COMPARES_MAX {
-            let Some(at) = self.dirty.pop_first().or_else(|| self.next_queued()) else { break };
-            if self.in_flight.contains(&at) {
-                continue;
-            }
+        let mut draft = Draft::default();
+        while self.writes.has_room(&draft) {
+            let Some(at) = self.work.take(Stage::Due).or_else(|| self.next_queued()) else { break };
             let Some(entry) = view.partition(at.0, at.1) else { continue };
-            let moved = self.moves.remove(&at).filter(|m| m.seen == entry.mod_revision);
+            let moved = self.balance.take(at, entry);
             let verdict = match (self.decide(now, view, at, &entry.value), moved) {
-                (Verdict::Rest, Some(moved)) => moved.next.into(),
+                (Verdict::Rest, Some(moved)) => moved.into(),
                 (verdict, _) => verdict,
             };
             match verdict {
                 Verdict::Rest => {}
-                Verdict::Hold => drop(self.held.insert(at)),
-                Verdict::Postpone => drop(self.postponed.insert(at)),
-                Verdict::Queue => drop(self.queued.insert(at)),
-                Verdict::Short => drop(self.short.insert(at)),
+                Verdict::Wait(stage) => self.work.put(at, stage),
                 Verdict::Write(record) => {
-                    let key = view.layout().key(&Key::Partition(at.0, at.1));
-                    compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });
-                    if let Some(leader) = record.leader.filter(|l| entry.value.leader != Some(*l)) {
-                        sessions.insert(leader.node, leader.session);
-                        // The record may be newer than the leader's session in this view.
-                        let before = entry.value.leader.map(|l| l.node);
-                        sessions.extend(before.map(|node| (node, view.session(node).unwrap_or(0))));
-                    }
-                    self.written += 1;
-                    note(&mut self.handing, at, record.wanted.is_some());
-                    // The limit also counts the catch-ups that this transaction adds.
-                    note(&mut self.rebuilding, at, catches_up(view, &record));
-                    let tag = Tag { session, number: TAGS | self.written };
-                    then.push(Op::Put { key, value: encode(&PartitionRecord { tag, ..*record }), lease: None });
-                    batch.partitions.push(at);
-                    self.in_flight.insert(at);
+                    let record = PartitionRecord { tag: self.writes.tag(session), ..*record };
+                    // The limits also count the moves and catch-ups that this transaction adds.
+                    self.note(view, at, Some(&record));
+                    draft.add(view, at, entry, &record);
+                    self.work.put(at, Stage::InFlight);
                 }
             }
         }
-        if batch.partitions.is_empty() {
-            return None;
-        }
-        let layout = view.layout();
-        let fixed = [
-            Compare::Value { key: layout.key(&Key::Id), is: view.cluster_value().clone() },
-            Compare::CreateRevision { key: layout.key(&Key::Controller), is: term },
-        ];
-        let of_node = |(node, is): (&NodeId, &u64)| Compare::CreateRevision { key: layout.key(&Key::Node(*node)), is: *is };
-        // The keys that may have made it fail are read, so that the next attempt does not fail by them again.
-        let of_partition = |at: &PartitionKey| Key::Partition(at.0, at.1);
-        let others = [Key::Controller].into_iter().chain(sessions.keys().map(|node| Key::Node(*node)));
-        let read = others.chain(batch.partitions.iter().map(of_partition));
-        let otherwise = read.map(|key| Op::Get { key: layout.key(&key) }).collect();
-        let compares = fixed.into_iter().chain(sessions.iter().map(of_node)).chain(compares).collect();
-        batch.txn = Txn { compares, then, otherwise };
-        self.batches += 1;
+        let batch = draft.batch(view, term)?;
+        self.writes.begun();
         Some(batch)
-    }
-
-    /// Whether another replica may be made.
-    fn may_rebuild(&self) -> bool {
-        self.rebuilding.len() < self.options.rebuilds_max
     }
 
     /// The next partition that waits for others to have caught up, if they have.
     fn next_queued(&mut self) -> Option<PartitionKey> {
-        if self.may_rebuild() { self.queued.pop_first() } else { None }
+        if self.rebuilds.may_begin() { self.work.take(Stage::Queued) } else { None }
     }
 
     /// Takes a batch's outcome; the view holds the answer's content already.
     pub fn settled(&mut self, view: &View, batch: &Batch, succeeded: bool) {
-        self.batches = self.batches.saturating_sub(1);
-        // A record that changed meanwhile fails all others of its transaction: smaller batches follow.
-        self.batch_max = if succeeded { (self.batch_max * 2).min(BATCH_MAX) } else { (batch.partitions.len() / 2).max(1) };
+        self.writes.settled(batch, succeeded);
         for at in &batch.partitions {
-            self.in_flight.remove(at);
+            self.work.settle(*at);
             self.see_partition(view, *at);
         }
     }
 
     /// Time at which [`Controller::plan`] gets new work.
     pub fn deadline(&self) -> Option<Ticks> {
-        if !self.in_office {
+        if !self.is_in_office {
             return None;
         }
-        let is_due = !self.dirty.is_empty() || !self.queued.is_empty() && self.may_rebuild();
-        if is_due && self.batches < IN_FLIGHT_MAX {
+        let is_due = self.work.has_any(Stage::Due) || self.work.has_any(Stage::Queued) && self.rebuilds.may_begin();
+        if is_due && self.writes.may_begin() {
             return Some(Ticks(0));
         }
-        let held = (!self.held.is_empty()).then_some(self.held_until());
-        let away = self.away.iter().filter(|(node, _)| !self.replaced.contains(node));
-        let replace = away.map(|(_, since)| *since + self.options.replace_after).min();
-        held.into_iter().chain(replace).chain([self.balance_at]).min()
+        let held = self.work.has_any(Stage::Held).then_some(self.nodes.held_until());
+        held.into_iter().chain(self.nodes.next_late()).chain([self.balance.next_at()]).min()
     }
 
     fn look_at_times(&mut self, now: Ticks, view: &View) {
-        if now >= self.held_until() {
-            self.dirty.append(&mut self.held);
+        if now >= self.nodes.held_until() {
+            self.work.release(Stage::Held);
         }
-        let is_late = |since: &Ticks| now >= *since + self.options.replace_after;
-        let late: Vec<NodeId> = self.away.iter().filter(|(_, since)| is_late(since)).map(|(node, _)| *node).collect();
-        for node in late {
-            if self.replaced.insert(node) {
-                self.look_at(view, node);
-            }
+        self.nodes.take_late(now).into_iter().for_each(|node| self.look_at(view, node));
+        if now >= self.balance.next_at() {
+            self.balance.put_off(now);
+            self.rebuilds.meet(now);
+            self.work.release(Stage::Postponed);
+            self.look_at_balance(now, view);
         }
-        if now >= self.balance_at {
-            self.balance_at = now + BALANCE_EVERY;
-            for at in &self.rebuilding {
-                self.slow.entry(*at).or_insert(now);
-            }
-            self.dirty.append(&mut self.postponed);
-            let mut moves = self.balance(now, view);
-            if moves.is_empty() {
-                moves.extend(self.balance_load(now, view));
-            }
-            self.moves = moves.into_iter().map(|m| (m.at, m)).collect();
-            self.dirty.extend(self.moves.keys());
+    }
+
+    fn look_at_balance(&mut self, now: Ticks, view: &View) {
+        if !self.is_calm(now) {
+            return self.balance.forget();
         }
+        let places = places(view, &self.nodes.down(view));
+        let moved = self.balance.look(view, &places, self.options.rebuilds_max, self.handing.is_empty());
+        moved.for_each(|at| self.work.look_at(at));
+    }
+
+    /// Whether the cluster is calm: nothing catches up, no absent node may still come back, and nothing is written at the moment. A
+    /// replica that catches up for as long as a node may be away waits for an operator, or for a disk: the others do not wait for it.
+    fn is_calm(&self, now: Ticks) -> bool {
+        let is_stuck = self.rebuilds.are_stuck(now, self.options.replace_after);
+        is_stuck && self.nodes.are_settled(now) && !self.work.has_any(Stage::InFlight)
     }
 }
 
 /// Whether a living replica is not in sync.
 fn catches_up(view: &View, record: &PartitionRecord) -> bool {
     record.replicas.iter().any(|n| view.session(*n).is_some() && !record.isr.contains(n))
-}
-
-fn note(set: &mut BTreeSet<PartitionKey>, at: PartitionKey, is_in: bool) {
-    match is_in {
-        true => drop(set.insert(at)),
-        false => drop(set.remove(&at)),
-    }
 }

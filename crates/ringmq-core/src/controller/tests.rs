@@ -5,7 +5,7 @@ use super::*;
 use crate::base::{Rng, TopicName};
 use crate::metadata::keys::Layout;
 use crate::metadata::record::*;
-use crate::metadata::request::{Answer, Request};
+use crate::metadata::request::{Answer, Compare, Op, Request, Txn};
 use crate::sim::etcd::{Etcd, revision_of};
 use bytes::Bytes;
 use proptest::prelude::*;
