@@ -1,11 +1,11 @@
-//! Certificates and private keys from PEM files, for both ends of TLS. Its errors name the file and what it must hold.
+//! Certificates and private keys from PEM files, for both ends of TLS. Its errors name the file and the content that it needs.
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error as Malformed, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 
-/// Why a PEM file is of no use.
+/// Reason why a PEM file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     #[error("{}: cannot be read: {source}", path.display())]

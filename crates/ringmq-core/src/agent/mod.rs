@@ -314,7 +314,7 @@ impl Agent {
         self.leaderless.text(now, &self.view)
     }
 
-    /// Why the store does not keep up the session of this node. `None`: it does.
+    /// Reason why the store does not keep up the session of this node. `None`: it does.
     pub fn store_trouble(&self) -> Option<&StoreTrouble> {
         self.access.trouble()
     }

@@ -329,7 +329,7 @@ mod tests {
         cache.insert(PartitionIdx(8), vec![batch(1)], Bytes::new(), 100);
         cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.bytes(), cache.fresh_bytes()), (2, 200, 0));
-        // Where less is left than what came last, that goes when its turn is over.
+        // If less is left than the last run takes, that run is dropped when its turn is over.
         cache.insert(p, vec![batch(8)], Bytes::new(), 1000);
         cache.end_turn(900);
         assert!(cache.contains(p, 8000));

@@ -73,7 +73,7 @@ impl Journaled {
         self.dirty_after = None;
     }
 
-    /// Redo needs nothing of the partition any more, nor what is still on its way to the journal.
+    /// Redo needs no record of the partition any more, nor those on their way to the journal.
     pub fn forget(&mut self) {
         (self.dirty_from, self.dirty_after, self.is_forgotten) = (None, None, true);
     }

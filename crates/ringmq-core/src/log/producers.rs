@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(later.judge(1, 0, 2), Ok(SequenceVerdict::Repeat { at: None, upto: last.offset }));
         let used: Vec<i64> = later.table.iter().map(|p| p.last_unix_ns).collect();
         assert_eq!(used, [150, 150, 500], "the log's time ascends");
-        // Neither what is known nor what its own log tells, or will tell.
+        // Neither known producers nor those of its own log, now or later.
         assert!(later.table.adopt(&told[1..], start.offset).is_empty());
         let everything: Vec<Producer> = whole.table.iter().copied().collect();
         assert!(Log::new(9, 1_000_000).table.adopt(&everything, last.offset).len() == 1);
@@ -358,12 +358,12 @@ mod tests {
         assert_eq!(log.judge(2, 1, 1), Err(SequenceError::UnknownProducer));
         log.append(3, 1, 1, 1_000_000);
         assert_eq!(log.table.len(), 2, "idle for the expiry, not longer");
-        // Batches without a producer do not let anybody expire; the producer's own batch finds itself.
+        // Batches without a producer do not expire producers; the producer's own batch finds itself.
         log.append(0, 0, 5, 9_000_000);
         assert_eq!(log.judge(1, 2, 1), Ok(SequenceVerdict::New));
         log.append(1, 2, 1, 9_000_000);
         assert_eq!(log.table.iter().map(|p| (p.id.get(), p.next)).collect::<Vec<_>>(), [(1, 3)]);
-        // A clock that goes back makes nobody younger.
+        // A clock that goes back makes no producer younger.
         log.append(3, 0, 1, 0);
         assert_eq!(log.table.iter().map(|p| p.last_unix_ns).collect::<Vec<_>>(), [9_000_000; 2]);
     }
@@ -385,8 +385,8 @@ mod tests {
     }
 
     proptest! {
-        /// A table that is cut in two anywhere, encoded and gone on with (also from a place before, as recovery may) is
-        /// the table of the whole log; and it says of every batch what a plain list of all that was appended says.
+        /// A table that is encoded anywhere and continued (also from an earlier place, as recovery may) is the table of the whole log;
+        /// and its verdict on every batch is that of a plain list of all appended batches.
         #[test]
         fn a_table_is_a_fold_of_the_log(
             steps in proptest::collection::vec((0u64..5, 1u32..4, 0i64..3), 1..60),

@@ -117,8 +117,8 @@ impl Store {
         self.try_removals(io);
     }
 
-    /// Lets checkpoints pass the records of a closed partition. The deletion of its topic is durable on the home core, whose journal keeps
-    /// it. Before, a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
+    /// Lets checkpoints pass the records of a closed partition. The deletion of its topic is durable on the home core, whose journal
+    /// keeps it. Before, a checkpoint must not pass records that only the journal has, while the topic may still be there after a crash.
     pub fn forget_records(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = self.part_mut(p);
         assert!(part.is_leaving(), "a partition is closed before its records are forgotten");

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! SUB ─> partition 0: finds or creates the channel; the first one's cursor says so (a flag)
-//!          final ─> CreateChannel to the cores of the others: the first channel comes to be there, with or without its client
-//!                     (until they all have it, no client hears that its channel is a later one)
+//!          final ─> CreateChannel to the cores of the others: the first channel is created there, with or without its client
+//!                     (until all have it, no client gets the verdict that its channel is a later one)
 //!          final ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
 //! ```
 //! A crash in between leaves the flag at partition 0, and the startup completes what it says (`log::recovery`). A native client

@@ -321,7 +321,7 @@ impl Engine {
         }
     }
 
-    /// Carries through what removals of topics wait for.
+    /// Continues the removals of topics.
     pub fn settle_removals(&mut self, now: Now) {
         if self.removals.is_unsettled() {
             for (from, message) in self.removing().settle(now) {

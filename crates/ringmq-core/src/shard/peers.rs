@@ -173,7 +173,7 @@ mod tests {
     }
 
     impl World {
-        /// Steps, ends the turn, and gives what is to be done beside files.
+        /// Steps, ends the turn, and returns the effects except those on files.
         fn step(&mut self, event: Event<'_>) -> Effects {
             let mut out = vec![];
             self.shard.step(self.now, event, &mut out);
@@ -192,7 +192,7 @@ mod tests {
         (world, effects)
     }
 
-    /// Both connections of the lower node's link; what it says on the first follows the handshake.
+    /// Makes both connections of the lower node's link; `said` follows the handshake on the first.
     fn meet(world: &mut World, said: &[Addressed]) -> Effects {
         let mut effects = vec![];
         let mut first = Encoder::default();
@@ -254,7 +254,7 @@ mod tests {
             let inquire = Inquire { topic: topic.clone(), partitions: 4, membership_version: 1 };
             message(TopicId([4; 16]), partition, Body::Inquire(inquire))
         };
-        // of a topic that is known, of one that is not but named, and of one that nobody knows
+        // of a known topic, of an unknown one with a name, and of a wholly unknown one
         let unknown = message(TopicId([8; 16]), 1, Body::EpochsAsk(EpochsAsk { below: Epoch(1) }));
         let other = TopicName::new("other").unwrap();
         let mut said: Vec<Addressed> = (0..4).map(ask).chain((0..4).map(|p| inquire(&other, p))).collect();

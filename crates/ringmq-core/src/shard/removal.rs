@@ -163,8 +163,8 @@ pub(super) struct Removing<'a> {
 }
 
 impl Removing<'_> {
-    /// Carries through what removals wait for: homes are answered as far as nothing is under way any more, and decide as far as their
-    /// journal has room. Returns the requests that waited for a name that is free: they are heard again.
+    /// Continues removals: answers the homes of topics with no operation under way, and decides where the journal has room. Returns the
+    /// requests that waited for a name that is free now: they are repeated.
     pub fn settle(&mut self, now: Now) -> Vec<(CoreId, MeshMessage)> {
         self.answer_closes();
         std::mem::take(&mut self.removals.undecided).iter().for_each(|topic| self.decide(now, topic));
@@ -314,7 +314,7 @@ impl Removing<'_> {
     }
 
     /// All have answered. The partitions stay open until the journal takes the record that removes them: only then do checkpoints pass
-    /// what it has of them.
+    /// the journal's records of them.
     fn decide(&mut self, now: Now, topic: &TopicRef) {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
         let goes = !closing.is_refused && !self.is_in_use(topic);

@@ -403,7 +403,7 @@ impl Partition {
         self.files.enter(cx, meta)
     }
 
-    /// Writes what was appended.
+    /// Writes the appended bytes.
     pub fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         self.files.flush(cx, self.end)
     }

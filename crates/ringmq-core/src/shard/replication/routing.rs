@@ -57,7 +57,7 @@ impl Engine {
         Some(result)
     }
 
-    /// Does what machines of the cluster have left, unless that is being done.
+    /// Does the work that machines of the cluster have left, unless it is being done.
     pub(in crate::shard) fn work_off(&mut self, now: Now) {
         let begins = |c: &mut Box<Cluster>| !c.work.is_empty() && !std::mem::replace(&mut c.is_working, true);
         if !self.cluster.as_mut().is_some_and(begins) {
