@@ -139,6 +139,20 @@ struct Work {
     left: VecDeque<Txn>,
     tries: u32,
     confirmed: Confirmed,
+    /// Id of the topic that the last attempt creates.
+    fresh: TopicId,
+    creation: Creation,
+}
+
+/// Partitions in the store of a topic whose creation is not finished.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Creation {
+    #[default]
+    NotBegun,
+    /// Some transactions of the last attempt succeeded.
+    Begun,
+    /// The attempt failed, and its partitions are being removed.
+    Clearing,
 }
 
 /// Whether the store was read since the request came: an answer from the view alone is confirmed by a read.
@@ -160,12 +174,16 @@ impl Agent {
         if self.admins.works.len() >= ADMINS_MAX {
             return out.push(Effect::Admin { token, result: Err(AdminError::TooMany) });
         }
-        self.attempt(now, token, Work { admin, left: VecDeque::new(), tries: 0, confirmed: Confirmed::No }, out);
+        let (confirmed, creation, fresh) = (Confirmed::No, Creation::NotBegun, TopicId([0; 16]));
+        self.attempt(now, token, Work { admin, left: VecDeque::new(), tries: 0, confirmed, fresh, creation }, out);
     }
 
     fn attempt(&mut self, now: Ticks, token: u64, mut work: Work, out: &mut Vec<Effect>) {
         let txns = match self.session.live() {
-            Some(session) => self.txns_of(session, &work.admin),
+            Some(session) => {
+                (work.fresh, work.creation) = (TopicId(self.rng.bytes_16()), Creation::NotBegun);
+                self.planner(session, work.fresh).txns(&work.admin)
+            }
             None => Err(AdminError::NoSession),
         };
         let is_view_alone = txns.as_ref().map_or_else(|error| *error != AdminError::NoSession, Vec::is_empty);
@@ -220,7 +238,14 @@ impl Agent {
 
     pub(super) fn admin_answered(&mut self, now: Ticks, token: u64, succeeded: bool, out: &mut Vec<Effect>) {
         let Some(mut work) = self.admins.works.remove(&token) else { return };
+        if work.creation == Creation::Clearing {
+            work.creation = Creation::NotBegun;
+            return self.again(now, token, work, out);
+        }
         if succeeded {
+            if matches!(work.admin, Admin::CreateTopic { .. }) && !work.left.is_empty() {
+                work.creation = Creation::Begun;
+            }
             return self.next_txn(now, token, work, out);
         }
         if work.confirmed == Confirmed::Reading {
@@ -229,6 +254,23 @@ impl Agent {
         }
         // An earlier copy may have done it: then the view, which has the keys just read, shows that.
         work.tries += 1;
+        if work.creation == Creation::Begun
+            && let Some(txn) = self.clearing(&work)
+        {
+            work.creation = Creation::Clearing;
+            self.admins.works.insert(token, work);
+            return self.send(now, Purpose::Admin(token), Request::Txn(txn), out);
+        }
+        self.again(now, token, work, out);
+    }
+
+    /// Removal of the partitions that the last attempt wrote.
+    fn clearing(&self, work: &Work) -> Option<Txn> {
+        let Admin::CreateTopic { name, partitions, .. } = &work.admin else { return None };
+        self.planner(0, work.fresh).abandoned(name, *partitions)
+    }
+
+    fn again(&mut self, now: Ticks, token: u64, work: Work, out: &mut Vec<Effect>) {
         match work.tries < TRIES_MAX {
             true => self.attempt(now, token, work, out),
             false => out.push(Effect::Admin { token, result: Err(AdminError::Busy) }),
@@ -241,11 +283,10 @@ impl Agent {
         }
     }
 
-    fn txns_of(&mut self, session: u64, admin: &Admin) -> Result<Vec<Txn>, AdminError> {
-        let fresh = TopicId(self.rng.bytes_16());
+    fn planner(&self, session: u64, fresh: TopicId) -> Planner<'_> {
         let (replicas, partitions) = (self.options.replicas, self.options.partitions);
         let down = self.controller.down(&self.view);
-        Planner { view: &self.view, replicas, partitions, session, fresh, down }.txns(admin)
+        Planner { view: &self.view, replicas, partitions, session, fresh, down }
     }
 }
 

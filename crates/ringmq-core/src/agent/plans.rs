@@ -138,6 +138,27 @@ impl Planner<'_> {
         Ok(txns)
     }
 
+    /// Removes the partitions of a creation under the id `fresh` that did not get to its end. By the tombstone no late copy of its last
+    /// transaction makes the topic visible. `None`: the topic exists under that id.
+    pub fn abandoned(&self, name: &TopicName, partitions: u16) -> Option<Txn> {
+        let key = self.layout().key(&Key::Topic(name.clone()));
+        let there = self.view.topic(name);
+        if there.is_some_and(|topic| topic.value.record.id == self.fresh) {
+            return None;
+        }
+        let is_as_seen = match there {
+            Some(topic) => Compare::ModRevision { key, is: topic.mod_revision },
+            None => Compare::CreateRevision { key, is: 0 },
+        };
+        let partitions = if partitions == 0 { self.partitions } else { partitions };
+        let gone = GoneRecord { name: name.clone(), partitions };
+        let then = vec![
+            Op::Put { key: self.layout().key(&Key::Gone(self.fresh)), value: encode(&gone), lease: None },
+            Op::DeletePrefix { prefix: self.layout().partitions(self.fresh) },
+        ];
+        Some(Txn { compares: vec![self.is_cluster(), is_as_seen], then, otherwise: vec![] })
+    }
+
     /// Writes of partitions that are new, and compares: those that lead them live.
     fn new_partitions<'r>(
         &self,

@@ -88,3 +88,34 @@ fn partitions_are_added_once_whatever_copies_come() {
     assert!(matches!(&told[..], [.., Ok(_), Err(AdminError::Shrinks { partitions: 130, .. })]), "{told:?}");
     assert_eq!(record(&world).partitions, 130);
 }
+
+/// Each node begins to create the topic, in several transactions, and one gets to the end.
+#[test]
+fn creations_that_come_too_late_leave_no_partition_and_no_copy_of_them_makes_a_topic() {
+    let mut world = cluster(3);
+    let name = TopicName::new("t").unwrap();
+    (0..3).for_each(|n| world.create(n, "t", 130));
+    let mut copies: Vec<Request> = vec![];
+    for _ in 0..300 {
+        world.run(1);
+        let is_creation = |r: &&Request| matches!(r, Request::Txn(txn) if txn.then.len() > 10);
+        let new: Vec<Request> =
+            world.requests.iter().map(|r| &r.4).filter(is_creation).filter(|r| !copies.contains(r)).cloned().collect();
+        copies.extend(new);
+    }
+    assert!(copies.len() > 3, "several nodes wrote partitions: {}", copies.len());
+    let there = Ok("topic t is there".to_string());
+    assert!(world.nodes.iter().all(|n| n.admin == [there.clone()]));
+    let topics =
+        |world: &World| -> BTreeSet<TopicId> { world.nodes[0].agent.view().partitions().map(|((topic, _), _)| topic).collect() };
+    let made = world.nodes[0].agent.view().topic("t").expect("it is there").value.record.id;
+    assert_eq!(topics(&world), BTreeSet::from([made]));
+    world.step(0, Event::Admin { token: 2, admin: Admin::DeleteTopic { name: name.clone() } });
+    world.run(200);
+    for copy in &copies {
+        assert!(matches!(world.store.carry(world.now, copy), Ok(Answer::Txn { succeeded: false, .. })));
+    }
+    world.run(200);
+    assert_eq!(topics(&world), BTreeSet::new());
+    assert!(world.nodes[0].agent.view().topic("t").is_none());
+}
