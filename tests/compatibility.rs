@@ -32,7 +32,8 @@ fn rows(heading: &str) -> BTreeMap<&'static str, &'static str> {
     for line in section(heading).lines().filter(|line| line.starts_with("| `")) {
         let (names, note) = line[2..].split_once(" | ").expect("two cells");
         assert!(note.len() > 2, "a note is missing: {line}");
-        in_marks(names).for_each(|name| add(name, "differs"));
+        let state = if note.starts_with("Same default") || note.starts_with("Same status") { "same" } else { "differs" };
+        in_marks(names).for_each(|name| add(name, state));
     }
     for paragraph in section(heading).split("\n\n") {
         if let Some((_, state)) = LISTS.iter().find(|(begin, _)| paragraph.starts_with(begin)) {

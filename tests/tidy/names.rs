@@ -124,12 +124,13 @@ fn a_name_of_nothing_is_found() {
 
 // ---- log lines
 
-/// The parts of the log lines that a page quotes below "Log lines" and that no source has. `...`, numbers and single capitals stand for
-/// anything.
+/// The parts of the log lines that a page quotes below "Log lines", or in a row `| log | ...`, and that no source has. `...`, numbers and
+/// single capitals stand for anything.
 fn unknown_lines(page: &str, sources: &str) -> Vec<String> {
     let section = page.split("\n## Log lines\n").nth(1).unwrap_or_default();
     let section = section.split("\n## ").next().unwrap_or_default();
     let cells = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | ")).map(|(cell, _)| cell);
+    let cells = cells.chain(page.lines().filter_map(|line| line.strip_prefix("| log | ")));
     let mut unknown = Vec::new();
     for line in cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
         let is_any = |word: &&str| word.len() == 1 && word.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
@@ -164,10 +165,10 @@ fn joined(source: &str) -> String {
 #[test]
 fn a_log_line_of_nobody_is_found() {
     let rows = "| line | meaning |\n|---|---|\n| `disk ... is full: wait`, `core 3 ended` | `other` |";
-    let page = &format!("# A\n`gone`\n## Log lines\n\n{rows}\n## B\n| `gone` | |");
+    let page = &format!("# A\n`gone`\n| log | `core 7 ended`, soon |\n## Log lines\n\n{rows}\n## B\n| `gone` | |");
     let source = "warn!(\"disk {} is \\\n     full: wait\"); warn!(\"core {core} ended\")";
     assert_eq!(unknown_lines(page, &joined(source)), Vec::<String>::new());
-    assert_eq!(unknown_lines(page, "disk is full: wait"), ["core", "ended"]);
+    assert_eq!(unknown_lines(page, "disk is full: wait"), ["core", "ended", "core", "ended"]);
 }
 
 // ---- flags
