@@ -207,7 +207,7 @@ fn what_is_not_tls_and_who_says_nothing_is_closed() {
     let mut answer = vec![];
     let _ = wrong.read_to_end(&mut answer); // an end, or a reset, as it wrote more than was read
     assert!(answer.len() < 20, "an alert at most: {answer:?}");
-    assert!(node.log().contains("this port speaks TLS, and what came is not"), "{}", node.log());
+    assert!(node.log().contains("this port speaks TLS, and the received bytes are not TLS"), "{}", node.log());
 
     let mut rest = vec![];
     silent.read_to_end(&mut rest).expect("an end within the timeout");

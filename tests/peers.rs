@@ -420,10 +420,10 @@ fn tls_and_none_do_not_meet_and_say_so() {
     let (with, without) = (secure(&pki, "a", &["node0", "node1"]), Settings::default());
     apart(
         [&with, &without],
-        &["what answers there does not speak TLS, and this node does", "it speaks TLS, and this node does not with its peers"],
+        &["the other node does not speak TLS, and this node does", "it speaks TLS, and this node does not with its peers"],
     );
     apart(
         [&without, &with],
-        &["this node speaks TLS with its peers, and what came is not", "it speaks TLS, and this node does not"],
+        &["this node speaks TLS with its peers, and the received bytes are not TLS", "it speaks TLS, and this node does not"],
     );
 }

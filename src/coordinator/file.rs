@@ -338,7 +338,9 @@ impl Reader<'_> {
             return Err(self.bad(&raw.replicas, format!("{of}: {} replicas, 1 to {REPLICAS_MAX} are possible", replicas.len())));
         }
         if isr.is_empty() {
-            let what = format!("{of}: an empty isr; who holds everything stays in it, with no leader if it is to rest");
+            let what = format!(
+                "{of}: an empty isr; keep the nodes that have everything in it, without a leader if the partition is to rest"
+            );
             return Err(self.bad(&raw.isr, what));
         }
         for name in raw.isr.get_ref() {
@@ -352,7 +354,8 @@ impl Reader<'_> {
             Some(name) => {
                 let id = self.known(name, "leader", &of, nodes)?;
                 if !isr.contains(&id) {
-                    let what = format!("{of}: leader {} is not in the isr; only who holds everything may lead", name.get_ref());
+                    let what =
+                        format!("{of}: leader {} is not in the isr; only a node that has everything may lead", name.get_ref());
                     return Err(self.bad(name, what));
                 }
                 Some(id)

@@ -217,7 +217,7 @@ impl Spares {
         };
         kept.bytes -= spare.len;
         drop(kept);
-        tracing::info!(bytes = spare.len, "space is short: that of a removed segment, kept for a new one, is given back");
+        tracing::info!(bytes = spare.len, "space is short: a removed segment that was kept for a new one is freed");
         remove(&self.path(&spare));
         true
     }

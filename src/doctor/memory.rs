@@ -125,7 +125,7 @@ fn judge_huge_pages(path: &str, enabled: io::Result<String>, is_barred: bool) ->
         Some(("always" | "madvise", _)) if is_barred => Finding::warn(
             NAME,
             format!("disabled for this process by its parent (PR_SET_THP_DISABLE): {SLOWER}"),
-            "start the node by another parent, or one that does not call prctl(PR_SET_THP_DISABLE)",
+            "start the node from a parent process that does not call prctl(PR_SET_THP_DISABLE)",
         ),
         Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("available ({choice})")),
         _ => Finding::warn(NAME, format!("switched off ({}): {SLOWER}", enabled.trim()), format!("echo madvise > {path}")),

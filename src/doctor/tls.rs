@@ -111,7 +111,7 @@ impl Files<'_> {
         match read {
             Ok((_, left_out)) if !left_out.is_empty() => {
                 let found = format!("{}: {} left out: {}", self.ca, count(left_out.len(), "certificate"), left_out.join("; "));
-                Finding::warn(self.flags.ca, found, "correct the file, or remove what is not valid from it")
+                Finding::warn(self.flags.ca, found, "correct the file, or remove its invalid certificates")
             }
             Ok((roots, _)) => {
                 let found = format!("{}: {} may sign {}'", self.ca, count(roots.len(), "CA"), self.others);

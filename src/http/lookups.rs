@@ -169,7 +169,7 @@ pub async fn all_channels(node: &Node, topic: &str) -> Result<BTreeSet<String>, 
     let found = found.ok_or_else(not_found)?;
     let unknown = |why: String| Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("CHANNELS_UNKNOWN: {why}: ask again"));
     if !found.is_led() {
-        return Err(unknown("a partition of the topic has no leader, who knows its channels".into()));
+        return Err(unknown("a partition of the topic has no leader, and only leaders know the channels".into()));
     }
     let mut channels = of_this_node(node, &asked, true);
     for (_, address) in found.http_addresses().iter().filter(|(id, _)| **id != me) {

@@ -167,7 +167,7 @@ fn compare_all(
         (0, 0) if single > 0 => format!("identical: {compared} partitions; {single} more are in one data path only"),
         (0, 0) => format!("identical: {compared} partitions"),
         (n, 0) => format!("{n} differences"),
-        (n, m) => format!("{n} differences in what can be read; {m} places {NEWER}"),
+        (n, m) => format!("{n} differences in the readable part; {m} places {NEWER}"),
     };
     let verdict = Verdict::of(differences, newer);
     let values = json!({
@@ -361,7 +361,7 @@ impl Comparison<'_, '_, '_> {
             let differs = replicas.iter().any(|(_, r)| is_different(r));
             self.differences += differs as u64;
             let kind = if differs { "difference" } else { "found" };
-            let text = format!("{what}: nothing is committed that all of them hold ({range})");
+            let text = format!("{what}: no committed data is in all of them ({range})");
             self.report.note(kind, text, of(json!({ "from": from.offset, "to": to.offset })))?;
         } else {
             match self.first_difference(replicas, from.offset, to.offset)? {

@@ -85,7 +85,7 @@ fn judge(rate: f64, run: &Run, limit_us: f64) -> RampStep {
         Some(_) => {}
     }
     if messages_per_second < rate * RATE_REACHED {
-        broke.push(format!("the rate is below {:.0}, {:.0} % of what was meant", rate * RATE_REACHED, RATE_REACHED * 100.0));
+        broke.push(format!("the rate is below {:.0}, {:.0} % of the planned rate", rate * RATE_REACHED, RATE_REACHED * 100.0));
     }
     if run.undelivered > 0 {
         broke.push(format!("{} undelivered", run.undelivered));
@@ -150,7 +150,7 @@ mod tests {
         let why = |rate: f64, run: &Run, limit: f64| judge(rate, run, limit).broke.join("; ");
         assert_eq!(why(100.0, &base, 5.0), "");
         assert_eq!(why(100.0, &base, 4.0), "p99 is above 4us");
-        assert_eq!(why(200.0, &base, 5.0), "the rate is below 196, 98 % of what was meant");
+        assert_eq!(why(200.0, &base, 5.0), "the rate is below 196, 98 % of the planned rate");
         assert_eq!(
             why(100.0, &Run { undelivered: 2, errors: error, ..both.clone() }, 6.0),
             "p99 is above 6us; 2 undelivered; 3 x E_BAD"

@@ -108,7 +108,7 @@ fn node(node: &Node) -> Vec<Finding> {
         all.push(Finding::bad(&about, format!("{address} takes no connection from here: {why}"), remedy));
     }
     if let Some(ping) = node.ping.as_ref().filter(|ping| *ping != "OK") {
-        all.push(Finding::bad(&about, format!("/ping: {ping}"), "what the answer says"));
+        all.push(Finding::bad(&about, format!("/ping: {ping}"), "do as the answer says"));
     }
     if let Some(seconds) = node.clock_seconds.filter(|seconds| seconds.abs() >= CLOCK_SECONDS_MAX) {
         let found = format!("its clock differs by {seconds} s from this machine's");

@@ -104,7 +104,7 @@ fn metadata(view: &View, about: &str, record: &PartitionRecord) -> Vec<Finding> 
     let mut findings = vec![];
     if !record.is_sane() {
         findings.push(bad(
-            "its record names a node twice, or one that is no replica".into(),
+            "its record names a node twice, or a node that is no replica".into(),
             "docs/cluster-failures.md, repair by hand",
         ));
     }

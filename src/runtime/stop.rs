@@ -124,7 +124,7 @@ impl StopHandle {
                         tracing::warn!("{name}: still stopping, for seconds at most; one more signal ends the process at once");
                     }
                     Reaction::Exit => {
-                        tracing::warn!("{name} again: the process ends at once; what was acknowledged is durable");
+                        tracing::warn!("{name} again: the process ends at once; acknowledged messages are durable");
                         // SAFETY: ends the process without running anything else, as intended.
                         unsafe { libc::_exit(128 + signal) }
                     }
@@ -206,7 +206,7 @@ pub fn exit_after(limit: Duration) -> impl Drop {
         while !done.load(Ordering::Acquire) {
             if Instant::now() >= deadline {
                 tracing::error!(
-                    "the node did not stop within {} s: the process ends now; what was acknowledged is durable",
+                    "the node did not stop within {} s: the process ends now; acknowledged messages are durable",
                     limit.as_secs()
                 );
                 // SAFETY: as above.

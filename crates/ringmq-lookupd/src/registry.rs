@@ -59,7 +59,7 @@ pub struct PeerInfo {
 
 /// Too much is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{entries_max} registrations are the most that are kept; delete topics that nobody needs, or raise --max-registrations")]
+#[error("{entries_max} registrations are the most that are kept; delete unneeded topics, or raise --max-registrations")]
 pub struct Full {
     pub entries_max: usize,
 }

@@ -71,7 +71,7 @@ pub enum MeasureError {
         .spare >> 20
     )]
     NoSpace { folder: PathBuf, free: u64, needed: u64, spare: u64 },
-    #[error("in the folder of the measurement: {0}; see dmesg for what the disk says")]
+    #[error("in the folder of the measurement: {0}; see dmesg for errors of the disk")]
     Disk(DiskError),
     #[error(transparent)]
     DiskStart(#[from] DiskStartError),

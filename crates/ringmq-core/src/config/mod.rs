@@ -167,7 +167,7 @@ impl Settings {
         let lonely = pairs.iter().find(|(_, text, _, other)| !text.is_empty() && other.is_empty());
         let error = match (first, alone, lonely) {
             (Some(first), ..) if !self.cluster_file.is_empty() => format!(
-                "etcd-endpoints ({first}) and cluster-file ({}) both say who leads what: give one of them",
+                "etcd-endpoints ({first}) and cluster-file ({}) both name the leaders: give one of them",
                 self.cluster_file
             ),
             (None, Some(alone), _) => format!("{alone} needs etcd-endpoints"),
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(check(etcd()), Ok(()));
         let (text, none) = (String::from("x"), String::new());
         for (settings, wanted) in [
-            (Settings { cluster_file: text.clone(), ..etcd() }, "both say who leads what"),
+            (Settings { cluster_file: text.clone(), ..etcd() }, "both name the leaders"),
             (Settings { zone: text.clone(), ..Settings::default() }, "zone (x) needs etcd-endpoints"),
             (Settings { etcd_user: text.clone(), ..etcd() }, "etcd-user (x) needs etcd-password-file"),
             (Settings { etcd_tls_key: text.clone(), ..etcd() }, "etcd-tls-key (x) needs etcd-tls-cert"),

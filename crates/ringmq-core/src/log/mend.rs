@@ -86,7 +86,7 @@ impl Store {
         let behind = part.segments.get(index + 1).filter(|s| s.base() == end.offset);
         let is_chained = behind.is_none_or(|s| s.meta.prev_crc == last.header.header_crc.get());
         if !(goes_on && meets && is_chained) {
-            return self.not_mended(p, "what came is not what stood there");
+            return self.not_mended(p, "the bytes are not those that stood there");
         }
         let (a, z) = (segment_at(base, from.offset), segment_at(base, end.offset));
         let (at, until) = (block_down(a), block_up(z));

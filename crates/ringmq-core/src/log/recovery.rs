@@ -110,7 +110,7 @@ pub enum RecoverError {
     )]
     Unknown { file: FileId, at: u64 },
     #[error(
-        "{missing}. The node has written to it since its last startup, and what was acknowledged last may exist nowhere else: \
+        "{missing}. The node has written to it since its last startup, and the last acknowledged messages may exist nowhere else: \
          messages, finished messages and channels of {held}, and topics that were just created or deleted. Nothing was \
          changed. Put the file back and start again. If it is gone for good, start once with \
          --accept-lost-journal={generation}: these partitions then go on without what was lost, are reported as damaged, \
@@ -455,7 +455,8 @@ impl Partitions {
             }
             WriteAction::DamageUnnamed => {
                 let next = ring.after_unnamed(write.sequence);
-                let what = format!("writes {} to {} are damaged and nothing names what they held", write.sequence, next - 1);
+                let what =
+                    format!("writes {} to {} are damaged and no later write names their partitions", write.sequence, next - 1);
                 cx.report.note(Severity::Damage, &file, write.at, what);
                 self.leap = self.leap.max(ring.file_len);
                 for p in &mut self.all {

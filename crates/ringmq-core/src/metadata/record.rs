@@ -41,7 +41,7 @@ pub fn encode<T: Serialize>(record: &T) -> Bytes {
 }
 
 pub fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, BadRecord> {
-    let broken = |e: serde_json::Error| BadRecord::Broken(format!("its value is not what is expected: {e}"));
+    let broken = |e: serde_json::Error| BadRecord::Broken(format!("its value has an unexpected form: {e}"));
     let probe: Probe = serde_json::from_slice(value).map_err(broken)?;
     if probe.v > VERSION {
         return Err(BadRecord::Newer { found: probe.v });

@@ -43,7 +43,7 @@ struct AuthorizationJson {
 impl Grants {
     /// Parses the server's answer. The error is for the log.
     pub fn parse(json: &[u8]) -> Result<Grants, String> {
-        let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("its answer is not what is expected: {e}"))?;
+        let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("its answer has an unexpected form: {e}"))?;
         let entries = answer.authorizations.unwrap_or_default();
         let authorizations = entries.into_iter().map(Authorization::new).collect::<Result<_, _>>()?;
         let ttl = answer.ttl.unwrap_or_default();
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_wrong_answer_is_named() {
         for (json, what) in [
-            (&b"nope"[..], "not what is expected"),
+            (&b"nope"[..], "an unexpected form"),
             (br#"{"ttl":0}"#, "its ttl is 0"),
             (br#"{}"#, "its ttl is 0"),
             (br#"{"ttl":-1}"#, "its ttl is -1"),

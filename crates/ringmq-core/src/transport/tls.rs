@@ -238,9 +238,9 @@ fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
             "tls: first record does not look like a TLS handshake".into() // Go's text
         }
         Error::InvalidMessage(_) if is_handshake && side == Side::Upgraded => {
-            format!("IDENTIFY asked for TLS, and what came is not ({error})")
+            format!("IDENTIFY asked for TLS, and the received bytes are not TLS ({error})")
         }
-        Error::InvalidMessage(_) if is_handshake => format!("this port speaks TLS, and what came is not ({error})"),
+        Error::InvalidMessage(_) if is_handshake => format!("this port speaks TLS, and the received bytes are not TLS ({error})"),
         error if is_handshake => format!("the TLS handshake failed: {error}"),
         error => format!("TLS: {error}"),
     }
@@ -250,10 +250,11 @@ fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
 fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
     Some(match error {
         Error::InvalidMessage(_) if is_handshake && side == Side::PeerDialled => {
-            "what answers there does not speak TLS, and this node does with its peers: give that node --peer-tls-cert, too".into()
+            "the other node does not speak TLS, and this node does with its peers: give that node --peer-tls-cert, too".into()
         }
         Error::InvalidMessage(_) if is_handshake => {
-            "this node speaks TLS with its peers, and what came is not: give the other node --peer-tls-cert, too".into()
+            "this node speaks TLS with its peers, and the received bytes are not TLS: give the other node --peer-tls-cert, too"
+                .into()
         }
         Error::NoCertificatesPresented => "it shows no certificate; --peer-tls-ca asks for one of each peer".into(),
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {

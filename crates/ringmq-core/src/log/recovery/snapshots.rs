@@ -253,7 +253,7 @@ impl Partition {
         // The journal frees the first record when all slots are written.
         let is_first_round = self.records.has_witness() || self.saved.newest.is_none();
         for (file, _) in self.saved.bad.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
-            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot is damaged: written again from what others have");
+            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot is damaged: written again from the other slots");
         }
     }
 
