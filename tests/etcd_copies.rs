@@ -1,4 +1,4 @@
-//! Copies of what should be one: a backup of etcd, and a copy of a node's data path. What was acknowledged is never lost to them.
+//! A backup of etcd, and a copy of a node's data path: neither of them loses acknowledged messages.
 
 mod node;
 
@@ -39,6 +39,21 @@ fn with_a_stopped_follower(cluster: &Cluster) -> (Publisher, usize, usize) {
     (publisher, leader, origin)
 }
 
+/// Number of replicas in the ISR of the topic's partition, as this leader says.
+fn isr_len(cluster: &Cluster, leader: usize) -> Option<usize> {
+    cluster.replica(leader, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len))
+}
+
+/// Starts `copy` on a copy of the origin's data path. It is registered in the origin's place, and comes in sync with 20 more messages.
+fn copy_comes_in_sync(cluster: &Cluster, (leader, origin): (usize, usize), copy: &mut Node, publisher: &mut Publisher) {
+    copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
+    copy.spawn();
+    until(|| copy.whole_log().contains("this node is registered"), || copy.log());
+    publisher.publish(20);
+    let in_sync = || isr_len(cluster, leader);
+    until(|| in_sync() == Some(3), || format!("the copy is in sync: {:?}\n{}", in_sync(), copy.log()));
+}
+
 /// The process that is registered stands still, so its links are free. What the copy confirmed would count as its own.
 #[test]
 fn a_copy_of_a_data_path_takes_no_part_while_its_origin_is_registered() {
@@ -70,12 +85,7 @@ fn an_origin_that_was_overtaken_by_its_copy_never_leads() {
     let (mut publisher, leader, origin) = with_a_stopped_follower(&cluster);
     let flags = ["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB", "--min-isr=1", "--lease-ttl=3s"];
     let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &[&flags[..], &["--lease-ttl-floor=1s"]].concat());
-    copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
-    copy.spawn();
-    until(|| copy.whole_log().contains("this node is registered"), || copy.log());
-    publisher.publish(20);
-    let isr = |cluster: &Cluster| cluster.replica(leader, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
-    until(|| isr(&cluster) == Some(3), || format!("the copy is in sync: {:?}\n{}", isr(&cluster), copy.log()));
+    copy_comes_in_sync(&cluster, (leader, origin), &mut copy, &mut publisher);
     copy.kill();
     (0..3).filter(|n| *n != origin).for_each(|n| cluster.nodes[n].kill());
     cluster.nodes[origin].signal(libc::SIGCONT);
@@ -90,7 +100,7 @@ fn an_origin_that_was_overtaken_by_its_copy_never_leads() {
     consume(cluster.nodes[led].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
-/// The copy was registered, in sync, and is gone. Its origin reaches its peers and not etcd: nobody but them tells it.
+/// The copy was registered, in sync, and is gone. Its origin reaches its peers and not etcd: only they tell it.
 #[test]
 fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
     let etcd = Member::start(&FAST);
@@ -120,14 +130,9 @@ fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
     cluster.nodes[origin].signal(libc::SIGSTOP);
 
     let mut copy = Node::prepare_with_etcd(&[etcd.url()], "copy", &flags);
-    copy_folder(&cluster.nodes[origin].data_path(), &copy.data_path());
-    copy.spawn();
-    until(|| copy.whole_log().contains("this node is registered"), || copy.log());
-    publisher.publish(20);
-    let isr = |cluster: &Cluster| cluster.replica(leader, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
-    until(|| isr(&cluster) == Some(3), || format!("the copy is in sync: {:?}\n{}", isr(&cluster), copy.log()));
+    copy_comes_in_sync(&cluster, (leader, origin), &mut copy, &mut publisher);
     copy.kill();
-    until(|| isr(&cluster) == Some(2), || format!("the copy is out of the ISR: {:?}", isr(&cluster)));
+    until(|| isr_len(&cluster, leader) == Some(2), || format!("the copy is out of the ISR: {:?}", isr_len(&cluster, leader)));
     publisher.publish(20);
     let end = |node: usize| cluster.replica(node, "orders", 0).and_then(|r| r["end"].as_i64());
     let before = end(leader);
@@ -143,10 +148,10 @@ fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
     }
     publisher.publish(20);
     assert!(end(leader) > before, "the others go on");
-    assert_eq!(isr(&cluster), Some(2), "it confirms nothing");
+    assert_eq!(isr_len(&cluster, leader), Some(2), "it confirms nothing");
     // With its way to etcd it hears the same from there.
     ways[origin].heal();
     until(|| log().contains("another data path was registered as this node"), || cluster.nodes[origin].log());
-    assert_eq!(isr(&cluster), Some(2), "it confirms nothing");
+    assert_eq!(isr_len(&cluster, leader), Some(2), "it confirms nothing");
     consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
 }

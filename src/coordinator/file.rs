@@ -139,20 +139,7 @@ impl FileTopic {
 
 impl FilePartition {
     pub fn membership(&self, version: u64, epoch: Epoch) -> Membership {
-        let (replicas, isr) = (self.replicas.clone(), self.isr.clone());
-        Membership {
-            version,
-            epoch,
-            leader: self.leader,
-            replicas,
-            isr,
-            joining: vec![],
-            min_isr: self.min_isr,
-            wanted: None,
-            former: None,
-            removals: 0,
-            given_up: None,
-        }
+        Membership { isr: self.isr.clone(), ..Membership::new(version, epoch, self.leader, self.replicas.clone(), self.min_isr) }
     }
 }
 

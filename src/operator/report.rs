@@ -450,7 +450,7 @@ mod tests {
     use crate::base::TopicName;
     use crate::metadata::fixture::{TOPIC, n, put};
     use crate::metadata::keys::{Key, Layout};
-    use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, Tag, TopicRecord, encode};
+    use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, TopicRecord, encode};
     use std::time::Duration;
 
     /// Nodes a and b, which lead and follow three partitions of c, which is away; c catches up nowhere.
@@ -472,17 +472,8 @@ mod tests {
             // The first one's replica is made on b.
             let second = if number == 0 { vec![n(3), n(2)] } else { vec![n(3)] };
             let record = PartitionRecord {
-                epoch: 1,
-                leader: Some(Leader { node: n(1), session: 4 }),
-                replicas: [vec![n(1)], second].concat(),
                 isr: vec![n(1)],
-                min_isr: 1,
-                wanted: None,
-                former: None,
-                leaving: None,
-                removals: 0,
-                given_up: None,
-                tag: Tag::default(),
+                ..PartitionRecord::new(1, Some(Leader { node: n(1), session: 4 }), [vec![n(1)], second].concat(), 1)
             };
             put(&mut view, 7 + u64::from(number), Key::Partition(TOPIC, number), encode(&record));
         }

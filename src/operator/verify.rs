@@ -216,19 +216,7 @@ mod tests {
         }
         let topic = TopicRecord::new(TOPIC, 1, 2, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
-        let record = PartitionRecord {
-            epoch: 5,
-            leader: Some(Leader { node: n(1), session: 3 }),
-            replicas: vec![n(1), n(2)],
-            isr: vec![n(1), n(2)],
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            leaving: None,
-            removals: 0,
-            given_up: None,
-            tag: Tag::default(),
-        };
+        let record = PartitionRecord::new(5, Some(Leader { node: n(1), session: 3 }), vec![n(1), n(2)], 2);
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record));
         view
     }

@@ -133,21 +133,7 @@ mod tests {
         fn part(&mut self, number: u16, leader: u8, isr: &[u8]) {
             let leader = self.view.session(n(leader)).map(|session| Leader { node: n(leader), session });
             let isr: Vec<NodeId> = isr.iter().map(|b| n(*b)).collect();
-            let replicas = vec![n(1), n(2)];
-            let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
-            let record = PartitionRecord {
-                epoch: 1,
-                leader,
-                replicas,
-                isr,
-                min_isr: 1,
-                wanted,
-                former,
-                leaving,
-                removals,
-                given_up: None,
-                tag,
-            };
+            let record = PartitionRecord { isr, ..PartitionRecord::new(1, leader, vec![n(1), n(2)], 1) };
             self.put(Key::Partition(TOPIC, number), encode(&record));
         }
 

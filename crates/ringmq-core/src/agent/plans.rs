@@ -170,22 +170,8 @@ impl Planner<'_> {
         for (number, replicas) in placed {
             let leader = replicas.first().and_then(|n| Some(Leader { node: *n, session: self.view.session(*n)? }));
             leaders.extend(leader.map(|l| (l.node, l.session)));
-            let (replicas, isr) = (replicas.clone(), replicas.clone());
             let tag = Tag { session: self.session, number: 0 };
-            let (wanted, former, leaving, removals) = (None, None, None, 0);
-            let record = PartitionRecord {
-                epoch: 1,
-                leader,
-                replicas,
-                isr,
-                min_isr,
-                wanted,
-                former,
-                leaving,
-                removals,
-                given_up: None,
-                tag,
-            };
+            let record = PartitionRecord { tag, ..PartitionRecord::new(1, leader, replicas.clone(), min_isr) };
             let key = layout.key(&Key::Partition(topic, number));
             then.push(Op::Put { key, value: encode(&record), lease: None });
         }

@@ -112,19 +112,7 @@ impl Rig {
         let placed = place(&self.view, &BTreeSet::new(), partitions, replicas.into(), min_isr.into()).unwrap();
         for (number, replicas) in (0..).zip(placed) {
             let leader = Some(Leader { node: replicas[0], session: self.view.session(replicas[0]).unwrap() });
-            let record = PartitionRecord {
-                epoch: 1,
-                leader,
-                isr: replicas.clone(),
-                replicas,
-                min_isr,
-                wanted: None,
-                former: None,
-                leaving: None,
-                removals: 0,
-                given_up: None,
-                tag: Tag::default(),
-            };
+            let record = PartitionRecord::new(1, leader, replicas, min_isr);
             self.put(Key::Partition(topic, number), encode(&record));
         }
         let record = TopicRecord::new(topic, partitions, replicas, min_isr, Default::default());

@@ -182,20 +182,7 @@ mod tests {
 
         fn part(&mut self, epoch: u64, leader: (u8, u64)) -> Vec<Fact> {
             let leader = Some(Leader { node: n(leader.0), session: leader.1 });
-            let replicas = vec![n(1), n(2)];
-            let record = PartitionRecord {
-                epoch,
-                leader,
-                isr: replicas.clone(),
-                replicas,
-                min_isr: 2,
-                wanted: None,
-                former: None,
-                leaving: None,
-                removals: 0,
-                given_up: None,
-                tag: Tag::default(),
-            };
+            let record = PartitionRecord::new(epoch, leader, vec![n(1), n(2)], 2);
             self.put(Key::Partition(TOPIC, 0), encode(&record))
         }
     }
@@ -251,22 +238,8 @@ mod tests {
         rig.topic();
         rig.part(1, (2, 5));
         let added = |epoch| {
-            let (leader, replicas) = (Some(Leader { node: n(2), session: 5 }), vec![n(1), n(2)]);
-            let (wanted, former, leaving, removals, tag) = (None, None, None, 0, Tag::default());
-            let isr = replicas.clone();
-            encode(&PartitionRecord {
-                epoch,
-                leader,
-                isr,
-                replicas,
-                min_isr: 2,
-                wanted,
-                former,
-                leaving,
-                removals,
-                given_up: None,
-                tag,
-            })
+            let leader = Some(Leader { node: n(2), session: 5 });
+            encode(&PartitionRecord::new(epoch, leader, vec![n(1), n(2)], 2))
         };
         assert!(rig.put(Key::Partition(TOPIC, 1), added(1)).is_empty());
         let mut topic = TopicRecord::new(TOPIC, 2, 2, 1, Default::default());

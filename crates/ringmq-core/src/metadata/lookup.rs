@@ -231,19 +231,8 @@ mod tests {
     use crate::metadata::request::Change;
 
     fn partition(view: &mut View, revision: u64, number: u16, leader: Leader, isr: &[u8]) {
-        let record = PartitionRecord {
-            epoch: revision,
-            leader: Some(leader),
-            replicas: vec![n(1), n(2)],
-            isr: isr.iter().map(|b| n(*b)).collect(),
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            leaving: None,
-            removals: 0,
-            given_up: None,
-            tag: Tag::default(),
-        };
+        let isr = isr.iter().map(|b| n(*b)).collect();
+        let record = PartitionRecord { isr, ..PartitionRecord::new(revision, Some(leader), vec![n(1), n(2)], 2) };
         put(view, revision, Key::Partition(TOPIC, number), encode(&record));
     }
 

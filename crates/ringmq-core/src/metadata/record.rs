@@ -296,6 +296,23 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl PartitionRecord {
+    /// A partition whose replicas are all in sync.
+    pub fn new(epoch: u64, leader: Option<Leader>, replicas: Vec<NodeId>, min_isr: u8) -> PartitionRecord {
+        PartitionRecord {
+            epoch,
+            leader,
+            isr: replicas.clone(),
+            replicas,
+            min_isr,
+            wanted: None,
+            former: None,
+            leaving: None,
+            removals: 0,
+            given_up: None,
+            tag: Tag::default(),
+        }
+    }
+
     /// Whether a node could work with it.
     pub fn is_sane(&self) -> bool {
         let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));
@@ -449,17 +466,9 @@ mod tests {
     fn partition() -> PartitionRecord {
         let n = |b| NodeId([b; 16]);
         PartitionRecord {
-            epoch: 7,
-            leader: Some(Leader { node: n(1), session: 90 }),
-            replicas: vec![n(1), n(2)],
             isr: vec![n(1)],
-            min_isr: 1,
-            wanted: None,
-            former: None,
-            leaving: None,
-            removals: 0,
-            given_up: None,
             tag: Tag { session: 90, number: 3 },
+            ..PartitionRecord::new(7, Some(Leader { node: n(1), session: 90 }), vec![n(1), n(2)], 1)
         }
     }
 

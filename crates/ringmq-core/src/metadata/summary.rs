@@ -87,7 +87,7 @@ mod tests {
     use crate::base::{NodeId, TopicName};
     use crate::metadata::fixture::{TOPIC, n, put};
     use crate::metadata::keys::{Key, Layout};
-    use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, Tag, TopicRecord, encode};
+    use crate::metadata::record::{Leader, MemberRecord, NodeRecord, Suspects, TopicRecord, encode};
 
     #[test]
     fn what_is_not_well_is_counted() {
@@ -101,17 +101,8 @@ mod tests {
         let topic = TopicRecord::new(TOPIC, 3, 3, 2, Default::default());
         put(&mut view, 5, Key::Topic(TopicName::new("t").unwrap()), encode(&topic));
         let record = |leader: Leader, isr: Vec<NodeId>| PartitionRecord {
-            epoch: 1,
-            leader: Some(leader),
-            replicas: vec![n(1), n(2), n(3)],
             isr,
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            leaving: None,
-            removals: 0,
-            given_up: None,
-            tag: Tag::default(),
+            ..PartitionRecord::new(1, Some(leader), vec![n(1), n(2), n(3)], 2)
         };
         put(&mut view, 6, Key::Partition(TOPIC, 0), encode(&record(Leader { node: n(1), session: 4 }, vec![n(1)])));
         put(&mut view, 7, Key::Partition(TOPIC, 1), encode(&record(Leader { node: n(2), session: 2 }, vec![n(2), n(3)])));

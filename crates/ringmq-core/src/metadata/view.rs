@@ -506,7 +506,7 @@ fn revision_of(change: &Change) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::record::{Leader, Tag, encode};
+    use crate::metadata::record::{Leader, encode};
 
     const TOPIC: TopicId = TopicId([9; 16]);
 
@@ -529,19 +529,7 @@ mod tests {
     fn part(number: u16, epoch: u64, replicas: &[u8], changed: u64) -> KeyValue {
         let replicas: Vec<NodeId> = replicas.iter().map(|b| n(*b)).collect();
         let leader = Some(Leader { node: replicas[0], session: 3 });
-        let record = PartitionRecord {
-            epoch,
-            leader,
-            isr: replicas.clone(),
-            replicas,
-            min_isr: 1,
-            wanted: None,
-            former: None,
-            leaving: None,
-            removals: 0,
-            given_up: None,
-            tag: Tag::default(),
-        };
+        let record = PartitionRecord::new(epoch, leader, replicas, 1);
         kv(&Key::Partition(TOPIC, number), encode(&record), 2, changed)
     }
 

@@ -44,6 +44,23 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// A partition whose replicas are all in sync.
+    pub fn new(version: u64, epoch: Epoch, leader: Option<NodeId>, replicas: Vec<NodeId>, min_isr: usize) -> Membership {
+        Membership {
+            version,
+            epoch,
+            leader,
+            isr: replicas.clone(),
+            replicas,
+            joining: vec![],
+            min_isr,
+            wanted: None,
+            former: None,
+            removals: 0,
+            given_up: None,
+        }
+    }
+
     pub fn is_replica(&self, node: NodeId) -> bool {
         self.replicas.contains(&node)
     }
@@ -127,19 +144,7 @@ mod tests {
     #[test]
     fn an_impossible_membership_is_noticed() {
         let n = |i| NodeId([i; 16]);
-        let good = Membership {
-            version: 1,
-            epoch: Epoch(1),
-            leader: Some(n(1)),
-            replicas: vec![n(1), n(2)],
-            isr: vec![n(1)],
-            joining: vec![],
-            min_isr: 1,
-            wanted: None,
-            former: None,
-            removals: 0,
-            given_up: None,
-        };
+        let good = Membership { isr: vec![n(1)], ..Membership::new(1, Epoch(1), Some(n(1)), vec![n(1), n(2)], 1) };
         assert!(good.is_sane());
         assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");
         assert!(!Membership { isr: vec![n(1), n(3)], ..good.clone() }.is_sane(), "an ISR member that is no replica");
@@ -150,19 +155,7 @@ mod tests {
     #[test]
     fn a_copy_is_needed_until_others_lead_with_enough_in_sync_and_no_lease_of_the_node_may_hold() {
         let n = |i| NodeId([i; 16]);
-        let moved = Membership {
-            version: 1,
-            epoch: Epoch(1),
-            leader: Some(n(1)),
-            replicas: vec![n(1), n(2)],
-            isr: vec![n(1), n(2)],
-            joining: vec![],
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            removals: 1,
-            given_up: None,
-        };
+        let moved = Membership { removals: 1, ..Membership::new(1, Epoch(1), Some(n(1)), vec![n(1), n(2)], 2) };
         assert!(moved.has_moved_from(n(3)) && !moved.has_moved_from(n(1)));
         for needed in [
             Membership { leader: None, ..moved.clone() },

@@ -120,19 +120,7 @@ impl Net {
         let settings = Arc::new(Settings { partitions, journal_bytes: JOURNAL, ..settings });
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([9; 16]), partitions };
         let nodes: Vec<NodeId> = (0..3).map(id_of_node).collect();
-        let membership = Membership {
-            version: 1,
-            epoch: Epoch(1),
-            leader: Some(nodes[0]),
-            replicas: nodes.clone(),
-            isr: nodes,
-            joining: vec![],
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            removals: 0,
-            given_up: None,
-        };
+        let membership = Membership::new(1, Epoch(1), Some(nodes[0]), nodes, 2);
         let mut net = Net {
             nodes: vec![],
             settings,

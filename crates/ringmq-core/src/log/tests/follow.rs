@@ -84,6 +84,19 @@ impl Rig {
     }
 }
 
+/// A peer's log of `n` batches of `len` bytes, an epoch for every ten, in a store.
+pub fn filled(options: StoreOptions, n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    let mut peer = Peer::new("t");
+    for i in 0..n {
+        let batch = peer.batch(1 + i as u64 / 10, &vec![i as u8; len]);
+        rig.append_verbatim(p, &batch);
+    }
+    rig.settle();
+    (rig, p, peer)
+}
+
 #[test]
 fn a_peer_s_batches_are_stored_as_they_came_small_and_large() {
     let mut rig = Rig::new(options());

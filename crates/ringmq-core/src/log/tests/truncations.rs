@@ -1,6 +1,6 @@
 //! Truncating a log: to a place in memory or in the files, over segments, with writes in flight, and all of it.
 
-use super::follow::Peer;
+use super::follow::{Peer, filled};
 use super::*;
 use crate::format::files;
 use crate::format::tail::Tail;
@@ -17,19 +17,6 @@ impl Rig {
         self.notices.retain(|n| *n != Notice::Truncated { p });
         found
     }
-}
-
-/// A peer's log of `n` batches of `len` bytes, an epoch for every ten, in a store.
-fn filled(options: StoreOptions, n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
-    let mut rig = Rig::new(options);
-    let p = rig.create("t");
-    let mut peer = Peer::new("t");
-    for i in 0..n {
-        let batch = peer.batch(1 + i as u64 / 10, &vec![i as u8; len]);
-        rig.append_verbatim(p, &batch);
-    }
-    rig.settle();
-    (rig, p, peer)
 }
 
 fn tail_before(peer: &Peer, n: usize) -> Tail {

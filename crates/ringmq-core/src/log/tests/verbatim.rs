@@ -1,6 +1,6 @@
 //! Reading batches as they stand, what damage does to what a replica vouches for, and publishes that wait for others.
 
-use super::follow::Peer;
+use super::follow::{Peer, filled};
 use super::*;
 use crate::format::{files, tail::EpochEnd};
 use crate::log::verbatim::Run;
@@ -21,14 +21,7 @@ impl Rig {
 
 /// `n` batches of `len` bytes, an epoch for every ten, in the files alone.
 fn in_files(n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
-    let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, ..options() });
-    let p = rig.create("t");
-    let mut peer = Peer::new("t");
-    for i in 0..n {
-        let batch = peer.batch(1 + i as u64 / 10, &vec![i as u8; len]);
-        rig.append_verbatim(p, &batch);
-        rig.settle();
-    }
+    let (rig, p, peer) = filled(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, ..options() }, n, len);
     assert_eq!(rig.store.log_view(p).held(0), None, "nothing is in memory");
     (rig, p, peer)
 }

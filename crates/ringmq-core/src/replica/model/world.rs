@@ -66,21 +66,7 @@ impl World {
         };
         let ids: Vec<NodeId> = (0..n).map(node_id).collect();
         let min_isr = if rng.chance(0.2) { 1 } else { n / 2 + 1 };
-        let isr = ids.clone();
-        let (leader, replicas, joining, wanted, former) = (Some(ids[0]), ids.clone(), vec![], None, None);
-        let store = Membership {
-            version: 1,
-            epoch: Epoch(1),
-            leader,
-            replicas,
-            isr,
-            joining,
-            min_isr,
-            wanted,
-            former,
-            removals: 0,
-            given_up: None,
-        };
+        let store = Membership::new(1, Epoch(1), Some(ids[0]), ids.clone(), min_isr);
         let mut world = World {
             is_orderly: rng.chance(0.5),
             has_controller: !seed.is_multiple_of(3),

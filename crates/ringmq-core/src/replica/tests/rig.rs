@@ -55,17 +55,8 @@ impl Rig {
     pub fn membership(&mut self, epoch: u64, leader: u8, isr: &[u8]) -> Membership {
         self.version += 1;
         Membership {
-            version: self.version,
-            epoch: Epoch(epoch),
-            leader: Some(n(leader)),
-            replicas: vec![n(1), n(2), n(3)],
             isr: isr.iter().map(|i| n(*i)).collect(),
-            joining: vec![],
-            min_isr: 2,
-            wanted: None,
-            former: None,
-            removals: 0,
-            given_up: None,
+            ..Membership::new(self.version, Epoch(epoch), Some(n(leader)), vec![n(1), n(2), n(3)], 2)
         }
     }
 

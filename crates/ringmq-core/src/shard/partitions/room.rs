@@ -3,14 +3,11 @@
 //! A channel may take [`SHARE`] times the free memory. So one channel cannot take everything, and channels that take little go on while
 //! a large one holds. A channel that holds reads its log no further, and still delivers its open messages: finished ones make room.
 
-use super::{ChannelKey, ChannelState, Partition};
+use super::{ChannelKey, ChannelState, Partition, TOLD_EVERY};
 use crate::base::Now;
-use std::time::Duration;
 
 /// A single channel gets eight ninths of the memory.
 const SHARE: usize = 8;
-/// Shortest time between two log lines about one channel.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct OpenMemory {

@@ -82,21 +82,7 @@ impl Meta {
                 let first = rng.below(ids.len() as u64) as usize;
                 let replicas: Vec<NodeId> = (0..plan.replicas).map(|i| ids[(first + i) % ids.len()]).collect();
                 let leader = Some(replicas[rng.below(replicas.len() as u64) as usize]);
-                let isr = replicas.clone();
-                let joining = vec![];
-                let now = Membership {
-                    version: 1,
-                    epoch,
-                    leader,
-                    replicas,
-                    isr,
-                    joining,
-                    min_isr: plan.min_isr,
-                    wanted: None,
-                    former: None,
-                    removals: 0,
-                    given_up: None,
-                };
+                let now = Membership::new(1, epoch, leader, replicas, plan.min_isr);
                 entries.insert((t, p), PartitionMeta::new(now));
             }
         }
