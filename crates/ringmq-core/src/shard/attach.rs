@@ -139,7 +139,7 @@ impl Consumers<'_> {
     fn try_attach(&mut self, now: Now, request: SubRequest) -> Result<(), PublishError> {
         self.core.life.check_running()?;
         if let Some(cluster) = self.cluster.as_mut().filter(|_| request.sub.core != CoreId::GUESTS)
-            && cluster.relay_subscribe(&request)?
+            && cluster.relays.subscribe(&mut cluster.peers, &request)?
         {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Consumers<'_> {
 
     /// The client leaves the partition; its messages in flight are redelivered.
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        if self.cluster.as_mut().is_some_and(|c| c.relay_detach(sub, partition)) {
+        if self.cluster.as_mut().is_some_and(|c| c.relays.detach(&mut c.peers, sub, partition)) {
             return;
         }
         self.bundles.set_blocked(sub, false);

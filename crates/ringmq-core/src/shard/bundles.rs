@@ -73,7 +73,7 @@ impl Bundles {
     /// Passes on the FINs of this turn for partitions of other cores and nodes.
     pub fn flush_fins(&mut self, core: &mut CoreParts, cluster: Option<&mut Cluster>, subs: &Subscriptions) {
         if let Some(cluster) = cluster {
-            cluster.flush_relays();
+            cluster.relays.flush(&mut cluster.peers);
         }
         for ((conn, partition), ids) in std::mem::take(&mut self.fins) {
             if let Some(to) = subs.part_core(conn, partition) {

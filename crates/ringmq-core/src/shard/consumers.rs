@@ -342,12 +342,12 @@ impl Consumers<'_> {
 
     /// Passes a message of a client's core to the leader at another node. False: the client is not relayed.
     fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
-        self.cluster.as_mut().is_some_and(|c| c.relay(sub, partition, relayed))
+        self.cluster.as_mut().is_some_and(|c| c.relays.tell(&mut c.peers, sub, partition, relayed))
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
         let Some(key) = self.core.partitions.of_client(sub, partition) else {
-            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relay_finish(sub, partition, id));
+            let is_relayed = self.cluster.as_mut().is_some_and(|c| c.relays.finish(sub, partition, id));
             return if is_relayed { Ok(()) } else { Err(InFlightError::NotInFlight) };
         };
         match self.core.partitions.finish(now.ticks, key, sub, id)? {
@@ -476,7 +476,7 @@ impl Consumers<'_> {
     /// A remote client was full, and its frames are on their way.
     pub fn go_on_delivering(&mut self, sub: SubId, key: ChannelKey) {
         let is_guest = sub.core == CoreId::GUESTS;
-        if !is_guest || self.cluster.as_mut().is_some_and(|c| c.hold_guest(sub)) {
+        if !is_guest || self.cluster.as_mut().is_some_and(|c| c.guests.hold(&c.peers, sub)) {
             self.unblock_remote(sub, key);
         }
     }
@@ -484,7 +484,7 @@ impl Consumers<'_> {
     /// Links with other nodes may have room again: their clients get more.
     pub fn resume_guests(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        for (sub, partition) in cluster.resume_guests() {
+        for (sub, partition) in cluster.guests.resume(&cluster.peers) {
             if let Some(key) = self.core.partitions.of_client(sub, partition) {
                 self.unblock_remote(sub, key);
             }

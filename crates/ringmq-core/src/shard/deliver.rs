@@ -103,7 +103,7 @@ impl Sink for Outputs<'_> {
             let is_over = is_guest && self.bundles.guest_bytes() >= RELAYED_MAX;
             let frames = self.bundles.frames_for(sub);
             let before = frames.len();
-            let has_room = !is_guest || before > 0 || self.cluster.is_none_or(|c| c.has_room_for(sub));
+            let has_room = !is_guest || before > 0 || self.cluster.is_none_or(|c| c.guests.has_room_for(&c.peers, sub));
             if is_over || !has_room || before >= REMOTE_FRAMES_MAX {
                 self.full.push((sub, self.key));
                 return false;

@@ -87,11 +87,11 @@ impl Engine {
 
     /// Links with the other nodes. `None`: this node is alone.
     pub fn links(&self) -> Option<&Links> {
-        self.cluster.as_ref().map(|c| &c.links)
+        self.cluster.as_ref().map(|c| &c.peers.links)
     }
 
     pub fn links_mut(&mut self) -> Option<&mut Links> {
-        self.cluster.as_mut().map(|c| &mut c.links)
+        self.cluster.as_mut().map(|c| &mut c.peers.links)
     }
 
     /// Sees to it that the topic comes into being; `true` when it is known already.

@@ -88,8 +88,7 @@ impl Shard {
     /// Routes the events of the links.
     pub(super) fn hear_links(&mut self, now: Now) {
         let Some(cluster) = &mut self.engine.cluster else { return };
-        let mut events = std::mem::take(&mut cluster.spare_events);
-        cluster.links.take(&mut events);
+        let mut events = cluster.peers.take_events();
         for event in events.drain(..) {
             match event {
                 LinkEvent::Connected(node) => self.on_link(now, node, true),
@@ -98,7 +97,7 @@ impl Shard {
             }
         }
         if let Some(cluster) = &mut self.engine.cluster {
-            cluster.spare_events = events;
+            cluster.peers.give_back(events);
         }
     }
 

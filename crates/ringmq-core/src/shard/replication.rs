@@ -24,7 +24,7 @@ mod leaving;
 mod lines;
 pub mod loss;
 mod nodes;
-mod places;
+mod peers;
 mod relays;
 mod roles;
 mod routing;
@@ -45,14 +45,14 @@ use crate::base::{ChannelName, CoreId, Epoch, IdMap, Now, Position, TopicId, Top
 use crate::codec::peer::message::{Route, Session};
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
-use crate::metrics::remote::RemoteCounts;
-use crate::peer::{LinkEvent, Links};
+use crate::peer::Links;
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
-use crate::seam::cluster::{ClusterNode, ClusterOptions, name_of};
+use crate::seam::cluster::ClusterOptions;
 use crate::seam::message::Share;
 use crate::{base::NodeId, seam::membership::Membership};
+use peers::Peers;
 use roles::note_damage;
 pub use roles::note_doubt;
 use routing::Work;
@@ -169,18 +169,8 @@ struct Reading {
 
 /// Facts that a core of a clustered node has beside its partitions.
 pub struct Cluster {
-    pub me: NodeId,
-    core: CoreId,
-    /// Cores of this node.
-    cores: u16,
-    /// Generation of the node: it rises with each startup.
-    generation: u64,
-    /// Connections of this core with the other nodes.
-    pub(super) links: Links,
-    /// Emptied list of link events, kept for its memory.
-    pub(super) spare_events: Vec<LinkEvent>,
+    pub(super) peers: Peers,
     replica: ReplicaOptions,
-    nodes: Arc<[ClusterNode]>,
     lease: Lease,
     /// Topics by the metadata.
     topics: IdMap<TopicId, TopicRef>,
@@ -194,8 +184,6 @@ pub struct Cluster {
     leaving: leaving::Leaving,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
-    /// Leader of each partition by the newest metadata, with that metadata's version.
-    leaders: IdMap<Route, (u64, Option<NodeId>)>,
     places: IdMap<Route, PartitionIdx>,
     /// Records on their way to the disk, in their order.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
@@ -215,30 +203,17 @@ pub struct Cluster {
     /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
     refused: IdMap<(NodeId, Route), (u64, Session)>,
     /// Relays of this node's clients at other leaders, and of other nodes' clients here.
-    relays: relays::Relays,
-    guests: guests::Guests,
+    pub(super) relays: relays::Relays,
+    pub(super) guests: guests::Guests,
     changes: changes::Changes,
-    remote: RemoteCounts,
 }
 
 impl Cluster {
-    pub fn new(
-        options: &ClusterOptions,
-        me: NodeId,
-        (core, cores): (CoreId, u16),
-        replica: ReplicaOptions,
-        links: Links,
-    ) -> Self {
+    pub fn new(options: &ClusterOptions, me: NodeId, cores: (CoreId, u16), replica: ReplicaOptions, links: Links) -> Self {
         Cluster {
-            me,
-            core,
-            cores,
-            generation: options.generation,
-            links,
-            spare_events: vec![],
+            peers: Peers::new(me, options.generation, cores, links),
             wanted: wanted::WantedTopics::new(options.creates_topics),
             replica,
-            nodes: Arc::new([]),
             lease: Lease::default(),
             topics: IdMap::default(),
             recorded: HashMap::new(),
@@ -247,7 +222,6 @@ impl Cluster {
             deletions: deletion::Deletions::default(),
             leaving: leaving::Leaving::default(),
             coming: BTreeMap::new(),
-            leaders: IdMap::default(),
             places: IdMap::default(),
             records: VecDeque::new(),
             readings: IdMap::default(),
@@ -262,21 +236,12 @@ impl Cluster {
             relays: relays::Relays::default(),
             guests: guests::Guests::default(),
             changes: changes::Changes::default(),
-            remote: RemoteCounts::default(),
         }
     }
 
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
-    }
-
-    fn name_of(&self, node: NodeId) -> String {
-        name_of(&self.nodes, node)
-    }
-
-    fn names_of(&self, nodes: &[NodeId]) -> String {
-        nodes.iter().map(|n| self.name_of(*n)).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -312,7 +277,7 @@ impl Cluster {
         }
         let view = View { log: core.store.log_view(idx), channels };
         let mut effects = std::mem::take(&mut self.effects);
-        seat.member.step(now.ticks, (&view, &self.nodes), event, &mut effects);
+        seat.member.step(now.ticks, (&view, self.peers.nodes()), event, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(core, now, idx, effect);
         }

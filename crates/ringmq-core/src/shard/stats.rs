@@ -56,7 +56,7 @@ impl Shard {
             health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.id.0, sick.join(", ")) },
             serves,
             closed: self.closed_partitions(now),
-            links: e.cluster.as_ref().map_or_else(Vec::new, |c| c.link_stats()),
+            links: e.cluster.as_ref().map_or_else(Vec::new, |c| c.peers.link_stats()),
             scrubs: e.core.store.scrubs(),
             deleting_bytes: e.core.store.deleting_bytes(),
             waiting_bytes: e.core.store.waiting_bytes(),

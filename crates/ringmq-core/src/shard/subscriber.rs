@@ -44,7 +44,7 @@ impl Consumers<'_> {
         partitions.retain(|readable| partition.is_none_or(|only| only == *readable));
         if let Some(cluster) = &self.cluster {
             let route = |&partition| Route { topic_id: topic.id, partition };
-            if let Some(error) = partitions.iter().find_map(|p| cluster.relays_to(route(p)).err()) {
+            if let Some(error) = partitions.iter().find_map(|p| cluster.peers.relays_to(route(p)).err()) {
                 return Attempt::Refused(error);
             }
         }

@@ -132,7 +132,7 @@ impl NativeHost for Engine {
     }
 
     fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
-        self.cluster.iter().flat_map(|c| c.nodes_elsewhere()).map(|(id, address)| (id.0, address.clone())).collect()
+        self.cluster.iter().flat_map(|c| c.peers.nodes_elsewhere()).map(|(id, address)| (id.0, address.clone())).collect()
     }
 
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
@@ -232,7 +232,7 @@ impl NativeHost for Engine {
 /// `cluster`: `None` on a stand-alone node.
 fn topic_entry(core: &CoreParts, cluster: Option<&Cluster>, topic: &TopicRef) -> TopicEntry {
     let place = |p: u16| {
-        let elsewhere = cluster.and_then(|c| c.place_elsewhere(topic, PartitionId(p)));
+        let elsewhere = cluster.and_then(|c| c.peers.place_elsewhere(topic, PartitionId(p)));
         elsewhere.unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), core.cores).0 })
     };
     TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }

@@ -6,7 +6,7 @@
 //! The leader takes a change of another node as one of its own HTTP thread, under the core number [`CoreId::GUESTS`] and a ticket of its
 //! own. A change that was on its way when the link was lost may have been made: its outcome is unknown.
 
-use super::Cluster;
+use super::peers::Peers;
 use crate::base::{ChannelName, CoreId, Epoch, IdMap, NodeId, Now, PartitionId, Ticks, TopicRef};
 use crate::codec::peer::Outcome;
 use crate::codec::peer::message::{
@@ -69,7 +69,7 @@ impl Changes {
     }
 
     /// The questions to the node, in their order.
-    fn lose(&mut self, node: NodeId) -> Vec<PendingChange> {
+    fn take_lost(&mut self, node: NodeId) -> Vec<PendingChange> {
         self.guests.retain(|_, guest| guest.node != node);
         let mut lost: Vec<(u64, PendingChange)> = self.asked.extract_if(|_, asked| asked.to == node).collect();
         lost.sort_unstable_by_key(|(number, _)| *number);
@@ -116,20 +116,27 @@ pub(super) enum Taker {
     Nobody(MeshMessage),
 }
 
-impl Cluster {
+impl Changes {
     /// Asks the leader of the partition, where that is another node.
-    pub(super) fn ask_leader(&mut self, now: Now, from: CoreId, message: MeshMessage, is_stopping: bool) -> Taker {
+    pub(super) fn ask_leader(
+        &mut self,
+        peers: &mut Peers,
+        now: Now,
+        from: CoreId,
+        message: MeshMessage,
+        is_stopping: bool,
+    ) -> Taker {
         let Some((route, channel, ticket, kind, what)) = parts_of(&message) else { return Taker::ThisNode(message) };
         // A partition that no metadata names is this node's to refuse.
-        let Some((_, leader)) = self.leaders.get(&route).copied() else { return Taker::ThisNode(message) };
-        if leader == Some(self.me) {
+        let leader = peers.leader(route);
+        if !peers.is_named(route) || leader == Some(peers.me()) {
             return Taker::ThisNode(message);
         }
-        let refused = match leader.filter(|leader| self.links.is_connected(*leader)) {
+        let refused = match leader.filter(|leader| peers.links.is_connected(*leader)) {
             _ if is_stopping => PublishError::Stopping,
             Some(leader) => {
                 let asked = PendingChange { to: leader, at: now.ticks, core: from, ticket, kind };
-                self.send_change(route, channel.clone(), what, asked);
+                self.send(peers, route, channel.clone(), what, asked);
                 return Taker::Leader;
             }
             None => PublishError::NotWritable(Unwritable::NoLeader),
@@ -137,46 +144,47 @@ impl Cluster {
         Taker::Nobody(answer_of(ticket, kind, Err(SetOffsetError::Failed(refused))))
     }
 
-    fn send_change(&mut self, route: Route, channel: ChannelName, what: Changing, asked: PendingChange) {
+    fn send(&mut self, peers: &mut Peers, route: Route, channel: ChannelName, what: Changing, asked: PendingChange) {
         let to = asked.to;
-        let asker = Asker { generation: self.generation, core: self.core, ticket: self.changes.ask(asked) };
+        let asker = peers.asker(self.ask(asked));
         let head = Head { epoch: Epoch(0), session: Session(1) };
         let body = Body::Change(Change { asker, channel, what });
-        self.links.send_on(to, Lane::Control, route, Message { head, body });
+        peers.links.send_on(to, Lane::Control, route, Message { head, body });
     }
 
     /// The leader has answered a change of this core.
-    pub(super) fn on_changed(&mut self, from: NodeId, changed: Changed) -> Option<AnswerToCore> {
-        let Asker { generation, core: asked_by, ticket } = changed.asker;
-        if (generation, asked_by) != (self.generation, self.core) {
-            return None; // of an earlier life of this node, perhaps with other cores
-        }
-        let asked = &mut self.changes.asked;
-        if asked.get(&ticket).is_none_or(|asked| asked.to != from) {
+    pub(super) fn hear_answer(&mut self, peers: &Peers, from: NodeId, changed: Changed) -> Option<AnswerToCore> {
+        let number = changed.asker.ticket;
+        if !peers.has_asked(&changed.asker) || self.asked.get(&number)?.to != from {
             return None;
         }
-        let PendingChange { core, ticket, kind, .. } = asked.remove(&ticket)?;
+        let PendingChange { core, ticket, kind, .. } = self.asked.remove(&number)?;
         Some((core, answer_of(ticket, kind, changed.result.map_err(error_of))))
     }
 
     /// The connection with a node is lost: its pending changes may have been done. Returns the answers for the operators, which repeat
     /// their requests.
-    pub(super) fn lose_changes(&mut self, node: NodeId) -> Vec<AnswerToCore> {
+    pub(super) fn lose(&mut self, node: NodeId) -> Vec<AnswerToCore> {
         let unknown = |PendingChange { core, ticket, kind, .. }| {
             (core, answer_of(ticket, kind, Err(SetOffsetError::Failed(PublishError::Unknown))))
         };
-        self.changes.lose(node).into_iter().map(unknown).collect()
+        self.take_lost(node).into_iter().map(unknown).collect()
     }
 
     // ---- operators at other nodes
 
     /// Takes a change of an operator at another node. Returns it as a message of [`CoreId::GUESTS`].
-    pub(super) fn on_change(&mut self, node: NodeId, route: Route, change: Change) -> Option<MeshMessage> {
+    pub(super) fn hear(
+        &mut self,
+        peers: &mut Peers,
+        topic: Option<&TopicRef>,
+        (node, route): (NodeId, Route),
+        change: Change,
+    ) -> Option<MeshMessage> {
         let Change { asker, channel, what } = change;
-        let topic = self.topics.get(&route.topic_id).cloned();
-        let ticket = self.changes.take_in(GuestChange { node, route, asker });
-        let Some(topic) = topic else {
-            self.answer_change(ticket, Err(NotChanged::Failed(Outcome::NotLeader)));
+        let ticket = self.take_in(GuestChange { node, route, asker });
+        let Some(topic) = topic.cloned() else {
+            self.answer(peers, ticket, Err(NotChanged::Failed(Outcome::NotLeader)));
             return None;
         };
         let partition = route.partition;
@@ -194,7 +202,7 @@ impl Cluster {
                 return Some(MeshMessage::SetOffset { ticket, set });
             }
             Changing::Other => {
-                self.answer_change(ticket, Err(NotChanged::Failed(Outcome::Refused)));
+                self.answer(peers, ticket, Err(NotChanged::Failed(Outcome::Refused)));
                 return None;
             }
         };
@@ -203,7 +211,7 @@ impl Cluster {
     }
 
     /// Tells another node the outcome of a change. Returns a message that is no such answer.
-    pub(super) fn tell_changed(&mut self, message: MeshMessage) -> Option<MeshMessage> {
+    pub(super) fn tell(&mut self, peers: &mut Peers, message: MeshMessage) -> Option<MeshMessage> {
         let done = ChangeDone::default();
         let (ticket, result) = match message {
             MeshMessage::ChannelChanged { ticket, result } => (ticket, result.map(|is_first| ChangeDone { is_first, ..done })),
@@ -211,15 +219,15 @@ impl Cluster {
             MeshMessage::OffsetSet { ticket, result } => (ticket, result.map(|at| ChangeDone { at: Some(at), ..done })),
             message => return Some(message),
         };
-        self.answer_change(ticket, result.map_err(reason_of));
+        self.answer(peers, ticket, result.map_err(reason_of));
         None
     }
 
-    fn answer_change(&mut self, ticket: Ticket, result: Result<ChangeDone, NotChanged>) {
-        let Some(GuestChange { node, route, asker }) = self.changes.guests.remove(&ticket.0) else { return };
+    fn answer(&mut self, peers: &mut Peers, ticket: Ticket, result: Result<ChangeDone, NotChanged>) {
+        let Some(GuestChange { node, route, asker }) = self.guests.remove(&ticket.0) else { return };
         let head = Head { epoch: Epoch(0), session: Session(1) };
         let body = Body::Changed(Changed { asker, result });
-        self.links.send_on(node, Lane::Control, route, Message { head, body });
+        peers.links.send_on(node, Lane::Control, route, Message { head, body });
     }
 }
 

@@ -19,7 +19,7 @@ impl Cluster {
         let Some(seat) = p.seat_mut() else { return };
         let route = seat.member.route();
         match effect {
-            Effect::Send { to, message } => self.send_peer(to, message.body.lane(), route, message),
+            Effect::Send { to, message } => self.peers.links.send(to, route, message),
             Effect::SendTail { to, head, from, end, committed } => {
                 let batches = core.store.tail(idx, from.offset, end.offset).collect();
                 self.send_append(to, Lane::Data, route, head, Append { committed, batches: Batches::new(batches) });
@@ -74,7 +74,7 @@ impl Cluster {
             Effect::Refresh => core.outbox.ask(Ask::Refresh { route }),
             Effect::Resign { to } => core.outbox.ask(Ask::Resign { route, to }),
             Effect::Release => core.outbox.ask(Ask::Release { route }),
-            Effect::Alarm(alarm) => p.raise_alarm(alarm, &self.nodes),
+            Effect::Alarm(alarm) => p.raise_alarm(alarm, self.peers.nodes()),
             Effect::AlarmOver => p.end_alarm(|alarm| matches!(alarm, Alarm::StaysOut { .. })),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(core, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
@@ -90,13 +90,8 @@ impl Cluster {
         }
     }
 
-    /// Sends to a replica of another node. The message is lost when there is no connection to that node: the machines ask again.
-    pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
-        self.links.send_on(to, lane, route, message);
-    }
-
     fn send_append(&mut self, to: NodeId, lane: Lane, route: Route, head: Head, append: Append) {
-        self.send_peer(to, lane, route, Message { head, body: Body::Append(append) });
+        self.peers.links.send_on(to, lane, route, Message { head, body: Body::Append(append) });
     }
 
     // ---- a follower's log

@@ -10,7 +10,7 @@ use crate::config::TopicSettings;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
-use crate::seam::cluster::{ClusterNode, Fact, TopicProperties};
+use crate::seam::cluster::{Fact, TopicProperties};
 use crate::seam::membership::Membership;
 use crate::seam::message::MeshMessage;
 use crate::seam::outcome::PublishError;
@@ -25,7 +25,7 @@ impl Cluster {
         partition: PartitionId,
         recovered: Option<(Epoch, Position)>,
     ) -> Box<Seat> {
-        let member = Member::new(self.me, topic.clone(), partition, self.replica, recovered);
+        let member = Member::new(self.peers.me(), topic.clone(), partition, self.replica, recovered);
         Box::new(Seat::new(member))
     }
 
@@ -47,6 +47,12 @@ impl Cluster {
         self.topics.get(&id)
     }
 
+    /// [`Peers::leader_elsewhere`](super::peers::Peers::leader_elsewhere) of the topic of this name.
+    pub(in crate::shard) fn leader_elsewhere(&self, topic: &str, partition: Option<PartitionId>) -> Option<String> {
+        let topic = self.topics.values().find(|t| *t.name == *topic)?;
+        self.peers.leader_elsewhere(topic, partition)
+    }
+
     pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
         self.places.insert(route, idx);
     }
@@ -56,7 +62,7 @@ impl Cluster {
     /// Takes a fact, but [`Fact::MayLeave`].
     pub(super) fn on_fact(&mut self, core: &mut CoreParts, now: Now, fact: Fact) {
         match fact {
-            Fact::Nodes(nodes) => self.on_nodes(now, nodes),
+            Fact::Nodes(nodes) => self.peers.set_nodes(now, nodes),
             Fact::Topic(topic) => self.on_topic(core, &topic),
             Fact::TopicGrown { topic, from, channels } => drop(self.added.insert(topic, (from, channels))),
             Fact::Partition { topic, partition, membership } => self.on_membership(core, now, &topic, partition, membership),
@@ -100,11 +106,6 @@ impl Cluster {
         }
     }
 
-    fn on_nodes(&mut self, now: Now, nodes: Arc<[ClusterNode]>) {
-        self.links.set_nodes(now, &nodes);
-        self.nodes = nodes;
-    }
-
     pub(in crate::shard) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
         self.places.get(&route).copied()
     }
@@ -136,12 +137,13 @@ impl Cluster {
         membership: Membership,
     ) {
         self.on_topic(core, topic);
-        let (leads, is_mine) = (membership.leader == Some(self.me), membership.is_replica(self.me));
+        let me = self.peers.me();
+        let (leads, is_mine) = (membership.leader == Some(me), membership.is_replica(me));
         if partition.0 >= topic.partitions {
             return tracing::error!(topic = %topic.name, %partition, "the metadata names a partition that the topic does not have");
         }
         let route = Route { topic_id: topic.id, partition };
-        let led_elsewhere = self.note_leader(route, &membership);
+        let led_elsewhere = self.peers.note_leader(route, &membership);
         core.topics.set_leads(topic, partition, membership.version, leads, membership.leader.is_some());
         self.leaders_changed(core, topic);
         if is_mine {
@@ -283,7 +285,7 @@ impl Cluster {
             return false;
         }
         self.coming.retain(|(id, _), _| *id != topic.id);
-        self.leaders.retain(|route, _| route.topic_id != topic.id);
+        self.peers.forget_leaders(topic.id);
         self.added.remove(&topic.id);
         core.topics.properties.forget(topic.id);
         for idx in core.partitions.of_topic(topic.id) {

@@ -28,10 +28,10 @@ impl Cluster {
     fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
         let head = Head { epoch: Epoch(0), session: attempt };
         for Pending { ticket, bodies, delay_ms, .. } in self.lines.send(now.ticks, route) {
-            self.remote.forwarded.add(bodies.body_bytes());
-            let asker = Asker { generation: self.generation, core: self.core, ticket: *ticket };
+            self.peers.counts.forwarded.add(bodies.body_bytes());
+            let asker = self.peers.asker(*ticket);
             let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
-            self.links.send(leader, route, Message { head, body });
+            self.peers.links.send(leader, route, Message { head, body });
         }
     }
 
@@ -50,7 +50,7 @@ impl Cluster {
         }
         let head = Head { epoch: Epoch(0), session: attempt };
         let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
-        self.links.send_on(node, Lane::Data, route, Message { head, body });
+        self.peers.links.send_on(node, Lane::Data, route, Message { head, body });
     }
 
     // ---- this node's clients
@@ -80,7 +80,7 @@ impl Cluster {
         (bodies, delay_ms): (PackedBodies, u64),
     ) {
         // An OK to this publish implies the FINs before it, if the same leader has their partition.
-        self.flush_relays();
+        self.relays.flush(&mut self.peers);
         self.lines.push(now.ticks, route, publisher, bodies, delay_ms);
         core.timers.at_most(Timer::Forwards, Some(now.ticks + leader_limit(&core.settings)));
         self.go_on_forwarding(core, now, route);
@@ -91,12 +91,13 @@ impl Cluster {
         if !self.lines.has(route) {
             return;
         }
-        let Some(leader) = self.leaders.get(&route).and_then(|known| known.1) else { return };
-        if leader != self.me && !self.links.is_connected(leader) {
+        let Some(leader) = self.peers.leader(route) else { return };
+        let is_me = leader == self.peers.me();
+        if !is_me && !self.peers.links.is_connected(leader) {
             return;
         }
         if let Next::Send(attempt) = self.lines.next(now.ticks, route, leader) {
-            if leader == self.me {
+            if is_me {
                 self.work.push_back(Work::Append(route));
             } else {
                 self.send_forwards(now, leader, route, attempt);
@@ -124,10 +125,10 @@ impl Cluster {
 
     /// The leader has answered a publish of this core.
     pub(super) fn on_forwarded(&mut self, core: &mut CoreParts, now: Now, route: Route, answer: Forwarded) {
-        let Asker { generation, core: asked_by, ticket } = answer.asker;
-        if (generation, asked_by) != (self.generation, core.id) {
-            return; // of an earlier life of this node, perhaps with other cores
+        if !self.peers.has_asked(&answer.asker) {
+            return;
         }
+        let ticket = answer.asker.ticket;
         match result_of(answer.outcome) {
             Err(error) if may_be_stored_later(error) && !core.life.is_stopping() => {
                 let error = match error {
@@ -139,11 +140,11 @@ impl Cluster {
                 if !self.lines.hold(now.ticks, route, ticket, error) {
                     return;
                 }
-                self.remote.forwards.count(RemoteOutcome::Retried);
+                self.peers.counts.forwards.count(RemoteOutcome::Retried);
             }
             result => {
                 let Some(publisher) = self.lines.finish(route, ticket) else { return };
-                self.remote.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
+                self.peers.counts.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
                 core.tell_publisher(Some(self), publisher, result);
             }
         }
@@ -196,7 +197,7 @@ impl Cluster {
 
     fn tell_forwarded(&mut self, core: &mut CoreParts, told: Vec<(Publisher, PublishError)>) {
         for (publisher, error) in told {
-            self.remote.forwards.count(told_of(error));
+            self.peers.counts.forwards.count(told_of(error));
             core.tell_publisher(Some(self), publisher, Err(error));
         }
     }
@@ -212,7 +213,7 @@ impl Cluster {
     pub(super) fn on_forward(&mut self, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
         let Forward { asker, delay_ms, bodies } = forward;
         let origin = Origin { node, route, attempt, asker };
-        self.remote.received.add(bodies.body_bytes());
+        self.peers.counts.received.add(bodies.body_bytes());
         let idx = self.member_at(route).filter(|_| !self.follows_refusal(Publisher::Node(origin)));
         match idx {
             None => self.answer_forward(origin, Err(PublishError::NotLeader)),

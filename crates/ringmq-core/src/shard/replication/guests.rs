@@ -5,9 +5,9 @@
 //! **Memory.** Delivered messages wait in the link's queue. A guest whose link has no room counts as full, until the link has sent
 //! enough.
 
-use super::Cluster;
+use super::peers::Peers;
 use crate::base::client::ClientInfo;
-use crate::base::{ConnId, CoreId, Epoch, IdMap, NodeId, PartitionId, SubId};
+use crate::base::{ConnId, CoreId, Epoch, IdMap, NodeId, PartitionId, SubId, TopicRef};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::seam::message::{MeshMessage, SubOptions, SubRequest};
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError, outcome_of};
@@ -58,29 +58,31 @@ impl Guests {
     }
 }
 
-impl Cluster {
+impl Guests {
     /// Whether the link of the guest takes more messages for clients.
-    pub(in crate::shard) fn has_room_for(&self, sub: SubId) -> bool {
-        let guest = self.guests.guests.get(&sub.conn);
-        guest.is_none_or(|Guest { node, route, .. }| self.links.has_room_for_relayed(*node, *route))
+    pub fn has_room_for(&self, peers: &Peers, sub: SubId) -> bool {
+        let guest = self.guests.get(&sub.conn);
+        guest.is_none_or(|Guest { node, route, .. }| peers.links.has_room_for_relayed(*node, *route))
     }
 
     /// Handles a message from the core of a client at another node to the partition. Returns it as a message of [`CoreId::GUESTS`].
-    pub(super) fn on_relay(
+    pub(super) fn hear(
         &mut self,
+        peers: &mut Peers,
+        topic: Option<&TopicRef>,
         from: NodeId,
         (route, session): (Route, Session),
         relayed: Relayed,
     ) -> [Option<MeshMessage>; 2] {
-        let known = self.guests.find(from, session);
+        let known = self.find(from, session);
         if let Relayed::Subscribe(subscriber) = relayed {
-            let left = known.map(|(sub, guest)| self.guest_leaves(sub, guest.route.partition));
-            return [left, self.guest_comes(Guest { node: from, route, session }, *subscriber)];
+            let left = known.map(|(sub, guest)| self.leave(sub, guest.route.partition));
+            return [left, self.come(peers, topic, Guest { node: from, route, session }, *subscriber)];
         }
         let Some((sub, _)) = known.filter(|(_, guest)| guest.route == route) else { return [None, None] };
         let partition = route.partition;
         let message = match relayed {
-            Relayed::Unsubscribe => self.guest_leaves(sub, partition),
+            Relayed::Unsubscribe => self.leave(sub, partition),
             Relayed::Lend(credit) => MeshMessage::Lend { sub, partition, credit },
             Relayed::Recall(credit) => MeshMessage::Recall { sub, partition, credit },
             Relayed::Block(blocked) => MeshMessage::Block { sub, partition, blocked },
@@ -93,11 +95,10 @@ impl Cluster {
         [Some(message), None]
     }
 
-    fn guest_comes(&mut self, guest: Guest, subscriber: Subscriber) -> Option<MeshMessage> {
-        let (sub, partition) = (self.guests.add(guest), guest.route.partition);
-        let topic = self.topics.get(&guest.route.topic_id).filter(|topic| partition.0 < topic.partitions).cloned();
-        let Some(topic) = topic else {
-            self.tell_guest(MeshMessage::Subscribed { sub, partition, result: Err(PublishError::NotLeader) });
+    fn come(&mut self, peers: &mut Peers, topic: Option<&TopicRef>, guest: Guest, subscriber: Subscriber) -> Option<MeshMessage> {
+        let (sub, partition) = (self.add(guest), guest.route.partition);
+        let Some(topic) = topic.filter(|topic| partition.0 < topic.partitions).cloned() else {
+            self.tell(peers, MeshMessage::Subscribed { sub, partition, result: Err(PublishError::NotLeader) });
             return None;
         };
         let client = ClientInfo {
@@ -105,7 +106,7 @@ impl Cluster {
             client_id: subscriber.client_id,
             hostname: subscriber.hostname,
             user_agent: subscriber.user_agent,
-            remote_address: format!("{} through {}", subscriber.remote_address, self.name_of(guest.node)),
+            remote_address: format!("{} through {}", subscriber.remote_address, peers.name_of(guest.node)),
             connected_unix_s: subscriber.connected_unix_s,
             ..ClientInfo::default()
         };
@@ -122,41 +123,40 @@ impl Cluster {
         Some(MeshMessage::Subscribe { request: Box::new(request) })
     }
 
-    fn guest_leaves(&mut self, sub: SubId, partition: PartitionId) -> MeshMessage {
-        self.guests.remove(sub);
+    fn leave(&mut self, sub: SubId, partition: PartitionId) -> MeshMessage {
+        self.remove(sub);
         MeshMessage::Unsubscribe { sub, partition }
     }
 
     /// Lets the clients of a node go whose connection is lost. Returns messages of [`CoreId::GUESTS`].
-    pub(super) fn guests_gone(&mut self, node: NodeId) -> Vec<MeshMessage> {
-        let guests = self.guests.guests.iter();
+    pub(super) fn gone(&mut self, node: NodeId) -> Vec<MeshMessage> {
+        let guests = self.guests.iter();
         let mut gone: Vec<_> = guests.filter(|(_, g)| g.node == node).map(|(conn, g)| (*conn, g.route.partition)).collect();
         gone.sort_unstable();
-        let leaves = |(conn, partition)| self.guest_leaves(SubId { core: CoreId::GUESTS, conn }, partition);
+        let leaves = |(conn, partition)| self.leave(SubId { core: CoreId::GUESTS, conn }, partition);
         gone.into_iter().map(leaves).collect()
     }
 
     /// The guest is full: it gets more when its link has room. True: the link has room by now.
-    pub(in crate::shard) fn hold_guest(&mut self, sub: SubId) -> bool {
-        let has_room = self.has_room_for(sub);
-        if !has_room && self.guests.guests.contains_key(&sub.conn) {
-            self.guests.waiting.insert(sub.conn);
+    pub fn hold(&mut self, peers: &Peers, sub: SubId) -> bool {
+        let has_room = self.has_room_for(peers, sub);
+        if !has_room && self.guests.contains_key(&sub.conn) {
+            self.waiting.insert(sub.conn);
         }
         has_room
     }
 
     /// Links may have sent their waiting messages: returns the guests that get more.
-    pub(in crate::shard) fn resume_guests(&mut self) -> Vec<(SubId, PartitionId)> {
-        let subs = self.guests.waiting.iter().map(|conn| SubId { core: CoreId::GUESTS, conn: *conn });
-        let resumed: Vec<SubId> = subs.filter(|sub| self.has_room_for(*sub)).collect();
-        let Guests { guests, waiting, .. } = &mut self.guests;
+    pub fn resume(&mut self, peers: &Peers) -> Vec<(SubId, PartitionId)> {
+        let subs = self.waiting.iter().map(|conn| SubId { core: CoreId::GUESTS, conn: *conn });
+        let resumed: Vec<SubId> = subs.filter(|sub| self.has_room_for(peers, *sub)).collect();
+        let Guests { guests, waiting, .. } = self;
         waiting.retain(|conn| !resumed.iter().any(|sub| sub.conn == *conn));
         resumed.into_iter().filter_map(|sub| Some((sub, guests.get(&sub.conn)?.route.partition))).collect()
     }
 
-    /// Sends another node a partition's message to a client's core, or to an operator.
-    pub(in crate::shard) fn tell_guest(&mut self, message: MeshMessage) {
-        let Some(message) = self.tell_changed(message) else { return };
+    /// Tells another node what its partition here says to a client's core.
+    pub(super) fn tell(&mut self, peers: &mut Peers, message: MeshMessage) {
         let (sub, relayed) = match message {
             MeshMessage::Deliver { sub, frames } => (sub, Relayed::Deliver(frames.into())),
             MeshMessage::Subscribed { sub, result: Ok(_), .. } => (sub, Relayed::Subscribed),
@@ -180,13 +180,13 @@ impl Cluster {
             }
             _ => return,
         };
-        let Some(Guest { node, route, session }) = self.guests.guests.get(&sub.conn).copied() else { return };
+        let Some(Guest { node, route, session }) = self.guests.get(&sub.conn).copied() else { return };
         match &relayed {
-            Relayed::Lost | Relayed::ChannelDeleted => self.guests.remove(sub),
-            Relayed::Deliver(frames) => self.remote.delivered.add(frames.len()),
+            Relayed::Lost | Relayed::ChannelDeleted => self.remove(sub),
+            Relayed::Deliver(frames) => peers.counts.delivered.add(frames.len()),
             _ => {}
         }
         let head = Head { epoch: Epoch(0), session };
-        self.links.send(node, route, Message { head, body: Body::Relay(relayed) });
+        peers.links.send(node, route, Message { head, body: Body::Relay(relayed) });
     }
 }

@@ -71,7 +71,7 @@ impl Cluster {
     /// The version of the metadata by which the replica's files are needed no more.
     fn moved_by(&self, core: &CoreParts, idx: PartitionIdx) -> Option<u64> {
         let membership = core.partitions.look(idx)?.seat()?.member.membership()?;
-        (membership.has_moved_from(self.me) && core.store.has_any_of(idx)).then_some(membership.version)
+        (membership.has_moved_from(self.peers.me()) && core.store.has_any_of(idx)).then_some(membership.version)
     }
 
     /// The replica took the metadata: whether it has moved away is asked once of each version, and again after a pause.

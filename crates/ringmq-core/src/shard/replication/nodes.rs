@@ -20,25 +20,29 @@ impl Cluster {
             Message { head, body: Body::Forward(forward) } => self.on_forward(from, (route, head.session), forward),
             Message { body: Body::Forwarded(answer), .. } => self.on_forwarded(core, now, route, answer),
             Message { head, body: Body::Relay(relayed) } if relayed.is_for_leader() => {
-                let said = self.on_relay(from, (route, head.session), relayed);
+                let topic = self.topics.get(&route.topic_id);
+                let said = self.guests.hear(&mut self.peers, topic, from, (route, head.session), relayed);
                 self.work.extend(said.into_iter().flatten().map(Work::Guest));
             }
-            Message { head, body: Body::Relay(relayed) } => match self.on_relayed(from, (route, head.session), relayed) {
-                Some((sub, ForClient::Message(message))) => core.outbox.pass(sub.core, message),
-                Some((sub, ForClient::Frames(frames))) if sub.core == core.id => {
-                    core.outbox.tell(sub.conn, LateAnswer::Frames(frames));
+            Message { head, body: Body::Relay(relayed) } => {
+                match self.relays.hear(&mut self.peers, from, (route, head.session), relayed) {
+                    Some((sub, ForClient::Message(message))) => core.outbox.pass(sub.core, message),
+                    Some((sub, ForClient::Frames(frames))) if sub.core == core.id => {
+                        core.outbox.tell(sub.conn, LateAnswer::Frames(frames));
+                    }
+                    Some((sub, ForClient::Frames(frames))) => {
+                        core.outbox.pass(sub.core, MeshMessage::Deliver { sub, frames: frames.into() });
+                    }
+                    None => {}
                 }
-                Some((sub, ForClient::Frames(frames))) => {
-                    core.outbox.pass(sub.core, MeshMessage::Deliver { sub, frames: frames.into() });
-                }
-                None => {}
-            },
+            }
             Message { body: Body::Change(change), .. } => {
-                let change = self.on_change(from, route, change);
+                let topic = self.topics.get(&route.topic_id);
+                let change = self.changes.hear(&mut self.peers, topic, (from, route), change);
                 self.work.extend(change.map(Work::Guest));
             }
             Message { body: Body::Changed(answer), .. } => {
-                if let Some((asked_by, message)) = self.on_changed(from, answer) {
+                if let Some((asked_by, message)) = self.changes.hear_answer(&self.peers, from, answer) {
                     core.outbox.pass(asked_by, message);
                 }
             }
@@ -54,7 +58,7 @@ impl Cluster {
         let lane = message.body.lane();
         if matches!(message.body, Body::Inquire(_) | Body::Append(_)) {
             let body = Body::Refused(PeerError::UnknownPartition);
-            self.send_peer(from, lane, route, Message { head: message.head, body });
+            self.peers.links.send_on(from, lane, route, Message { head: message.head, body });
         }
     }
 
@@ -64,22 +68,29 @@ impl Cluster {
         self.forward_to(core, now, node, is_connected);
         if !is_connected {
             core.outbox.ask(Ask::PeerLost { node });
-            self.relays_with(node).into_iter().for_each(|key| self.drop_relay(core, key, false));
-            for (asked_by, message) in self.lose_changes(node) {
+            self.relays.with(node).into_iter().for_each(|key| self.drop_relay(core, key, false));
+            for (asked_by, message) in self.changes.lose(node) {
                 core.outbox.pass(asked_by, message);
             }
-            let gone = self.guests_gone(node);
+            let gone = self.guests.gone(node);
             self.work.extend(gone.into_iter().map(Work::Guest));
         }
     }
 
     /// The metadata names a leader: relays to another node join again.
     pub(super) fn look_at_relays(&mut self, core: &mut CoreParts, route: Route) {
-        self.relays_elsewhere(route).into_iter().for_each(|key| self.drop_relay(core, key, true));
+        self.relays.elsewhere(&self.peers, route).into_iter().for_each(|key| self.drop_relay(core, key, true));
     }
 
     fn drop_relay(&mut self, core: &mut CoreParts, key: RelayKey, is_connected: bool) {
-        let lost = self.end_relay(key, is_connected);
+        let lost = self.relays.end(&mut self.peers, key, is_connected);
         core.outbox.pass(key.0.core, lost);
+    }
+
+    /// Sends another node a partition's message to a client's core, or to an operator.
+    pub(in crate::shard) fn tell_guest(&mut self, message: MeshMessage) {
+        if let Some(message) = self.changes.tell(&mut self.peers, message) {
+            self.guests.tell(&mut self.peers, message);
+        }
     }
 }

@@ -8,8 +8,8 @@
 //! when the link is lost or another node leads; the client's core is told that the partition is lost, forgets the credit that it had
 //! lent, and joins again. So no message of a replaced leader comes behind those of the next one.
 
-use super::Cluster;
 use super::lines::may_be_stored_later;
+use super::peers::Peers;
 use crate::base::{Epoch, IdMap, LogId, MessagePlace, NodeId, PartitionId, SubId};
 use crate::codec::peer::message::{Body, Head, Message, NotCarriedOut, Relayed, Route, Session, Subscriber};
 use crate::codec::peer::relay::FINISHED_MAX;
@@ -89,17 +89,17 @@ pub(super) enum ForClient {
     Message(MeshMessage),
 }
 
-impl Cluster {
+impl Relays {
     /// Asks the leader of the partition, where that is another node which can be asked. Ok(false): it is not.
-    pub(in crate::shard) fn relay_subscribe(&mut self, request: &SubRequest) -> Result<bool, PublishError> {
+    pub fn subscribe(&mut self, peers: &mut Peers, request: &SubRequest) -> Result<bool, PublishError> {
         let route = Route { topic_id: request.topic.id, partition: request.partition };
         if request.options.ranged {
             return Ok(false);
         }
-        let Some(to) = self.relays_to(route)? else { return Ok(false) };
+        let Some(to) = peers.relays_to(route)? else { return Ok(false) };
         let key = (request.sub, request.partition);
-        self.relay_detach(request.sub, request.partition);
-        self.relays.add(key, route, to);
+        self.detach(peers, request.sub, request.partition);
+        self.add(key, route, to);
         let (options, client) = (&request.options, &request.options.client);
         let subscriber = Subscriber {
             channel: request.channel.clone(),
@@ -113,134 +113,123 @@ impl Cluster {
             remote_address: client.remote_address.clone(),
             connected_unix_s: client.connected_unix_s,
         };
-        self.send_relay(key, Relayed::Subscribe(Box::new(subscriber)));
+        self.send(peers, key, Relayed::Subscribe(Box::new(subscriber)));
         Ok(true)
     }
 
-    /// The other node that leads the partition and is connected. With another number of cores than this node
-    /// has, it takes no relay: all that is said takes one link, and both ends hear when that is lost.
-    pub(in crate::shard) fn relays_to(&self, route: Route) -> Result<Option<NodeId>, PublishError> {
-        let leader = self.leaders.get(&route).and_then(|known| known.1).filter(|leader| *leader != self.me);
-        let links = &self.links;
-        let Some(leader) = leader.filter(|leader| links.is_connected(*leader)) else { return Ok(None) };
-        match links.cores_of(leader) == Some(self.cores) {
-            true => Ok(Some(leader)),
-            false => Err(PublishError::NotRelayed),
-        }
-    }
-
     /// Passes a message of the client's core to the leader. False: the client is not relayed.
-    pub(in crate::shard) fn relay(&mut self, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
+    pub fn tell(&mut self, peers: &mut Peers, sub: SubId, partition: PartitionId, relayed: Relayed) -> bool {
         let key = (sub, partition);
-        let Some(relaying) = self.relays.clients.get_mut(&key) else { return false };
+        let Some(relaying) = self.clients.get_mut(&key) else { return false };
         if let Relayed::Lend(credit) = relayed {
             relaying.lent = relaying.lent.saturating_add(credit);
         }
-        self.flush_relay(key);
-        self.send_relay(key, relayed);
+        self.flush_one(peers, key);
+        self.send(peers, key, relayed);
         true
     }
 
-    fn send_relay(&mut self, key: RelayKey, relayed: Relayed) {
-        let Some(relaying) = self.relays.clients.get(&key) else { return };
+    fn send(&self, peers: &mut Peers, key: RelayKey, relayed: Relayed) {
+        let Some(relaying) = self.clients.get(&key) else { return };
         let head = Head { epoch: Epoch(0), session: relaying.session };
-        self.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
+        peers.links.send(relaying.to, relaying.route, Message { head, body: Body::Relay(relayed) });
     }
 
     /// A FIN goes with the others of the turn. False: the client is not relayed.
-    pub(in crate::shard) fn relay_finish(&mut self, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(relaying) = self.relays.clients.get_mut(&(sub, partition)) else { return false };
+    pub fn finish(&mut self, sub: SubId, partition: PartitionId, id: LogId) -> bool {
+        let Some(relaying) = self.clients.get_mut(&(sub, partition)) else { return false };
         if relaying.finished.is_empty() {
-            self.relays.finishing.push((sub, partition));
+            self.finishing.push((sub, partition));
         }
         relaying.finished.push(id);
         true
     }
 
     /// The turn's FINs go.
-    pub(in crate::shard) fn flush_relays(&mut self) {
-        for key in std::mem::take(&mut self.relays.finishing) {
-            self.flush_relay(key);
+    pub fn flush(&mut self, peers: &mut Peers) {
+        for key in std::mem::take(&mut self.finishing) {
+            self.flush_one(peers, key);
         }
     }
 
-    fn flush_relay(&mut self, key: RelayKey) {
-        let Some(relaying) = self.relays.clients.get_mut(&key) else { return };
+    fn flush_one(&mut self, peers: &mut Peers, key: RelayKey) {
+        let Some(relaying) = self.clients.get_mut(&key) else { return };
         for ids in std::mem::take(&mut relaying.finished).chunks(FINISHED_MAX) {
-            self.send_relay(key, Relayed::Finish(ids.to_vec()));
+            self.send(peers, key, Relayed::Finish(ids.to_vec()));
         }
     }
 
     /// The client leaves. False: it is not relayed.
-    pub(in crate::shard) fn relay_detach(&mut self, sub: SubId, partition: PartitionId) -> bool {
-        let is_relayed = self.relay(sub, partition, Relayed::Unsubscribe);
+    pub fn detach(&mut self, peers: &mut Peers, sub: SubId, partition: PartitionId) -> bool {
+        let is_relayed = self.tell(peers, sub, partition, Relayed::Unsubscribe);
         if is_relayed {
-            self.relays.remove((sub, partition));
+            self.remove((sub, partition));
         }
         is_relayed
     }
 
     /// Relays to another node than the one that the metadata names as the leader.
-    pub(super) fn relays_elsewhere(&self, route: Route) -> Vec<RelayKey> {
-        if self.relays.clients.is_empty() {
+    pub(super) fn elsewhere(&self, peers: &Peers, route: Route) -> Vec<RelayKey> {
+        if self.clients.is_empty() {
             return vec![];
         }
-        let to = self.relays_to(route).ok().flatten();
-        self.relays.of(|r| r.route == route && Some(r.to) != to)
+        let to = peers.relays_to(route).ok().flatten();
+        self.of(|r| r.route == route && Some(r.to) != to)
     }
 
-    pub(super) fn relays_with(&self, node: NodeId) -> Vec<RelayKey> {
-        self.relays.of(|r| r.to == node)
+    pub(super) fn with(&self, node: NodeId) -> Vec<RelayKey> {
+        self.of(|r| r.to == node)
     }
 
     /// Ends the relay, and tells the leader if it is connected. Returns the message for the client's core.
-    pub(super) fn end_relay(&mut self, (sub, partition): RelayKey, is_connected: bool) -> MeshMessage {
+    pub(super) fn end(&mut self, peers: &mut Peers, (sub, partition): RelayKey, is_connected: bool) -> MeshMessage {
         match is_connected {
-            true => drop(self.relay_detach(sub, partition)),
-            false => self.relays.remove((sub, partition)),
+            true => drop(self.detach(peers, sub, partition)),
+            false => self.remove((sub, partition)),
         }
-        self.remote.relays.count(RemoteOutcome::Lost);
+        peers.counts.relays.count(RemoteOutcome::Lost);
         MeshMessage::PartLost { sub, partition }
     }
 
     /// Handles a message of a leader to one of this core's subscriptions. Returns the message for the client's core.
-    pub(super) fn on_relayed(
+    pub(super) fn hear(
         &mut self,
+        peers: &mut Peers,
         from: NodeId,
         (route, session): (Route, Session),
         relayed: Relayed,
     ) -> Option<(SubId, ForClient)> {
-        let key = self.relays.find(from, route, session)?;
+        let key = self.find(from, route, session)?;
         let (sub, partition) = key;
         let message = match relayed {
             Relayed::Subscribed => {
-                self.remote.relays.count(RemoteOutcome::Done);
+                peers.counts.relays.count(RemoteOutcome::Done);
                 MeshMessage::Subscribed { sub, partition, result: Ok(false) }
             }
             Relayed::Refused(outcome) => {
                 let error = result_of(outcome).err().unwrap_or(PublishError::Unknown);
-                self.remote.relays.count(if may_be_stored_later(error) {
+                peers.counts.relays.count(if may_be_stored_later(error) {
                     RemoteOutcome::Retried
                 } else {
                     RemoteOutcome::Refused
                 });
                 // the leader may have taken the client in before its channel failed
-                self.relay_detach(sub, partition);
+                self.detach(peers, sub, partition);
                 MeshMessage::Subscribed { sub, partition, result: Err(error) }
             }
-            Relayed::Returned(credit) if !self.relays.take_back(key, credit) => {
+            Relayed::Returned(credit) if !self.take_back(key, credit) => {
                 tracing::error!(peer = %from, %partition, credit, "a leader returned more credit than it had: the client subscribes again");
-                self.end_relay(key, true)
+                self.end(peers, key, true)
             }
             Relayed::Returned(credit) => MeshMessage::Returned { sub, partition, credit },
             Relayed::Hungry => MeshMessage::Hungry { sub, partition },
             Relayed::Deliver(frames) => {
-                self.remote.relayed.add(frames.len());
+                peers.counts.relayed.add(frames.len());
                 return Some((sub, ForClient::Frames(frames)));
             }
-            Relayed::Lost => self.end_relay(key, false),
+            Relayed::Lost => self.end(peers, key, false),
             Relayed::ChannelDeleted => {
-                self.relays.remove(key);
+                self.remove(key);
                 MeshMessage::ChannelDeleted { sub }
             }
             Relayed::NotFinished(id, why) => not_carried_out(key, (id, InFlightCommand::Finish), why),

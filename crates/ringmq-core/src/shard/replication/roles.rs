@@ -57,15 +57,15 @@ impl Cluster {
             }
         }
         // Before its registration a node knows no other one by name.
-        let knows_names = !self.nodes.is_empty();
+        let knows_names = !self.peers.nodes().is_empty();
         let is_due = seat.seen.waits_for_names && knows_names;
         if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version || is_due) {
             let (leader, isr) = (m.leader, &m.isr);
             seat.seen.waits_for_names = !knows_names;
             if knows_names && (leader != seat.seen.leader || *isr != seat.seen.isr) {
                 (seat.seen.leader, seat.seen.isr) = (leader, isr.clone());
-                let leader_name = leader.map_or("nobody".into(), |l| self.name_of(l));
-                let (isr_names, epoch, min_isr) = (self.names_of(isr), m.epoch.number(), m.min_isr);
+                let leader_name = leader.map_or("nobody".into(), |l| self.peers.name_of(l));
+                let (isr_names, epoch, min_isr) = (self.peers.names_of(isr), m.epoch.number(), m.min_isr);
                 let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }

@@ -133,7 +133,7 @@ impl Engine {
         let is_stopping = self.core.life.is_stopping();
         let message = match self.cluster.as_mut().filter(|_| from != CoreId::GUESTS) {
             None => message,
-            Some(cluster) => match cluster.ask_leader(now, from, message, is_stopping) {
+            Some(Cluster { changes, peers, .. }) => match changes.ask_leader(peers, now, from, message, is_stopping) {
                 Taker::ThisNode(message) => message,
                 Taker::Leader => return,
                 Taker::Nobody(refusal) => return self.pass(from, refusal),

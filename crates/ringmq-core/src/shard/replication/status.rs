@@ -5,20 +5,14 @@ use super::roles::role_of;
 use crate::base::Ticks;
 use crate::log::{PartitionIdx, Store};
 use crate::metrics::remote::RemoteStats;
-use crate::metrics::stats::{FollowerStats, LEASE_OVER, LinkStats, ReplicationStats};
+use crate::metrics::stats::{FollowerStats, LEASE_OVER, ReplicationStats};
 use crate::shard::partitions::Partition;
 
 impl Cluster {
-    /// State of this core's links with the other nodes.
-    pub(in crate::shard) fn link_stats(&self) -> Vec<LinkStats> {
-        let link = |(node, connected, queued)| LinkStats { node: self.name_of(node), connected, queued_bytes: queued as u64 };
-        self.links.status().map(link).collect()
-    }
-
     /// Traffic between this core and leaders elsewhere; `parked_bytes`: memory of other nodes' publishes that wait for space.
     pub(in crate::shard) fn remote_stats(&self, parked_bytes: u64) -> RemoteStats {
         RemoteStats {
-            counts: self.remote,
+            counts: self.peers.counts,
             forwarding_bytes: self.lines.bytes(),
             parked_bytes,
             relays: self.relays.count(),
@@ -37,11 +31,11 @@ impl Cluster {
         let seat = p.seat()?;
         let membership = seat.member.membership();
         let names = |of: fn(&crate::seam::membership::Membership) -> &[crate::base::NodeId]| {
-            membership.map(|m| of(m).iter().map(|n| self.name_of(*n)).collect()).unwrap_or_default()
+            membership.map(|m| of(m).iter().map(|n| self.peers.name_of(*n)).collect()).unwrap_or_default()
         };
         let end = store.end(idx).offset;
         let follower = |f: crate::replica::FollowerStatus| FollowerStats {
-            node: self.name_of(f.node),
+            node: self.peers.name_of(f.node),
             in_sync: membership.is_some_and(|m| m.is_in_sync(f.node)),
             state: f.state,
             acked: f.acked.offset,
@@ -49,12 +43,12 @@ impl Cluster {
             lag: end - f.acked.offset,
         };
         let leader = membership.and_then(|m| m.leader);
-        let at = self.nodes.iter().find(|n| Some(n.id) == leader);
+        let at = leader.and_then(|l| self.peers.node(l));
         Some(ReplicationStats {
             partition: p.dir.partition.0,
             role: if seat.is_leader() && self.lease.until() <= now { LEASE_OVER } else { role_of(seat.member.state()) },
             epoch: seat.member.epoch().or(membership.map(|m| m.epoch)).unwrap_or_default().number(),
-            leader: leader.map(|l| self.name_of(l)),
+            leader: leader.map(|l| self.peers.name_of(l)),
             leader_tcp_address: at.and_then(|n| n.tcp_address.as_ref()).map(|a| a.to_string()),
             leader_native_address: at.and_then(|n| n.native_address.as_ref()).map(|a| a.to_string()),
             replicas: names(|m| &m.replicas),
@@ -65,7 +59,7 @@ impl Cluster {
             end,
             followers: seat.member.followers().map(follower).collect(),
             damaged: store.log_view(idx).damage().map(|(from, _)| from.offset),
-            alarm: seat.alarm.map(|alarm| alarm.text(&self.nodes)),
+            alarm: seat.alarm.map(|alarm| alarm.text(self.peers.nodes())),
         })
     }
 }
