@@ -213,7 +213,7 @@ impl Shard {
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
                 // The coordinator says whether it is still the cluster's.
-                cluster.topic_recorded(&topic);
+                cluster.disk.recorded(&topic);
                 continue;
             }
             engine.core.topics.count(home_core(&topic.name, cores), 1);

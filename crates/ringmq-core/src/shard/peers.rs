@@ -40,25 +40,23 @@ pub(super) fn links(
     Links::new(LinkOptions { heartbeat, lend_min, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
 }
 
-impl Cluster {
-    /// Core of this node, which has so many, on which the partition lives. `None`: its topic is not known.
-    fn core_of(&self, addressed: &Addressed, cores: u16) -> Option<CoreId> {
-        let route = addressed.route;
-        let asker = match &addressed.message.body {
-            Body::Forwarded(answer) => Some(answer.asker),
-            Body::Changed(answer) => Some(answer.asker),
-            _ => None,
-        };
-        if let Some(asker) = asker {
-            return (asker.core.0 < cores).then_some(asker.core);
-        }
-        if let Some(topic) = self.topic(route.topic_id) {
-            return Some(topic.core_of(route.partition, cores));
-        }
-        match &addressed.message.body {
-            Body::Inquire(inquire) => Some(core_of(&inquire.topic, route.partition, cores)),
-            _ => None,
-        }
+/// Core of this node, which has so many, on which the partition lives. `None`: its topic is not known.
+fn core_for(cluster: &Cluster, addressed: &Addressed, cores: u16) -> Option<CoreId> {
+    let route = addressed.route;
+    let asker = match &addressed.message.body {
+        Body::Forwarded(answer) => Some(answer.asker),
+        Body::Changed(answer) => Some(answer.asker),
+        _ => None,
+    };
+    if let Some(asker) = asker {
+        return (asker.core.0 < cores).then_some(asker.core);
+    }
+    if let Some(topic) = cluster.topic(route.topic_id) {
+        return Some(topic.core_of(route.partition, cores));
+    }
+    match &addressed.message.body {
+        Body::Inquire(inquire) => Some(core_of(&inquire.topic, route.partition, cores)),
+        _ => None,
     }
 }
 
@@ -108,7 +106,7 @@ impl Shard {
     /// Routes a peer's message. A message for a partition of another core goes there; one about an unknown topic is answered here.
     fn hear_peer(&mut self, now: Now, from: NodeId, addressed: Addressed) {
         let Engine { core: CoreParts { id: this, cores, .. }, cluster, .. } = &self.engine;
-        match cluster.as_ref().and_then(|c| c.core_of(&addressed, *cores)).filter(|core| core != this) {
+        match cluster.as_ref().and_then(|c| core_for(c, &addressed, *cores)).filter(|core| core != this) {
             Some(core) => self.engine.pass(core, MeshMessage::Peer { from, addressed: Box::new(addressed) }),
             None => drop(self.engine.in_cluster(now, |c, core| c.on_peer_message(core, now, from, addressed))),
         }

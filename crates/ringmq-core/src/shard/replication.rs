@@ -15,11 +15,13 @@
 mod changes;
 mod cursors;
 mod deletion;
+mod disk;
 mod effects;
 mod facts;
 mod forwarding;
 mod growth;
 mod guests;
+mod known;
 mod leaving;
 mod lines;
 pub mod loss;
@@ -29,8 +31,10 @@ mod relays;
 mod roles;
 mod routing;
 mod status;
+mod store_work;
 mod view;
 mod wanted;
+mod work;
 
 pub use forwarding::Origin;
 pub use forwarding::leader_limit;
@@ -41,8 +45,8 @@ use super::engine::Attempt;
 use super::partitions::Partitions;
 use super::parts::CoreParts;
 use super::timers::Timer;
-use crate::base::{ChannelName, CoreId, Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
-use crate::codec::peer::message::{Route, Session};
+use crate::base::{CoreId, IdMap, NodeId, Now, Position};
+use crate::codec::peer::message::Route;
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
 use crate::peer::Links;
@@ -51,14 +55,17 @@ use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
 use crate::seam::cluster::ClusterOptions;
 use crate::seam::message::Share;
-use crate::{base::NodeId, seam::membership::Membership};
+use disk::DiskTopics;
+use growth::begin_channels;
+use known::KnownTopics;
 use peers::Peers;
-use roles::note_damage;
 pub use roles::note_doubt;
+use roles::{note_damage, note_role, stop_leading};
 use routing::Work;
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use store_work::{Recorded, StoreWork};
 use view::View;
+use work::WorkQueue;
 
 /// A leader's batch for the log.
 struct Incoming {
@@ -148,60 +155,25 @@ impl Seat {
     }
 }
 
-/// Purpose of a durable record.
-#[derive(Clone, Copy, Debug)]
-enum Recorded {
-    Promise(Epoch),
-    /// The number of `ApplyCursors`.
-    Applied(u64),
-    /// A leader's collect start.
-    Collecting(Position),
-}
-
-/// A read for a follower that catches up.
-#[derive(Clone, Copy, Debug)]
-struct Reading {
-    idx: PartitionIdx,
-    to: NodeId,
-    session: Session,
-    from: Position,
-}
-
 /// Facts that a core of a clustered node has beside its partitions.
 pub struct Cluster {
     pub(super) peers: Peers,
     replica: ReplicaOptions,
     lease: Lease,
-    /// Topics by the metadata.
-    topics: IdMap<TopicId, TopicRef>,
-    /// Topics by name, as this node's disk knows them, durably.
-    recorded: HashMap<TopicName, TopicRef>,
-    /// Topics that got more partitions: from which number on, and the channels with which these begin.
-    added: IdMap<TopicId, (u16, Arc<[ChannelName]>)>,
-    /// Topics whose record is on its way; kept at their home.
-    recording: VecDeque<(RecordTicket, TopicRef)>,
-    deletions: deletion::Deletions,
+    topics: KnownTopics,
+    pub(super) disk: DiskTopics,
     leaving: leaving::Leaving,
-    /// Partitions of this core that wait for their topic's record.
-    coming: BTreeMap<(TopicId, u16), Membership>,
     places: IdMap<Route, PartitionIdx>,
-    /// Records on their way to the disk, in their order.
-    records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
-    readings: IdMap<u64, Reading>,
-    next_number: u64,
+    store_work: StoreWork,
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
-    /// Work that is left before the step ends, in order.
-    work: VecDeque<Work>,
-    /// True while the work is done: new work is appended to it.
-    is_working: bool,
+    work: WorkQueue,
     effects: Vec<Effect>,
     pub(super) wanted: wanted::WantedTopics,
     /// Publishes of this node's clients that others are to store.
     lines: lines::Lines,
-    /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
-    refused: IdMap<(NodeId, Route), (u64, Session)>,
+    refusals: forwarding::Refusals,
     /// Relays of this node's clients at other leaders, and of other nodes' clients here.
     pub(super) relays: relays::Relays,
     pub(super) guests: guests::Guests,
@@ -215,33 +187,21 @@ impl Cluster {
             wanted: wanted::WantedTopics::new(options.creates_topics),
             replica,
             lease: Lease::default(),
-            topics: IdMap::default(),
-            recorded: HashMap::new(),
-            added: IdMap::default(),
-            recording: VecDeque::new(),
-            deletions: deletion::Deletions::default(),
+            topics: KnownTopics::default(),
+            disk: DiskTopics::default(),
             leaving: leaving::Leaving::default(),
-            coming: BTreeMap::new(),
             places: IdMap::default(),
-            records: VecDeque::new(),
-            readings: IdMap::default(),
-            next_number: 0,
+            store_work: StoreWork::default(),
             grown: vec![],
             uncommitted: 0,
-            work: VecDeque::new(),
-            is_working: false,
+            work: WorkQueue::default(),
             effects: vec![],
             lines: lines::Lines::default(),
-            refused: IdMap::default(),
+            refusals: forwarding::Refusals::default(),
             relays: relays::Relays::default(),
             guests: guests::Guests::default(),
             changes: changes::Changes::default(),
         }
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number
     }
 }
 
@@ -250,7 +210,7 @@ impl Cluster {
 
     /// The partition's replica takes the event in its turn.
     pub(super) fn tell(&mut self, idx: PartitionIdx, event: Event) {
-        self.work.push_back(Work::Event(idx, event));
+        self.work.push(Work::Event(idx, event));
     }
 
     /// Whether something is still to be done before the step ends.
@@ -285,11 +245,11 @@ impl Cluster {
         let Some(seat) = core.partitions.get(idx).seat() else { return };
         let (is_leader, deadline) = (seat.is_leader(), seat.member.deadline());
         if has_led && !is_leader {
-            self.stop_leading(core, now, idx);
+            stop_leading(core, now, idx);
         }
         self.answer_late(core, idx);
         self.count_uncommitted(core, idx);
-        self.note_role(core, idx);
+        note_role(core, &self.peers, idx);
         note_doubt(core, idx);
         if is_mended {
             note_damage(core, idx);
@@ -354,7 +314,7 @@ impl Cluster {
 
     /// Records up to here are durable.
     pub(super) fn records_durable(&mut self, core: &mut CoreParts, now: Now, upto: RecordTicket) {
-        while let Some((_, idx, what)) = self.records.pop_front_if(|r| r.0 <= upto) {
+        while let Some((idx, what)) = self.store_work.take_durable(upto) {
             match what {
                 Recorded::Promise(epoch) => self.tell(idx, Event::EpochDurable { epoch }),
                 Recorded::Applied(number) => self.tell(idx, Event::Cursor(CursorEvent::Applied { number })),
@@ -372,7 +332,9 @@ impl Cluster {
     /// Reason that keeps a publish from being appended. Bytes that wait for the other replicas count like those that wait for this
     /// node's disk, but only for publishes: batches of a leader elsewhere are taken, or two nodes would wait for each other.
     pub(super) fn check_publish(&self, core: &mut CoreParts, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
-        if let Err(error) = core.partitions.get(idx).check_write(now.ticks).and_then(|()| self.begin_channels(core, now, idx)) {
+        if let Err(error) =
+            core.partitions.get(idx).check_write(now.ticks).and_then(|()| begin_channels(&self.topics, core, now, idx))
+        {
             return Some(Attempt::Refused(error));
         }
         let waiting = self.uncommitted + core.store.waiting_bytes();

@@ -8,7 +8,8 @@
 //! follower   ApplyCursors ─> records durable ─> Applied
 //! ```
 
-use super::{Cluster, CoreParts, Recorded};
+use super::store_work::Recorded;
+use super::{Cluster, CoreParts};
 use crate::base::NodeId;
 use crate::base::{ChannelName, Position};
 use crate::channel::Channel;
@@ -99,7 +100,7 @@ impl Cluster {
         let at = std::cmp::max_by_key(at, core.store.collect_start(idx), |at| at.offset);
         seat.collecting = at.offset;
         let record = core.store.log_collect_start(idx, at);
-        self.records.push_back((record, idx, Recorded::Collecting(at)));
+        self.store_work.record(record, idx, Recorded::Collecting(at));
     }
 
     // ---- a follower's
@@ -150,9 +151,8 @@ impl Cluster {
         core.partitions.get_mut(idx).low_water_stale = true;
         core.channels().update_low_water(idx);
         // Numbers are answered in order: one without a record waits for those before it.
-        let waits = self.records.iter().any(|(_, p, what)| *p == idx && matches!(what, Recorded::Applied(_)));
-        if waits || record > RecordTicket::default() {
-            self.records.push_back((record, idx, Recorded::Applied(number)));
+        if self.store_work.is_applying(idx) || record > RecordTicket::default() {
+            self.store_work.record(record, idx, Recorded::Applied(number));
         } else {
             self.tell(idx, Event::Cursor(CursorEvent::Applied { number }));
         }

@@ -1,6 +1,8 @@
 //! Execution of a replica's effects.
 
-use super::{Cluster, CoreParts, Incoming, Reading, Recorded, Work};
+use super::roles::clamp_channels;
+use super::store_work::{Reading, Recorded};
+use super::{Cluster, CoreParts, Incoming, Work};
 use crate::base::{Now, Position};
 use crate::codec::peer::message::{Append, Batches, Body, Head, Lane, Message, Route};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
@@ -28,13 +30,12 @@ impl Cluster {
                 self.send_append(to, Lane::CatchUp, route, head, Append { committed, batches: Batches::new(batches) });
             }
             Effect::ReadLog { to, session, from, bytes_max } => {
-                let token = self.number();
-                self.readings.insert(token, Reading { idx, to, session, from });
+                let token = self.store_work.read(Reading { idx, to, session, from });
                 core.store.read_verbatim(idx, token, from, bytes_max, core.outbox.io());
             }
             Effect::LogEpoch { epoch } => {
                 let record = core.store.log_epoch(idx, epoch);
-                self.records.push_back((record, idx, Recorded::Promise(epoch)));
+                self.store_work.record(record, idx, Recorded::Promise(epoch));
             }
             Effect::Append { .. } if seat.has_failed => {}
             Effect::Append { batch, is_settled } => {
@@ -43,12 +44,12 @@ impl Cluster {
             }
             Effect::Truncate { to } => {
                 seat.held.clear();
-                self.clamp_channels(core, now, idx, to);
+                clamp_channels(core, now, idx, to);
                 core.store.truncate(now, idx, to, core.outbox.io());
             }
             Effect::Restart { start, chain_crc } => {
                 seat.held.clear();
-                self.clamp_channels(core, now, idx, start);
+                clamp_channels(core, now, idx, start);
                 core.store.restart(now, idx, start, chain_crc, core.outbox.io());
             }
             Effect::Mend { batches } => core.store.mend(idx, batches, core.outbox.io()),
@@ -126,7 +127,7 @@ impl Cluster {
 
     /// The answer to a read of whole batches.
     pub(in crate::shard) fn on_verbatim(&mut self, token: u64, result: Result<(Vec<Bytes>, Position), PeerError>) {
-        let Some(Reading { idx, to, session, from }) = self.readings.remove(&token) else { return };
+        let Some(Reading { idx, to, session, from }) = self.store_work.take_read(token) else { return };
         let (end, result) = match result {
             Ok((batches, end)) => (end, Ok(batches)),
             Err(error) => (from, Err(error)),
@@ -153,7 +154,7 @@ impl Cluster {
         core.channels().wake_all(idx);
         self.count_uncommitted(core, idx);
         if self.uncommitted <= core.settings.max_pub_waiting_size / 2 && core.waiting.is_any_here() {
-            self.work.push_back(Work::Retry);
+            self.work.push(Work::Retry);
         }
     }
 
@@ -167,7 +168,7 @@ impl Cluster {
             core.tell_publisher(Some(self), publisher, Err(PublishError::from(error)));
         }
         // Publishes that wait for room find out that there is nothing to wait for.
-        self.work.push_back(Work::Retry);
+        self.work.push(Work::Retry);
     }
 }
 

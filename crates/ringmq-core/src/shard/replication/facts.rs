@@ -3,6 +3,7 @@
 //! Every core gets every fact. A replica of this node is made on its core once the topic's home core has the topic's record durable, so
 //! that recovery knows every topic that has a batch. Partitions on the disk that no fact names are kept and not served.
 
+use super::disk::Lack;
 use super::{Cluster, CoreParts, Seat, Work};
 use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::message::Route;
@@ -29,28 +30,14 @@ impl Cluster {
         Box::new(Seat::new(member))
     }
 
-    /// The topic's record is durable on this node.
-    pub(in crate::shard) fn topic_recorded(&mut self, topic: &TopicRef) {
-        let known = self.recorded.entry(topic.name.clone()).or_insert_with(|| topic.clone());
-        if known.id != topic.id || known.partitions < topic.partitions {
-            *known = topic.clone();
-        }
-    }
-
-    /// Whether the disk has the topic, with however many partitions.
-    pub(super) fn has_recorded(&self, topic: &TopicRef) -> bool {
-        self.recorded.get(&topic.name).is_some_and(|known| known.id == topic.id)
-    }
-
     /// A topic of the metadata.
     pub(in crate::shard) fn topic(&self, id: TopicId) -> Option<&TopicRef> {
-        self.topics.get(&id)
+        self.topics.get(id)
     }
 
     /// [`Peers::leader_elsewhere`](super::peers::Peers::leader_elsewhere) of the topic of this name.
     pub(in crate::shard) fn leader_elsewhere(&self, topic: &str, partition: Option<PartitionId>) -> Option<String> {
-        let topic = self.topics.values().find(|t| *t.name == *topic)?;
-        self.peers.leader_elsewhere(topic, partition)
+        self.peers.leader_elsewhere(self.topics.named(topic).next()?, partition)
     }
 
     pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
@@ -64,7 +51,7 @@ impl Cluster {
         match fact {
             Fact::Nodes(nodes) => self.peers.set_nodes(now, nodes),
             Fact::Topic(topic) => self.on_topic(core, &topic),
-            Fact::TopicGrown { topic, from, channels } => drop(self.added.insert(topic, (from, channels))),
+            Fact::TopicGrown { topic, from, channels } => self.topics.add_partitions(topic, from, channels),
             Fact::Partition { topic, partition, membership } => self.on_membership(core, now, &topic, partition, membership),
             Fact::TopicGone(topic) => {
                 if self.on_topic_gone(core, &topic) {
@@ -111,20 +98,30 @@ impl Cluster {
     }
 
     fn on_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
-        if let Some(known) = self.topics.get(&topic.id) {
+        if let Some(known) = self.topics.get(topic.id) {
             if known.partitions < topic.partitions {
                 self.grow_topic(core, topic);
             }
             return;
         }
-        // The name came back as another topic; of more than one the deletion may not have been told yet.
-        let known: Vec<TopicRef> = self.topics.values().filter(|t| t.name == topic.name).cloned().collect();
-        self.topics.insert(topic.id, topic.clone());
+        // The name came back as another topic.
+        let known: Vec<TopicRef> = self.topics.named(&topic.name).cloned().collect();
+        self.topics.insert(topic);
         known.iter().for_each(|old| self.forget_topic(core, old));
         let waiters = core.topics.learn_shared(topic);
         core.outbox.end_waits(self.wanted.came(topic, waiters));
         for (route, &idx) in self.places.iter().filter(|(route, _)| route.topic_id == topic.id) {
             core.topics.set_place(&topic.name, route.partition, idx);
+        }
+    }
+
+    /// The topic is known with fewer partitions.
+    fn grow_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
+        tracing::info!(topic = %topic.name, partitions = topic.partitions, "the topic has more partitions");
+        self.topics.insert(topic);
+        core.topics.grow(topic);
+        for idx in core.partitions.of_topic(topic.id) {
+            core.partitions.get_mut(idx).topic = topic.clone();
         }
     }
 
@@ -155,8 +152,8 @@ impl Cluster {
         if let Some(is_elsewhere) = led_elsewhere {
             core.outbox.pass(CoreId::HTTP, MeshMessage::LedElsewhere { topic: topic.clone(), partition, is_elsewhere });
         }
-        self.take_membership(core, now, topic, route, membership, is_mine);
-        self.work.push_back(Work::Forward(route));
+        self.take_membership(core, now, route, membership, is_mine);
+        self.work.push(Work::Forward(route));
         self.look_at_relays(core, route);
     }
 
@@ -166,24 +163,11 @@ impl Cluster {
         core.outbox.end_waits(ended);
     }
 
-    fn take_membership(
-        &mut self,
-        core: &mut CoreParts,
-        now: Now,
-        topic: &TopicRef,
-        route: Route,
-        membership: Membership,
-        is_mine: bool,
-    ) {
+    fn take_membership(&mut self, core: &mut CoreParts, now: Now, route: Route, membership: Membership, is_mine: bool) {
         if let Some(idx) = self.member_at(route) {
             return self.tell(idx, Event::Metadata(membership));
         }
-        let key = (topic.id, route.partition.0);
-        if is_mine && self.coming.get(&key).is_none_or(|m| m.version < membership.version) {
-            self.coming.insert(key, membership);
-        } else if !is_mine && self.coming.get(&key).is_some_and(|m| m.version < membership.version) {
-            self.coming.remove(&key);
-        }
+        self.topics.expect(route, membership, is_mine);
         self.create_coming(core, now);
     }
 
@@ -192,67 +176,49 @@ impl Cluster {
         if !core.is_home_of(topic) || core.life.is_read_only() {
             return;
         }
-        match self.recorded.get(&topic.name) {
-            Some(known) if known.id == topic.id && known.partitions >= topic.partitions => return,
-            Some(known) if known.id != topic.id => {
-                let found = known.id;
-                self.wait_for_name(topic);
-                if !self.deletions.is_removing(found) {
-                    tracing::error!(
-                        topic = %topic.name, %found, wanted = %topic.id,
-                        "the data path has another topic of this name, which the cluster did not delete: its partitions are not served \
-                         here. Stop the node, move the topic's folder away, and start it again"
-                    );
-                }
-                return;
-            }
-            _ => {}
-        }
-        if let Some((_, recording)) = self.recording.iter().rfind(|(_, t)| t.name == topic.name) {
-            if recording.id != topic.id {
-                return self.wait_for_name(topic);
-            }
-            if recording.partitions >= topic.partitions {
-                return;
+        match self.disk.need(topic) {
+            Lack::Record => {}
+            Lack::Nothing | Lack::Name => return,
+            Lack::NameOf(found) => {
+                return tracing::error!(
+                    topic = %topic.name, %found, wanted = %topic.id,
+                    "the data path has another topic of this name, which the cluster did not delete: its partitions are not served \
+                     here. Stop the node, move the topic's folder away, and start it again"
+                );
             }
         }
         tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node has a new topic of the cluster");
         let record = core.store.log_topic_create(topic, now.unix_ns, core.outbox.io());
-        self.recording.push_back((record, topic.clone()));
+        self.disk.begin(record, topic);
     }
 
     /// Records up to here are durable.
     pub(super) fn topics_recorded(&mut self, core: &mut CoreParts, now: Now, upto: RecordTicket) {
-        while let Some((_, topic)) = self.recording.pop_front_if(|r| r.0 <= upto) {
+        while let Some(topic) = self.disk.take_durable(upto) {
             core.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
             self.on_topic_recorded(core, now, &topic);
-            if self.deletions.is_doomed(&topic) {
-                self.work.push_back(Work::Remove(topic));
+            if self.disk.take_doomed(&topic) {
+                self.work.push(Work::Remove(topic));
             }
         }
     }
 
     /// The topic's record is durable at its home: its partitions may come into being.
     pub(in crate::shard) fn on_topic_recorded(&mut self, core: &mut CoreParts, now: Now, topic: &TopicRef) {
-        self.topic_recorded(topic);
+        self.disk.recorded(topic);
         self.create_coming(core, now);
     }
 
     pub(super) fn create_coming(&mut self, core: &mut CoreParts, now: Now) {
-        if self.coming.is_empty() || core.life.is_stopping() {
+        if core.life.is_stopping() {
             return;
         }
-        let is_ready = |(id, number): &&(TopicId, u16)| {
-            if self.leaving.has(Route { topic_id: *id, partition: PartitionId(*number) }) {
-                return false;
-            }
-            let recorded = self.topics.get(id).and_then(|topic| self.recorded.get(&topic.name));
-            recorded.is_some_and(|recorded| recorded.id == *id && recorded.partitions > *number)
-        };
-        for key in self.coming.keys().filter(is_ready).copied().collect::<Vec<_>>() {
-            if let (Some(membership), Some(topic)) = (self.coming.remove(&key), self.topics.get(&key.0).cloned()) {
-                self.create_member(core, now, &topic, PartitionId(key.1), membership);
-            }
+        let Cluster { topics, disk, leaving, .. } = self;
+        let ready = topics.take_coming(|topic, partition| {
+            disk.has_partition(topic, partition) && !leaving.has(Route { topic_id: topic.id, partition })
+        });
+        for (topic, partition, membership) in ready {
+            self.create_member(core, now, &topic, partition, membership);
         }
     }
 
@@ -280,13 +246,11 @@ impl Cluster {
 
     /// Ends the use of a topic; its stored data stays. False: it was not in use.
     pub(super) fn on_topic_gone(&mut self, core: &mut CoreParts, topic: &TopicRef) -> bool {
-        self.end_wait_for_name(topic);
-        if self.topics.remove(&topic.id).is_none() {
+        self.disk.end_wait(topic);
+        if !self.topics.forget(topic.id) {
             return false;
         }
-        self.coming.retain(|(id, _), _| *id != topic.id);
         self.peers.forget_leaders(topic.id);
-        self.added.remove(&topic.id);
         core.topics.properties.forget(topic.id);
         for idx in core.partitions.of_topic(topic.id) {
             if let Some(last) = core.partitions.get(idx).seat().and_then(|s| s.member.membership()) {
@@ -302,7 +266,7 @@ impl Cluster {
 
     fn forget_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.refuse_forwards(core, Some(topic), PublishError::TopicNotExist);
-        self.work.push_back(Work::EndSubscribers(topic.clone()));
+        self.work.push(Work::EndSubscribers(topic.clone()));
         let waiters = core.topics.forget_shared(topic);
         core.outbox.tell_waiters(waiters, Err(PublishError::TopicNotExist));
     }

@@ -6,7 +6,7 @@
 
 use super::lines::{Next, Pending, may_be_stored_later};
 use super::{Cluster, CoreParts, Work};
-use crate::base::{Epoch, NodeId, Now, TopicRef};
+use crate::base::{Epoch, IdMap, NodeId, Now, TopicId, TopicRef};
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
 use crate::config::Settings;
 use crate::metrics::remote::RemoteOutcome;
@@ -24,6 +24,24 @@ pub struct Origin {
     asker: Asker,
 }
 
+/// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
+#[derive(Debug, Default)]
+pub struct Refusals(IdMap<(NodeId, Route), (u64, Session)>);
+
+impl Refusals {
+    fn note(&mut self, Origin { node, route, attempt, asker }: Origin) {
+        self.0.insert((node, route), (asker.generation, attempt));
+    }
+
+    fn has(&self, Origin { node, route, attempt, asker }: Origin) -> bool {
+        self.0.get(&(node, route)) == Some(&(asker.generation, attempt))
+    }
+
+    pub(super) fn forget(&mut self, topic: TopicId) {
+        self.0.retain(|(_, route), _| route.topic_id != topic);
+    }
+}
+
 impl Cluster {
     fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
         let head = Head { epoch: Epoch(0), session: attempt };
@@ -37,8 +55,7 @@ impl Cluster {
 
     /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
     pub(in crate::shard) fn follows_refusal(&self, publisher: Publisher) -> bool {
-        let Publisher::Node(Origin { node, route, attempt, asker }) = publisher else { return false };
-        self.refused.get(&(node, route)) == Some(&(asker.generation, attempt))
+        matches!(publisher, Publisher::Node(origin) if self.refusals.has(origin))
     }
 
     /// Tells another node the outcome of its client's publish. After a refusal that allows a repeat, the rest of the attempt is refused:
@@ -46,7 +63,7 @@ impl Cluster {
     pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
         let Origin { node, route, attempt, asker } = origin;
         if result.is_err_and(may_be_stored_later) {
-            self.refused.insert((node, route), (asker.generation, attempt));
+            self.refusals.note(origin);
         }
         let head = Head { epoch: Epoch(0), session: attempt };
         let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
@@ -98,7 +115,7 @@ impl Cluster {
         }
         if let Next::Send(attempt) = self.lines.next(now.ticks, route, leader) {
             if is_me {
-                self.work.push_back(Work::Append(route));
+                self.work.push(Work::Append(route));
             } else {
                 self.send_forwards(now, leader, route, attempt);
             }
@@ -204,7 +221,7 @@ impl Cluster {
 
     pub(in crate::shard) fn after_forwarding(&mut self, route: Route) {
         self.lines.tidy(route);
-        self.work.push_back(Work::RetryElsewhere);
+        self.work.push(Work::RetryElsewhere);
     }
 
     // ---- clients of other nodes
@@ -217,7 +234,7 @@ impl Cluster {
         let idx = self.member_at(route).filter(|_| !self.follows_refusal(Publisher::Node(origin)));
         match idx {
             None => self.answer_forward(origin, Err(PublishError::NotLeader)),
-            Some(idx) => self.work.push_back(Work::Take(idx, origin, bodies, delay_ms)),
+            Some(idx) => self.work.push(Work::Take(idx, origin, bodies, delay_ms)),
         }
     }
 }

@@ -20,7 +20,7 @@ impl Cluster {
             Message { head, body: Body::Forward(forward) } => self.on_forward(from, (route, head.session), forward),
             Message { body: Body::Forwarded(answer), .. } => self.on_forwarded(core, now, route, answer),
             Message { head, body: Body::Relay(relayed) } if relayed.is_for_leader() => {
-                let topic = self.topics.get(&route.topic_id);
+                let topic = self.topics.get(route.topic_id);
                 let said = self.guests.hear(&mut self.peers, topic, from, (route, head.session), relayed);
                 self.work.extend(said.into_iter().flatten().map(Work::Guest));
             }
@@ -37,7 +37,7 @@ impl Cluster {
                 }
             }
             Message { body: Body::Change(change), .. } => {
-                let topic = self.topics.get(&route.topic_id);
+                let topic = self.topics.get(route.topic_id);
                 let change = self.changes.hear(&mut self.peers, topic, (from, route), change);
                 self.work.extend(change.map(Work::Guest));
             }

@@ -1,7 +1,8 @@
 //! A replica's role for the rest of the node: the clients that may use the partition, those that have to leave it, and the log lines
 //! about it.
 
-use super::{Cluster, CoreParts, Seat};
+use super::peers::Peers;
+use super::{CoreParts, Seat};
 use crate::base::{CoreId, Epoch, Now, Position};
 use crate::channel::Channel;
 use crate::format::snapshot::Doubt;
@@ -38,91 +39,89 @@ pub(super) fn role_of(state: State) -> &'static str {
     }
 }
 
-impl Cluster {
-    /// Tells a changed state: to all cores the share that clients can use, to the operator the rest.
-    pub(super) fn note_role(&self, core: &mut CoreParts, idx: PartitionIdx) {
-        let p = core.partitions.get_mut(idx);
-        let (topic, partition) = (p.topic.clone(), p.dir.partition);
-        let Some(seat) = p.seat_mut() else { return };
-        let (state, before) = (seat.member.state(), seat.seen.state);
-        if before != Some(state) {
-            seat.seen.state = Some(state);
-            if matches!(state, State::Open | State::Aligned | State::Idle) && seat.alarm.take().is_some() {
-                tracing::info!(topic = %topic.name, %partition, "the partition's alarm is over");
-            }
-            let (role, was) = (role_of(state), before.map_or("none", role_of));
-            if role != was {
-                let (epoch, committed) = (seat.member.epoch().map(Epoch::number), seat.member.committed().offset);
-                tracing::info!(topic = %topic.name, %partition, role, was, epoch, committed, "the replica's role");
-            }
+/// Tells a changed state: to all cores the share that clients can use, to the operator the rest.
+pub(super) fn note_role(core: &mut CoreParts, peers: &Peers, idx: PartitionIdx) {
+    let p = core.partitions.get_mut(idx);
+    let (topic, partition) = (p.topic.clone(), p.dir.partition);
+    let Some(seat) = p.seat_mut() else { return };
+    let (state, before) = (seat.member.state(), seat.seen.state);
+    if before != Some(state) {
+        seat.seen.state = Some(state);
+        if matches!(state, State::Open | State::Aligned | State::Idle) && seat.alarm.take().is_some() {
+            tracing::info!(topic = %topic.name, %partition, "the partition's alarm is over");
         }
-        // Before its registration a node knows no other one by name.
-        let knows_names = !self.peers.nodes().is_empty();
-        let is_due = seat.seen.waits_for_names && knows_names;
-        if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version || is_due) {
-            let (leader, isr) = (m.leader, &m.isr);
-            seat.seen.waits_for_names = !knows_names;
-            if knows_names && (leader != seat.seen.leader || *isr != seat.seen.isr) {
-                (seat.seen.leader, seat.seen.isr) = (leader, isr.clone());
-                let leader_name = leader.map_or("nobody".into(), |l| self.peers.name_of(l));
-                let (isr_names, epoch, min_isr) = (self.peers.names_of(isr), m.epoch.number(), m.min_isr);
-                let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
-                tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
-            }
-            seat.seen.version = m.version;
-            // A single replica has no other replica to wait for.
-            let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
-            core.store.give_up_lost(idx, given_up);
+        let (role, was) = (role_of(state), before.map_or("none", role_of));
+        if role != was {
+            let (epoch, committed) = (seat.member.epoch().map(Epoch::number), seat.member.committed().offset);
+            tracing::info!(topic = %topic.name, %partition, role, was, epoch, committed, "the replica's role");
         }
-        let share = seat.share();
-        if std::mem::replace(&mut seat.told, share) == share {
-            return;
-        }
-        let message = || MeshMessage::Share { topic: topic.clone(), partition, share };
-        core.outbox.pass_to_others(message);
-        core.outbox.pass(CoreId::HTTP, message());
-        core.outbox.pass(core.id, message());
     }
+    // Before its registration a node knows no other one by name.
+    let knows_names = !peers.nodes().is_empty();
+    let is_due = seat.seen.waits_for_names && knows_names;
+    if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version || is_due) {
+        let (leader, isr) = (m.leader, &m.isr);
+        seat.seen.waits_for_names = !knows_names;
+        if knows_names && (leader != seat.seen.leader || *isr != seat.seen.isr) {
+            (seat.seen.leader, seat.seen.isr) = (leader, isr.clone());
+            let leader_name = leader.map_or("nobody".into(), |l| peers.name_of(l));
+            let (isr_names, epoch, min_isr) = (peers.names_of(isr), m.epoch.number(), m.min_isr);
+            let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
+            tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
+        }
+        seat.seen.version = m.version;
+        // A single replica has no other replica to wait for.
+        let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
+        core.store.give_up_lost(idx, given_up);
+    }
+    let share = seat.share();
+    if std::mem::replace(&mut seat.told, share) == share {
+        return;
+    }
+    let message = || MeshMessage::Share { topic: topic.clone(), partition, share };
+    core.outbox.pass_to_others(message);
+    core.outbox.pass(CoreId::HTTP, message());
+    core.outbox.pass(core.id, message());
+}
 
-    /// Another node leads from now on, or none: clients of this node leave the channels, and messages in flight are forgotten.
-    pub(super) fn stop_leading(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
-        // FINs until now belong to the channel's state.
-        core.channels().journal_fins(now, true);
-        core.partitions.channel_keys(idx).into_iter().for_each(|key| lose_clients(core, key));
-        let p = core.partitions.get_mut(idx);
-        p.low_water_stale = true;
-        if let Some(seat) = p.seat_mut() {
-            seat.marks.clear();
-        }
+/// Another node leads from now on, or none: clients of this node leave the channels, and messages in flight are forgotten.
+pub(super) fn stop_leading(core: &mut CoreParts, now: Now, idx: PartitionIdx) {
+    // FINs until now belong to the channel's state.
+    core.channels().journal_fins(now, true);
+    core.partitions.channel_keys(idx).into_iter().for_each(|key| lose_clients(core, key));
+    let p = core.partitions.get_mut(idx);
+    p.low_water_stale = true;
+    if let Some(seat) = p.seat_mut() {
+        seat.marks.clear();
     }
+}
 
-    /// The replica's log is about to end at `to`: no channel stands beyond it.
-    pub(super) fn clamp_channels(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, to: Position) {
-        let p = core.partitions.get(idx);
-        let partition = p.dir.partition;
-        let beyond: Vec<u32> = (p.channels.iter())
-            .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty() || c.machine.is_syncing())
-            .map(|(i, _)| i as u32)
-            .collect();
-        if beyond.is_empty() {
-            return;
-        }
-        core.channels().journal_fins(now, true);
-        let options = core.channels().options();
-        for channel in beyond {
-            let key = ChannelKey { partition: idx.0, channel };
-            lose_clients(core, key);
-            let Some(c) = core.partitions.channel_mut(key) else { continue };
-            let mut image = c.machine.image();
-            if clamp(&mut image, to) {
-                c.machine = Channel::new(options, partition, image.clone());
-                core.store.log_cursor(idx, &image);
-                core.store.lower_low_water(idx, image.confirmed);
-            }
-        }
-        core.partitions.get_mut(idx).low_water_stale = true;
-        core.channels().update_low_water(idx);
+/// The replica's log is about to end at `to`: no channel stands beyond it.
+pub(super) fn clamp_channels(core: &mut CoreParts, now: Now, idx: PartitionIdx, to: Position) {
+    let p = core.partitions.get(idx);
+    let partition = p.dir.partition;
+    let beyond: Vec<u32> = (p.channels.iter())
+        .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty() || c.machine.is_syncing())
+        .map(|(i, _)| i as u32)
+        .collect();
+    if beyond.is_empty() {
+        return;
     }
+    core.channels().journal_fins(now, true);
+    let options = core.channels().options();
+    for channel in beyond {
+        let key = ChannelKey { partition: idx.0, channel };
+        lose_clients(core, key);
+        let Some(c) = core.partitions.channel_mut(key) else { continue };
+        let mut image = c.machine.image();
+        if clamp(&mut image, to) {
+            c.machine = Channel::new(options, partition, image.clone());
+            core.store.log_cursor(idx, &image);
+            core.store.lower_low_water(idx, image.confirmed);
+        }
+    }
+    core.partitions.get_mut(idx).low_water_stale = true;
+    core.channels().update_low_water(idx);
 }
 
 /// Takes the channel's clients off. A durable channel stands where its cursor does; an ephemeral one goes with them.

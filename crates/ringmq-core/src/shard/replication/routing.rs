@@ -59,15 +59,11 @@ impl Engine {
 
     /// Does the work that machines of the cluster have left, unless it is being done.
     pub(in crate::shard) fn work_off(&mut self, now: Now) {
-        let begins = |c: &mut Box<Cluster>| !c.work.is_empty() && !std::mem::replace(&mut c.is_working, true);
-        if !self.cluster.as_mut().is_some_and(begins) {
+        if !self.cluster.as_mut().is_some_and(|c| c.work.begin()) {
             return;
         }
         while let Some(cluster) = &mut self.cluster {
-            let Some(work) = cluster.work.pop_front() else {
-                cluster.is_working = false;
-                return;
-            };
+            let Some(work) = cluster.work.next() else { return };
             match work {
                 Work::Event(idx, event) => cluster.step(&mut self.core, now, idx, event),
                 Work::Forward(route) => cluster.go_on_forwarding(&mut self.core, now, route),
@@ -131,7 +127,7 @@ impl Engine {
     /// further.
     pub(in crate::shard) fn on_operator(&mut self, now: Now, from: CoreId, message: MeshMessage) {
         let is_stopping = self.core.life.is_stopping();
-        let message = match self.cluster.as_mut().filter(|_| from != CoreId::GUESTS) {
+        let message = match self.cluster.as_deref_mut().filter(|_| from != CoreId::GUESTS) {
             None => message,
             Some(Cluster { changes, peers, .. }) => match changes.ask_leader(peers, now, from, message, is_stopping) {
                 Taker::ThisNode(message) => message,
