@@ -155,7 +155,7 @@ impl Seat {
     }
 }
 
-/// Facts that a core of a clustered node has beside its partitions.
+/// A core's part of a cluster, beside its partitions: machines with private state. Here is what concerns several of them.
 pub struct Cluster {
     pub(super) peers: Peers,
     replica: ReplicaOptions,
@@ -163,12 +163,15 @@ pub struct Cluster {
     topics: KnownTopics,
     pub(super) disk: DiskTopics,
     leaving: leaving::Leaving,
+    /// Partitions of this core with a replica that is not retired.
     places: IdMap<Route, PartitionIdx>,
     store_work: StoreWork,
+    /// Partitions with publishes since the last seal.
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
     work: WorkQueue,
+    /// Emptied list of effects, kept for its memory.
     effects: Vec<Effect>,
     pub(super) wanted: wanted::WantedTopics,
     /// Publishes of this node's clients that others are to store.
