@@ -125,6 +125,12 @@ const LATER: &[&str] = &[
     "relayed",
     "operator_elsewhere",
     "losses",
+    "all_partitions",
+    "loads",
+    "moves",
+    "small_memory",
+    "ephemeral",
+    "rot_of_copies",
 ];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a

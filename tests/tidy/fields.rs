@@ -14,7 +14,7 @@ const MANY_FIELDS: [(&str, usize, &str); 9] = [
     ("load::options::Options", 28, "options of a command"),
     ("shard::engine::Engine", 24, "the machines of a core, each with private state"),
     ("sim::cluster::RunOutcome", 26, "figures of a run"),
-    ("sim::cluster::plan::Faults", 36, "faults of a plan"),
+    ("sim::cluster::plan::Faults", 35, "faults of a plan"),
     ("sim::cluster::world::World", 21, "the parts of a simulated cluster; still to be grouped"),
     ("sim::node::RunOutcome", 23, "figures of a run"),
     ("sim::node::Plan", 21, "faults of a plan"),

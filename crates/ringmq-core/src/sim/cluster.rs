@@ -10,6 +10,7 @@
 //! at the first broken promise, the name of the check first. Only for tests.
 
 mod agents;
+mod balance;
 mod budget;
 mod check;
 mod clients;
@@ -26,6 +27,7 @@ pub mod plan;
 mod quiet;
 mod roles;
 pub mod shrink;
+mod spread;
 mod store;
 mod tap;
 mod topics;
@@ -53,6 +55,8 @@ pub struct MetadataCounts {
     pub watches_lost: u64,
     pub topics_made: u64,
     pub topics_deleted: u64,
+    /// Records of what is published to a node.
+    pub loads: u64,
     /// Partitions with which an operator went on at a replica that was left behind, committed messages that were lost by it, and losses
     /// that an operator accepted at a leader.
     pub repairs: u64,
@@ -72,6 +76,7 @@ impl MetadataCounts {
         self.watches_lost += o.watches_lost;
         self.topics_made += o.topics_made;
         self.topics_deleted += o.topics_deleted;
+        self.loads += o.loads;
         self.repairs += o.repairs;
         self.given_up += o.given_up;
         self.losses += o.losses;

@@ -17,7 +17,7 @@ pub(super) mod paused;
 mod producers;
 pub(super) mod reach;
 pub(super) mod reader;
-mod rot;
+pub mod rot;
 mod sequence;
 pub(super) mod world;
 

@@ -13,6 +13,7 @@
 //! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
 //! | a_deleted_topic_leaves_nothing | at the end: no disk has anything of a deleted topic ([`super::passing`]) |
 //! | a_moved_replica_leaves_nothing | at the end: no disk has a file of a partition of which its node is no replica ([`super::moved`]) |
+//! | an_ephemeral_channel_goes | at the end: no disk has one, and its last client left long ago |
 //! | damage_is_repaired_or_reported | an undamaged disk has no damage; at the end the damaged one equals the others |
 
 use super::meta::TopicPartition;
@@ -27,6 +28,7 @@ use crate::log::state::RecoveredPartition;
 use crate::sim::check::{ReadBatch as Batches, log_of};
 use crate::sim::disk::SimDisk;
 use crate::sim::node::book::{ANYWHERE, Book, StartupFindings, topic_number};
+use crate::sim::node::rot;
 use std::collections::BTreeMap;
 
 /// Reason for the check of a disk.
@@ -219,6 +221,10 @@ impl World {
             disk.kill()
         }
         disk.faults = Default::default();
+        let copies = self.faults.damages.copies;
+        if copies > 0.0 && self.rng.chance(copies) {
+            rot::strike(&mut disk, &mut self.rng);
+        }
         let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
         let options = recover_options(self.nodes[n].cores, unix_ns, self.rng.next_u64(), self.is_clustered());
         let recovered = recover(&mut disk, &options).unwrap_or_else(|e| panic!("recovery of node{n} gave up: {e}"));

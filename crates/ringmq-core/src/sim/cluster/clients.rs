@@ -17,6 +17,10 @@ pub struct Visitor {
     pub node: usize,
     /// Client that runs for ever: it drains a channel, or finishes a producer's work.
     pub key: TopicPartition,
+    /// True if the client names no partition.
+    pub is_spread: bool,
+    /// True if the client finishes messages in a while.
+    pub is_slow: bool,
     pub since: u64,
 }
 
@@ -53,6 +57,10 @@ impl World {
             self.nsq_client(Role::Operated, key, node);
             return;
         }
+        let ephemeral = self.plan.faults.memory.ephemeral;
+        if ephemeral > 0.0 && self.rng.chance(ephemeral) {
+            return self.random_nsq_client(Role::Ephemeral, key, node);
+        }
         let is_native = self.rng.chance(self.plan.native);
         if is_native {
             use NativeRole::{Both, Consumer, Idempotent, Mover, Publisher};
@@ -63,13 +71,21 @@ impl World {
             use Role::{Both, Consumer, Ordered, Publisher};
             let roles = [Publisher, Publisher, Publisher, Consumer, Consumer, Both, Both, Ordered];
             let role = roles[self.rng.below(roles.len() as u64) as usize];
-            let strays = self.plan.faults.strays;
-            let stray = if role == Publisher { strays.publishers } else { strays.consumers };
-            let is_stray = stray > 0.0 && self.rng.chance(stray);
-            let node = if is_stray { self.rng.below(self.nodes.len() as u64) as usize } else { node };
-            if self.takes_clients(node) {
-                self.nsq_client(role, key, node);
-            }
+            self.random_nsq_client(role, key, node);
+        }
+    }
+
+    /// A client of that node, or of any, for one partition, or for all.
+    fn random_nsq_client(&mut self, role: Role, key: TopicPartition, node: usize) {
+        let strays = self.plan.faults.strays;
+        let stray = if role == Role::Publisher { strays.publishers } else { strays.consumers };
+        let is_stray = stray > 0.0 && self.rng.chance(stray);
+        let node = if is_stray { self.rng.below(self.nodes.len() as u64) as usize } else { node };
+        if self.takes_clients(node) {
+            match self.names_no_partition() {
+                true => self.spread_client(role, key, node),
+                false => self.nsq_client(role, key, node),
+            };
         }
     }
 
@@ -88,7 +104,7 @@ impl World {
         self.nodes[node].running.as_ref().is_some_and(|r| !r.is_stopping)
     }
 
-    fn reach(&self, key: TopicPartition, node: usize) -> Reach {
+    pub fn reach(&self, key: TopicPartition, node: usize) -> Reach {
         let is_clustered = self.plan.coordination != Coordination::Alone;
         let defers = self.plan.faults.put_off > 0.0 && !self.operator.losses.are_on();
         let defers_publishes = defers && self.meta.topics[&key.0].partitions == 1;
@@ -113,8 +129,8 @@ impl World {
         self.came(wire, AnyClient::Native(Box::new(client)), node, key)
     }
 
-    fn came(&mut self, wire: u64, client: AnyClient, node: usize, key: TopicPartition) -> u64 {
-        self.clients.insert(wire, Visitor { client, node, key, since: self.now });
+    pub fn came(&mut self, wire: u64, client: AnyClient, node: usize, key: TopicPartition) -> u64 {
+        self.clients.insert(wire, Visitor { client, node, key, is_spread: false, is_slow: false, since: self.now });
         let at = self.soon(MS);
         self.queue.put(at, Happening::Act { wire });
         wire
@@ -156,7 +172,7 @@ impl World {
         self.book.time_is(self.now / MS);
         let Some(v) = self.clients.get_mut(&wire) else { return };
         v.client.receive(&mut self.book, bytes);
-        if self.phase != Phase::Faulty {
+        if self.phase != Phase::Faulty && !v.is_slow {
             v.client.act_quick(&mut self.book);
         }
         self.flush(wire);

@@ -27,14 +27,18 @@ const TIMED: &[&str] = &[
     "hand_over",
     "store_sleep",
     "topics",
+    "loads",
+    "moves",
 ];
+
+/// The newest of these. Nothing is drawn for them where they are not: runs without them stay as they were.
+const NEWEST: &[&str] = &["full_disk", "operator", "hand_over", "store_sleep", "topics", "loads", "moves"];
 
 impl World {
     /// The first time of each fault that this run has.
     pub fn plan_faults(&mut self) {
         for (field, (name, .., much)) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
-            // nothing is drawn for the newest ones where they are not: runs without them stay as they were
-            if !["full_disk", "operator", "hand_over", "store_sleep", "topics"].contains(name) || *much(&mut self.faults) > 0.0 {
+            if !NEWEST.contains(name) || *much(&mut self.faults) > 0.0 {
                 self.next_fault(field);
             }
         }
@@ -60,6 +64,7 @@ impl World {
             "operator" => return self.operate(),
             "hand_over" => return self.want_hand_over(),
             "topics" => return self.change_topics(),
+            "moves" => return self.ask_for_move(),
             _ => {}
         }
         let n = self.rng.below(self.nodes.len() as u64) as usize;
@@ -102,6 +107,7 @@ impl World {
             "cut_off" => self.cut_off(n),
             "full_disk" => self.fill_disk(n),
             "store_sleep" => self.store_falls_asleep(),
+            "loads" => self.measure_load(n),
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));

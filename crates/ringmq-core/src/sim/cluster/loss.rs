@@ -16,7 +16,7 @@ use super::world::{MS, Phase, SECOND, World};
 use crate::agent::{Admin, TopicChange};
 use crate::base::{CoreId, LogId, PartitionId, TopicName};
 use crate::metadata::keys::Key as StoreKey;
-use crate::metadata::record::{PartitionRecord, TopicRecord, decode, encode};
+use crate::metadata::record::{PartitionRecord, decode, encode};
 use crate::metadata::request::{Compare, Op, Request, Txn};
 use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, Ticket};
@@ -81,6 +81,7 @@ impl World {
         }
         let key = candidates[self.rng.below(candidates.len() as u64) as usize];
         self.all_hang_up();
+        self.book.is_calm(false);
         self.phase = Phase::Faulty;
         self.faults = self.plan.faults.beside_losses();
         self.operator.losses.is_on = true;
@@ -217,9 +218,7 @@ impl World {
     }
 
     fn min_isr_of(&self, topic: &TopicName) -> u8 {
-        let store = &self.meta.store;
-        let known = store.etcd.get(&store.layout.key(&StoreKey::Topic(topic.clone()))).expect("the topic is there");
-        decode::<TopicRecord>(&known.value).expect("agents write sound records").min_isr
+        self.topic_record(topic).expect("the topic is there").min_isr
     }
 
     fn write_repair(&mut self, key: TopicPartition, node: usize) {

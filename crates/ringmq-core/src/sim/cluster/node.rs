@@ -15,6 +15,7 @@ use crate::seam::event::Event;
 use crate::seam::message::{MeshMessage, MovedSession};
 use crate::shard::Shard;
 use crate::sim::disk::{Faults, SimDisk};
+use crate::sim::node::rot;
 use crate::sim::node::world::{FORWARD_AFTER_MS, MSG_TIMEOUT_MS, SEGMENT_BYTES};
 use crate::sim::startup::{NodeOptions, shards};
 use std::collections::{BTreeMap, VecDeque};
@@ -134,6 +135,20 @@ pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, is_clustered: bool) 
     }
 }
 
+/// The same with bounds that the largest message just fits in.
+fn little_memory(settings: Settings) -> Settings {
+    Settings {
+        max_pub_waiting_size: 42 * 1024,
+        read_cache_bytes: 64 * 1024,
+        tail_cache_bytes: settings.tail_cache_bytes.min(4 * 1024),
+        replica_window_bytes: 4 * 1024,
+        // A few open messages.
+        channel_memory: 256,
+        spare_bytes: 0,
+        ..settings
+    }
+}
+
 impl World {
     pub fn is_clustered(&self) -> bool {
         self.plan.coordination != Coordination::Alone
@@ -149,6 +164,11 @@ impl World {
         }
         let drawn = 1 + self.rng.below(self.plan.cores_max) as u16;
         let cores = if self.plan.relays() { self.plan.cores_max as u16 } else { drawn };
+        let copies = self.faults.damages.copies;
+        if copies > 0.0 && self.rng.chance(copies) {
+            let rotten = rot::strike(&mut self.nodes[n].disk, &mut self.rng);
+            self.say(|| format!("rot of a copy on node{n}: {rotten:?}"));
+        }
         let recovered = self.recover_somehow(n, cores);
         self.outcome.startups += 1;
         self.say(|| format!("node{n} starts with {cores} cores, generation {}", recovered.generation));
@@ -252,9 +272,12 @@ impl World {
     }
 
     fn settings(&mut self, journal_bytes: u64) -> Settings {
-        let rng = &mut self.rng;
-        let is_in_place = self.faults.in_place > 0.0 && rng.chance(self.faults.in_place);
-        Settings {
+        let (rng, memory) = (&mut self.rng, self.faults.memory);
+        let is_in_place = memory.in_place > 0.0 && rng.chance(memory.in_place);
+        let is_small = memory.small > 0.0 && rng.chance(memory.small);
+        let few = [0, 1, 5, 50][if memory.ephemeral > 0.0 { rng.below(4) as usize } else { 0 }];
+        let mem_queue_size = if memory.ephemeral > 0.0 { few } else { Settings::default().mem_queue_size };
+        let settings = Settings {
             partitions: 1,
             journal_bytes,
             max_bytes_per_file: SEGMENT_BYTES,
@@ -277,8 +300,10 @@ impl World {
             follower_limit_ms: 300 + rng.below(500),
             replica_write_limit_ms: 1000 + rng.below(800),
             cursor_sync_interval_ms: 5 + rng.below(40),
+            mem_queue_size,
             ..Settings::default()
-        }
+        };
+        if is_small { little_memory(settings) } else { settings }
     }
 
     fn make_shards(&mut self, n: usize, recovered: Recovered) -> Vec<Shard> {

@@ -25,6 +25,8 @@ pub struct Strays {
     pub consumers: f64,
     /// Probability for a request of an operator.
     pub operators: f64,
+    /// Probability that an NSQ client names no partition: it publishes to any and consumes all, whoever leads them.
+    pub all_partitions: f64,
 }
 
 /// Faults of the metadata store and of the way to it. Unless stated otherwise: a probability.
@@ -44,15 +46,44 @@ pub struct StoreFaults {
     pub sleep: f64,
     /// Probability per second that a topic is created or deleted. No fault by itself.
     pub topics: f64,
+    /// Rate per second at which some node measures what is published to it, and tells the controller. No fault by itself.
+    pub loads: f64,
+    /// Rate per second of requests of an operator that moves replicas and leaders, or changes the number of a topic's replicas. No fault
+    /// by itself.
+    pub moves: f64,
 }
 
-/// Faults that destroy durable data of one node. Probabilities per write, except for the rot.
+/// Faults that destroy durable data of one node, and rot that destroys nothing. Unless stated otherwise: probability per write.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Damages {
     /// Rate of rotten bits, per second.
     pub rot: f64,
     pub lost_write: f64,
     pub misdirected_write: f64,
+    /// Probability that one of two copies of a block rots before a startup of any node, or before a look at its disk. Nothing is lost.
+    pub copies: f64,
+}
+
+impl Damages {
+    /// Those that lose nothing.
+    fn of_copies(self) -> Damages {
+        Damages { copies: self.copies, ..Damages::default() }
+    }
+}
+
+/// Memory of nodes. Probabilities.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Probability that a node, in one life, receives peers' payloads in place already from few missing bytes on.
+    pub in_place: f64,
+    /// Probability per piece that a node receives straight to its final place, and again for each part of it that came, that the
+    /// connection is lost before the rest comes.
+    pub lent_cut: f64,
+    /// Probability that a node has little memory for caches, windows, publishes that wait and open messages, in a life of it. No fault by
+    /// itself.
+    pub small: f64,
+    /// Probability that an NSQ client reads an ephemeral channel, of which nodes keep few messages. No fault by itself.
+    pub ephemeral: f64,
 }
 
 /// Faults. Unless stated otherwise: rate in the whole cluster, per second of simulated time.
@@ -106,11 +137,7 @@ pub struct Faults {
     pub cut_off: f64,
     /// Probability per removal of files that the node loses power, or is killed, about then.
     pub crash_at_removal: f64,
-    /// Probability that a node, in one life, receives peers' payloads in place already from few missing bytes on.
-    pub in_place: f64,
-    /// Probability per piece that a node receives straight to its final place, and again for each part of it that came, that the
-    /// connection is lost before the rest comes.
-    pub lent_cut: f64,
+    pub memory: Memory,
     /// A node's disk has no room for a while, or all of them at once: channels drain meanwhile, and logs empty.
     pub full_disk: f64,
     /// An operator pauses a channel at the partition's leader, lets it go on, empties or deletes it. No fault by itself.
@@ -163,8 +190,8 @@ pub const FIELDS: &[Field] = &[
     ("all_down", 0.2, 2.0, |f| &mut f.all_down),
     ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
     ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
-    ("in_place", 0.85, 1.0, |f| &mut f.in_place),
-    ("lent_cut", 0.35, 0.06, |f| &mut f.lent_cut),
+    ("in_place", 0.85, 1.0, |f| &mut f.memory.in_place),
+    ("lent_cut", 0.35, 0.06, |f| &mut f.memory.lent_cut),
     ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
     ("operator", 0.3, 12.0, |f| &mut f.operator),
     ("role_change", 0.2, 0.6, |f| &mut f.role_change),
@@ -179,10 +206,19 @@ pub const FIELDS: &[Field] = &[
     ("answer_lost", 0.4, 0.3, |f| &mut f.store.answer_lost),
     ("store_sleep", 0.3, 0.5, |f| &mut f.store.sleep),
     ("topics", 0.5, 3.0, |f| &mut f.store.topics),
+    ("loads", 0.4, 8.0, |f| &mut f.store.loads),
+    ("moves", 0.4, 8.0, |f| &mut f.store.moves),
+    ("small_memory", 0.4, 1.0, |f| &mut f.memory.small),
+    ("ephemeral", 0.4, 0.4, |f| &mut f.memory.ephemeral),
+    ("rot_of_copies", 0.4, 0.8, |f| &mut f.damages.copies),
+    ("all_partitions", 0.5, 2.0, |f| &mut f.strays.all_partitions),
 ];
 
 /// Faults that only an etcd has: a seed draws them apart.
 const OF_ETCD: &[&str] = &["request_lost", "request_late", "answer_lost", "store_sleep", "topics"];
+
+/// Later ones: each is drawn for itself.
+const OF_ETCD_LATER: &[&str] = &["loads", "moves"];
 
 impl Faults {
     /// The names of those that there are.
@@ -198,16 +234,16 @@ impl Faults {
 
     /// True if faults destroy durable data of one node: the others must keep it.
     pub fn damage(&self) -> bool {
-        self.damages != Damages::default()
+        self.damages != self.damages.of_copies()
     }
 
     /// Faults that go on while in-sync replicas are away: those in which a node that is there stays there.
     pub fn beside_losses(self) -> Faults {
-        let Faults { recovery_crash, reset, slow_link, late, in_place, lent_cut, strays, losses, .. } = self;
+        let Faults { recovery_crash, reset, slow_link, late, memory, strays, losses, .. } = self;
         // A late watch of the controller may outlast the faults: the budget of an election has no room for it.
-        let store = StoreFaults { sleep: 0.0, topics: 0.0, watch_late: 0.0, ..self.store };
+        let store = StoreFaults { sleep: 0.0, topics: 0.0, watch_late: 0.0, loads: 0.0, moves: 0.0, ..self.store };
         let crash = self.crash.min(0.3);
-        Faults { crash, recovery_crash, reset, slow_link, late, in_place, lent_cut, strays, losses, store, ..Faults::default() }
+        Faults { crash, recovery_crash, reset, slow_link, late, memory, strays, losses, store, ..Faults::default() }
     }
 
     /// A core may become read-only, or a channel hold, without a crash.
@@ -260,6 +296,9 @@ impl Plan {
         let mut hand_over = Rng::new(seed ^ 0x4a2d);
         let (mut etcd, mut relayed) = (Rng::new(seed ^ 0xe7cd), Rng::new(seed ^ 0x4e1a));
         let (mut elsewhere, mut losses) = (Rng::new(seed ^ 0xe15e), Rng::new(seed ^ 0x1055));
+        let (mut small, mut copies) = (Rng::new(seed ^ 0x53a1), Rng::new(seed ^ 0xc093));
+        let mut ephemeral = Rng::new(seed ^ 0xe9e3);
+        let (mut spread, mut balance) = (Rng::new(seed ^ 0x59ea), Rng::new(seed ^ 0xba1a));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -273,8 +312,13 @@ impl Plan {
                 "relayed" => &mut relayed,
                 "operator_elsewhere" => &mut elsewhere,
                 "losses" => &mut losses,
+                "all_partitions" => &mut spread,
+                "small_memory" => &mut small,
+                "rot_of_copies" => &mut copies,
+                "ephemeral" => &mut ephemeral,
                 name if APART.contains(&name) => &mut apart,
                 name if OF_ETCD.contains(&name) => &mut etcd,
+                name if OF_ETCD_LATER.contains(&name) => &mut balance,
                 _ => &mut rng,
             };
             // drawn in any case, so that a fault that is not there changes no other
@@ -312,7 +356,7 @@ impl Plan {
     /// data that a damaged disk lost.
     pub fn keep_survivable(&mut self) {
         if self.replicas < 3 || self.min_isr < 2 || self.coordination == Coordination::File {
-            self.faults.damages = Damages::default();
+            self.faults.damages = self.faults.damages.of_copies();
         }
         if self.faults.clock_jump > 0.0 {
             // due times are by the leader's clock
@@ -322,6 +366,9 @@ impl Plan {
             let f = &mut self.faults;
             (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
             (f.cut_off, f.hand_over) = (0.0, 0.0);
+        }
+        if !self.relays() {
+            self.faults.strays.all_partitions = 0.0;
         }
         if self.replicas < 2 || self.faults.damage() {
             // No replica would be left behind, or only the suspect one.
@@ -342,7 +389,7 @@ impl Plan {
         }
         if self.coordination == Coordination::Alone {
             // its topics are its own; the node simulator has an operator
-            (self.faults.leader_move, self.faults.operator) = (0.0, 0.0);
+            (self.faults.leader_move, self.faults.operator, self.faults.memory.ephemeral) = (0.0, 0.0, 0.0);
         }
     }
 }

@@ -33,6 +33,8 @@ impl World {
     pub fn converge(&mut self) {
         self.all_hang_up();
         self.heal();
+        self.book.time_is(self.now / MS);
+        self.book.is_calm(true);
         self.leaders_come_in_time();
         let until = self.now + PATIENCE;
         self.wait(until, "all nodes are up and in sync", World::is_in_step);
@@ -48,6 +50,7 @@ impl World {
         if drains_first {
             self.find_damage();
         }
+        self.consumers_read_all_partitions();
         self.publish_at_rest();
         self.wait(until, "what is published at rest comes", World::has_drained);
         self.defer_at_rest();
@@ -131,6 +134,9 @@ impl World {
     fn see_to_clients(&mut self) {
         for key in self.meta.keys() {
             for channel in self.book.channels().into_iter().filter(|(topic, _)| *topic == key.0) {
+                if self.has_spread_consumer(&channel, key) {
+                    continue;
+                }
                 if self.book.is_on(&channel, key.1) {
                     self.drain(channel, key);
                 }
@@ -257,6 +263,7 @@ impl World {
         let rest = if self.plan.coordination == Coordination::File { 3 * SECOND } else { SECOND };
         self.run_until(self.now + rest);
         self.wait(self.now + PATIENCE, "all nodes are up and in sync in the end", World::is_in_step);
+        self.leaders_come_to_rest();
         self.a_moved_replica_leaves_nothing();
         self.phase = Phase::Ending;
         (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
@@ -275,6 +282,7 @@ impl World {
             starts.push(recovered.partitions.iter().filter_map(start).collect());
             logs.push(self.look_at(n, &recovered, CheckReason::End));
             self.look_for_passing(n, &recovered);
+            self.an_ephemeral_channel_goes(n, &recovered);
         }
         self.replicas_are_equal(&logs, &starts);
     }

@@ -175,6 +175,7 @@ impl Meta {
                 self.touch_led_by(node, touched);
             }
             StoreKey::Controller => self.counts.terms += 1,
+            StoreKey::Load(_) => self.counts.loads += 1,
             _ => {}
         }
     }

@@ -144,7 +144,9 @@ impl World {
             true => Admin::Drain { node: self.nodes[n].id.to_string() },
             false => Admin::Undrain { node: self.nodes[n].id.to_string() },
         });
-        of_clients.chain(passing).chain(growing).chain(drains).collect()
+        let is_over = self.phase != Phase::Faulty;
+        let lacking = if is_over { self.lacks_replicas() } else { vec![] };
+        of_clients.chain(passing).chain(growing).chain(drains).chain(lacking).collect()
     }
 
     pub fn ask_some_agent(&mut self, admin: Admin) {

@@ -308,7 +308,7 @@ impl World {
 
     /// A node waits for bytes into memory that it lent: now and then the connection ends before they come.
     fn cut_lent(&mut self, wire: u64) {
-        if self.phase == Phase::Faulty && self.faults.lent_cut > 0.0 && self.rng.chance(self.faults.lent_cut) {
+        if self.phase == Phase::Faulty && self.faults.memory.lent_cut > 0.0 && self.rng.chance(self.faults.memory.lent_cut) {
             self.reset(wire);
         }
     }
@@ -414,6 +414,10 @@ impl World {
         end.is_gone = true;
         self.outcome.lent_cut += end.lent.is_some() as u64;
         let (core, is_known) = (end.core, end.is_known);
+        if w.ends[1 - side].node().is_some() {
+            self.book.time_is(self.now / MS);
+            self.book.is_disturbed();
+        }
         self.is_heard_no_more(wire, side);
         if let Some(core) = core.filter(|_| is_known) {
             self.step(n, core, Event::Closed { conn: conn_of(wire, side) });

@@ -11,6 +11,7 @@ mod groups;
 mod ids;
 mod lost;
 mod rest;
+mod spread;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,8 @@ mod tests;
 pub use self::counts::Counts;
 pub use self::found::{ANYWHERE, Keeps, StartupFindings};
 use self::ids::Ids;
+pub use self::spread::EPHEMERAL;
+use self::spread::Spread;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
 use super::operated::Operated;
@@ -139,6 +142,7 @@ pub struct Book {
     pub(super) moved: Moved,
     pub(super) paused: Paused,
     pub(super) operated: Operated,
+    spread: Spread,
     /// Channels of one partition that a reader asked for, with or without an answer.
     pub(super) read: BTreeSet<(ChannelKey, u16)>,
     /// Files of some core have failed, or its journal: until a restart its FINs may find no room there, and its ordered
@@ -195,6 +199,7 @@ impl Book {
         for (key, channel) in self.channels.iter().filter(|((t, _), _)| *t == topic) {
             match channel.is_whole {
                 true => owed.push((key.clone(), None)),
+                false if partition.is_none() && self.is_on_all(key) => owed.push((key.clone(), None)),
                 false => owed.extend(channel.partitions.keys().map(|p| (key.clone(), Some(*p)))),
             }
         }

@@ -1,12 +1,12 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, passing_name, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, passing_name, topic_name};
 use super::reach::Reach;
 use super::world::MSG_TIMEOUT_MS;
 use crate::base::{LogId, MessageId, MessagePlace, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -18,6 +18,8 @@ pub enum Role {
     Ordered,
     /// Consumes a channel that an operator pauses, empties and deletes.
     Operated,
+    /// Consumes an ephemeral channel of a regular topic: nothing is owed to it.
+    Ephemeral,
     /// Finishes all that it gets.
     Drain,
     /// Publishes to ephemeral topics, or consumes one over an ephemeral channel.
@@ -48,15 +50,18 @@ pub struct Client {
     /// Another node is to be asked.
     pub wants_to_leave: bool,
     rdy: u32,
-    held: BTreeSet<[u8; 16]>,
+    /// The greatest RDY of this connection.
+    rdy_most: u32,
+    /// Messages without an answer, and when they came.
+    held: BTreeMap<[u8; 16], u64>,
     /// FINs of this connection in order.
     fins: Vec<[u8; 16]>,
     /// Messages of an ephemeral topic that came.
     pub passed: u64,
     /// The ephemeral topic that it consumes.
     passing: Option<u64>,
-    /// Id before which everything was finished for good when it subscribed, or when it got a later one.
-    floor: LogId,
+    /// Id before which everything of a partition was finished for good when it subscribed, or when it got a later one.
+    floors: BTreeMap<u16, LogId>,
     /// Guarantees about the channel that an operator changes, as of its subscription.
     operated: (u64, Gone),
     /// Bytes of the node that are no complete frame yet.
@@ -77,11 +82,12 @@ impl Client {
             has_failed: false,
             wants_to_leave: false,
             rdy: 0,
-            held: BTreeSet::new(),
+            rdy_most: 0,
+            held: BTreeMap::new(),
             fins: vec![],
             passed: 0,
             passing: None,
-            floor: LogId(0),
+            floors: BTreeMap::new(),
             operated: Default::default(),
             sent: vec![],
         }
@@ -97,7 +103,7 @@ impl Client {
             self.operated = book.asks_for_operated(&channel, self.reach.partition.unwrap_or(0));
         }
         if channel.1 == ORDERED {
-            self.floor = book.finished_for_good(&channel, partition.map_or(0, |p| p.0));
+            self.floors = book.finished_for_good(&channel);
             request::subscribe_ordered(&mut self.out, &topic, &channel.1, partition);
         } else {
             request::subscribe_to(&mut self.out, &topic, &channel.1, partition);
@@ -109,7 +115,7 @@ impl Client {
 
     fn ready(&mut self, rdy: u32) {
         request::ready(&mut self.out, rdy);
-        self.rdy = rdy;
+        (self.rdy, self.rdy_most) = (rdy, self.rdy_most.max(rdy));
     }
 
     fn message_id(&self, wire: [u8; 16]) -> MessageId {
@@ -122,6 +128,11 @@ impl Client {
     fn id(&self, book: &Book, wire: [u8; 16]) -> MessagePlace {
         let (topic, _) = self.subscription.as_ref().expect("only subscribers hear of ids");
         book.place_named(*topic, self.message_id(wire))
+    }
+
+    /// The channel whose messages come, once its SUB was answered.
+    pub fn subscribed(&self) -> Option<&ChannelKey> {
+        self.subscription.as_ref().filter(|_| self.is_subscribed && !self.has_failed)
     }
 
     pub fn consumes(&self, channel: &ChannelKey) -> bool {
@@ -197,7 +208,7 @@ impl Client {
                 self.pass(book, rng.below(EPHEMERAL_TOPICS), subscribes);
             }
             Role::Both if rng.chance(0.4) => self.publish(book, rng),
-            Role::Both | Role::Consumer | Role::Ordered | Role::Operated => self.consume(book, rng),
+            Role::Both | Role::Consumer | Role::Ordered | Role::Operated | Role::Ephemeral => self.consume(book, rng),
         }
     }
 
@@ -256,8 +267,12 @@ impl Client {
     fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
         request::finish(&mut self.out, &id);
         let id_ = self.id(book, id);
-        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id_);
+        let channel = self.subscription.as_ref().expect("only subscribers hold messages");
         self.held.remove(&id);
+        if channel.1 == EPHEMERAL {
+            return book.finished_by_ephemeral(channel.0, id_);
+        }
+        book.finished(channel, id_);
         self.fins.push(id);
     }
 
@@ -267,11 +282,15 @@ impl Client {
             let channel = match self.role {
                 Role::Ordered => ORDERED,
                 Role::Operated => OPERATED,
+                Role::Ephemeral => EPHEMERAL,
                 _ => channel,
             };
             let (channel, topic) = (channel.to_owned(), self.reach.topic(rng));
             book.subscribes(topic);
-            if self.reach.named().is_some() || self.role == Role::Operated {
+            if self.role == Role::Ephemeral {
+                book.has_ephemeral(topic);
+            }
+            if self.reach.is_clustered || self.role == Role::Operated {
                 // each partition judges for itself whether the channel is its first
                 book.subscribes_natively(topic);
             }
@@ -279,7 +298,7 @@ impl Client {
             return self.subscribe(book, (topic, channel), rdy);
         }
         let nth = rng.below(self.held.len().max(1) as u64) as usize;
-        let id = self.held.iter().nth(nth).copied();
+        let id = self.held.keys().nth(nth).copied();
         match (rng.below(20), id) {
             (0..2, _) => self.ready([0, 1, 2, 3, 10, 40][rng.below(6) as usize]),
             (2..4, Some(id)) => {
@@ -288,11 +307,14 @@ impl Client {
                 request::requeue(&mut self.out, &id, delay_ms);
                 let channel = self.subscription.as_ref().expect("it holds messages");
                 let place = self.id(book, id);
+                self.held.remove(&id);
+                if channel.1 == EPHEMERAL {
+                    return;
+                }
                 if delay_ms > MSG_TIMEOUT_MS {
                     book.puts_off_for_long(channel, place);
                 }
                 book.deferred(self.conn, channel, place, delay_ms);
-                self.held.remove(&id);
             }
             (4, Some(id)) => request::touch(&mut self.out, &id),
             (5, Some(id)) => {
@@ -301,7 +323,7 @@ impl Client {
                 self.finish(book, id);
             }
             (6..10, _) if self.held.len() > 1 => {
-                for id in self.held.clone() {
+                for id in self.held.clone().into_keys() {
                     self.finish(book, id);
                 }
             }
@@ -313,7 +335,7 @@ impl Client {
     /// Whether a REQ names a delay longer than the message timeout: a copy goes into the log. An ordered channel makes none.
     fn puts_off_for_long(&self, delay_ms: u64) -> bool {
         let is_ordered = self.subscription.as_ref().is_some_and(|(_, channel)| channel == ORDERED);
-        !is_ordered && self.reach.defers && delay_ms % 3 == 1
+        !is_ordered && self.role != Role::Ephemeral && self.reach.defers && delay_ms % 3 == 1
     }
 
     /// Acts for a client that is to be done soon.
@@ -321,7 +343,7 @@ impl Client {
         if self.has_failed || self.subscription.is_none() {
             return;
         }
-        for id in self.held.clone() {
+        for id in self.held.clone().into_keys() {
             self.finish(book, id);
         }
         if self.rdy == 0 {
@@ -353,14 +375,21 @@ impl Client {
                     if channel.1 == OPERATED {
                         book.what_an_operator_removed_never_comes(channel, id, body, self.operated.1);
                     }
-                    book.delivered(channel, id, body);
-                    if is_placed {
-                        let (floor, came) = (self.floor, id.log_id);
-                        let name = "acknowledged_cursor_survives_failover";
-                        assert!(came >= floor, "{name}: {id:?} comes to {channel:?} again, all before {floor:?} was finished");
-                        self.floor = came;
+                    match channel.1 == EPHEMERAL {
+                        true => book.comes_to_ephemeral(channel, id, body),
+                        false => book.delivered(channel, id, body),
                     }
-                    self.held.insert(m.id);
+                    if is_placed {
+                        let (floor, came) = (self.floors.entry(id.partition.0).or_default(), id.log_id);
+                        let name = "acknowledged_cursor_survives_failover";
+                        assert!(came >= *floor, "{name}: {id:?} comes to {channel:?} again, all before {floor:?} was finished");
+                        *floor = came;
+                    }
+                    if self.reach.partition.is_none() && self.reach.is_clustered && self.role != Role::Ephemeral {
+                        book.comes_from_any(channel, id.partition.0);
+                    }
+                    self.held.insert(m.id, book.now_ms);
+                    book.rdy_is_never_exceeded(self.held.values(), self.rdy_most);
                 }
             }
         }
@@ -381,8 +410,10 @@ impl Client {
                 self.is_subscribed = true;
                 let channel = self.subscription.clone().expect("it asked");
                 match self.reach.partition {
+                    _ if channel.1 == EPHEMERAL => {}
                     Some(partition) if channel.1 == OPERATED => book.subscribed_to_operated(&channel, partition, self.operated.0),
                     Some(partition) => book.subscribed_to(channel, partition, None),
+                    None if self.reach.is_clustered => book.subscribed_to_some(channel),
                     None => book.subscribed(channel),
                 }
             }

@@ -261,7 +261,7 @@ impl Book {
     /// True if the partition's last channel may have gone: then its messages are not needed.
     pub(super) fn may_have_no_channel(&self, topic: usize, partition: u16) -> bool {
         let place = self.operated.places.get(&((topic, OPERATED.to_owned()), partition));
-        place.is_some_and(|place| place.was_deleted)
+        place.is_some_and(|place| place.was_deleted) || self.had_ephemeral(topic)
     }
 
     /// Checks that the disks that must have it hold each answered change.

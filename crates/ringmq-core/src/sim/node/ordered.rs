@@ -73,20 +73,22 @@ impl Book {
     /// A partition's leader, or its memory, may be another one from now on.
     pub fn term_ends(&mut self, topic: usize, partition: u16) {
         *self.order.terms.entry((topic, partition)).or_default() += 1;
+        self.is_disturbed();
     }
 
     fn term(&self, channel: &ChannelKey, id: MessagePlace) -> u64 {
         self.order.terms.get(&(channel.0, id.partition.0)).copied().unwrap_or(0)
     }
 
-    /// Log id up to which everything is finished on every ISR member.
-    pub fn finished_for_good(&self, channel: &ChannelKey, partition: u16) -> LogId {
-        self.order.last.get(&(channel.clone(), partition)).copied().unwrap_or(LogId(0))
+    /// Log ids up to which everything is finished on every ISR member, by partition.
+    pub fn finished_for_good(&self, channel: &ChannelKey) -> BTreeMap<u16, LogId> {
+        let of_channel = self.order.last.range((channel.clone(), 0)..=(channel.clone(), u16::MAX));
+        of_channel.map(|((_, partition), last)| (*partition, *last)).collect()
     }
 
     /// The node sends a message, which is on its way now.
     pub fn leaves_in_order(&self, channel: &ChannelKey, id: MessagePlace) {
-        let last = self.finished_for_good(channel, id.partition.0);
+        let last = self.order.last.get(&(channel.clone(), id.partition.0)).copied().unwrap_or(LogId(0));
         assert!(id.log_id >= last, "ordered_channel_in_order: {id:?} of {channel:?} comes after {last:?}");
     }
 

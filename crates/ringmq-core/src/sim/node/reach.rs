@@ -11,13 +11,13 @@ pub struct Reach {
     pub node: usize,
     /// The topics that it uses, by their numbers.
     pub topics: Vec<usize>,
-    /// Partition of all its publishes and its SUB, when that is known.
+    /// Partition of all its publishes and its SUB. `None`: of a topic's partitions, any for a publish, all for a SUB.
     pub partition: Option<u16>,
     /// True in a cluster: another node may lead the partition, and commands name partitions.
     pub is_clustered: bool,
     /// Puts messages off for longer than the message timeout: all nodes that it may meet have one wall clock.
     pub defers: bool,
-    /// Defers publishes, which name no partition: there is one, or it knows none.
+    /// Defers publishes, which name no partition: there is one, or the client names none anyway.
     pub defers_publishes: bool,
 }
 

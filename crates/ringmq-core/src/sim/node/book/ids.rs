@@ -30,8 +30,11 @@ impl Book {
     pub fn learn_topics(&mut self, shard: &Shard, topics: usize) {
         if self.message_ids.topics.len() < topics {
             let regular = shard.topics().filter(|t| !t.name.is_ephemeral());
-            let numbered = regular.map(|t| (super::topic_number(&t.name), t.id)).filter(|(number, _)| *number < topics);
-            numbered.for_each(|(number, id)| self.topic_is(number, id));
+            let numbered = regular.map(|t| (super::topic_number(&t.name), t)).filter(|(number, _)| *number < topics);
+            numbered.for_each(|(number, topic)| {
+                self.topic_is(number, topic.id);
+                self.topic_has(number, topic.partitions);
+            });
         }
     }
 
