@@ -138,7 +138,7 @@ impl ReadCache {
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
         let Some(batch) = self.runs[key as usize].batches[place as usize].verified().cloned() else {
-            self.cut(key, place as usize);
+            self.shorten(key, place as usize);
             return None;
         };
         if self.newest != key {
@@ -221,8 +221,8 @@ impl ReadCache {
         self.forget_places(key, run.p, &run.batches);
     }
 
-    /// The run goes up to this batch only.
-    fn cut(&mut self, key: u32, place: usize) {
+    /// Drops the batches of a run from `place` on.
+    fn shorten(&mut self, key: u32, place: usize) {
         let run = &mut self.runs[key as usize];
         let (p, gone) = (run.p, run.batches.split_off(place));
         run.tail.clear();

@@ -122,7 +122,7 @@ impl ModelLog {
     pub fn truncate(&mut self, to: Position) {
         let keep = self.batches.partition_point(|b| b.header.end().offset <= to.offset);
         self.batches.truncate(keep);
-        assert_eq!(self.end().at, to, "a cut is at the end of a batch");
+        assert_eq!(self.end().at, to, "a truncation is at the end of a batch");
         self.durable = self.durable.min(keep);
         self.queue.push_back(DiskOp::Truncate(to.offset));
     }

@@ -284,7 +284,7 @@ fn who_is_truncated_below_what_was_committed_is_suspect_until_it_has_the_channel
     rig.hear(2, 5, 2, Body::Align(Align::Truncate { at: hole, chain_crc: None }));
     rig.settle();
     assert_eq!((rig.state(), rig.end()), (State::Aligned, hole));
-    assert!(rig.node.log.doubt().is_suspect(), "its channels were cut");
+    assert!(rig.node.log.doubt().is_suspect(), "its channels were truncated");
     rig.hear(2, 5, 2, run_of(&leader, 1, end));
     rig.settle();
     assert!(rig.node.log.doubt().is_suspect(), "it was not told of the channels");

@@ -481,7 +481,7 @@ fn a_log_that_has_something_else_where_a_member_knows_it_committed_opens_no_epoc
         let session = rig.session(2);
         let other = log_of(&[1, 2]);
         rig.hear(2, 5, session, Body::Standing(Rig::standing(&other, other.end().at, false)));
-        assert_eq!((rig.state(), rig.node.log.end()), (State::Asking, own), "nothing is cut, nothing is settled");
+        assert_eq!((rig.state(), rig.node.log.end()), (State::Asking, own), "nothing is truncated, nothing is settled");
         let effects = rig.effects();
         assert!(
             effects.iter().any(|e| matches!(e, Effect::Resign { .. })) && effects.iter().any(|e| matches!(e, Effect::Alarm(_)))

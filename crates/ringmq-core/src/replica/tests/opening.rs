@@ -332,7 +332,7 @@ fn who_lost_something_lets_another_suspect_lead() {
         !resigns
     };
     let mut rig = leading(Doubt::Torn);
-    assert!(opens(&mut rig, 5), "what it cut was never acknowledged, or is gone from both");
+    assert!(opens(&mut rig, 5), "what it truncated was never acknowledged, or is gone from both");
     let mut rig = leading(Doubt::Lost);
     let mut hand_overs = 0;
     while !opens(&mut rig, 5 + 2 * hand_overs) {
