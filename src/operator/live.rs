@@ -42,6 +42,8 @@ pub struct Live {
     pub catch_ups: BTreeMap<ReplicaName, CatchUp>,
     /// Alarms of leaders, by topic and partition.
     pub alarms: BTreeMap<(String, u16), String>,
+    /// Failures that the cores of a node report: a full disk, a failed file. Each stands once.
+    pub unhealthy: BTreeMap<NodeId, String>,
 }
 
 impl CatchUp {
@@ -80,20 +82,20 @@ pub async fn gather(asker: &Asker, view: &View) -> Live {
         Some(address) => json(asker, &address, "/cluster/stats").await.unwrap_or_default(),
         None => Value::Null,
     };
-    let leaders = leaders(view, |_| true);
-    let stats = all_stats(asker, &leaders).await;
-    let alarms = stats.iter().flat_map(alarms_of).collect();
+    let stats = all_stats(asker, &registered(view)).await;
+    let alarms = stats.values().flat_map(alarms_of).collect();
+    let unhealthy = stats.iter().filter_map(|(id, stats)| Some((*id, failures_of(stats)?))).collect();
     let leaders = leaders_of_catch_ups(view);
-    let first: BTreeMap<ReplicaName, u64> = stats.iter().flat_map(lags_of).collect();
+    let first: BTreeMap<ReplicaName, u64> = stats.values().flat_map(lags_of).collect();
     let began = Instant::now();
     let mut catch_ups = BTreeMap::new();
     if !leaders.is_empty() && !first.is_empty() {
         sleep(LOOK_AGAIN).await;
-        let second = all_stats(asker, &leaders).await.iter().flat_map(lags_of).collect();
+        let second = all_stats(asker, &leaders).await.values().flat_map(lags_of).collect();
         catch_ups = rates(&first, &second, began.elapsed());
     }
     let rebuilds_max = told["rebuilds_max"].as_u64().and_then(|max| usize::try_from(max).ok());
-    Live { refusing: refusing.await, replaced_in: replaced_in(&told), rebuilds_max, catch_ups, alarms }
+    Live { refusing: refusing.await, replaced_in: replaced_in(&told), rebuilds_max, catch_ups, alarms, unhealthy }
 }
 
 /// Nodes that are registered, and refuse NSQ's and HTTP's connections: their process has ended, and its lease has not.
@@ -121,16 +123,18 @@ fn refusing(view: &View) -> impl Future<Output = BTreeSet<NodeId>> + use<> {
     }
 }
 
-/// HTTP addresses of the nodes that lead partitions with a living replica that is not in sync.
-fn leaders_of_catch_ups(view: &View) -> BTreeSet<String> {
-    leaders(view, |p| p.replicas.iter().any(|n| view.session(*n).is_some() && !p.isr.contains(n)))
+/// HTTP addresses of the registered nodes.
+fn registered(view: &View) -> BTreeMap<NodeId, String> {
+    let there = view.members().filter(|(id, _)| view.session(*id).is_some());
+    there.filter_map(|(id, e)| Some((id, e.value.http_address.clone()?))).collect()
 }
 
-/// HTTP addresses of the nodes that lead such partitions.
-fn leaders(view: &View, is_meant: impl Fn(&PartitionRecord) -> bool) -> BTreeSet<String> {
-    let meant = view.partitions().filter(|(_, e)| is_meant(&e.value));
-    let nodes: BTreeSet<NodeId> = meant.filter_map(|(_, e)| e.value.leader.map(|l| l.node)).collect();
-    nodes.into_iter().filter_map(|id| view.member(id)?.value.http_address.clone()).collect()
+/// HTTP addresses of the nodes that lead partitions with a living replica that is not in sync.
+fn leaders_of_catch_ups(view: &View) -> BTreeMap<NodeId, String> {
+    let is_behind = |p: &PartitionRecord| p.replicas.iter().any(|n| view.session(*n).is_some() && !p.isr.contains(n));
+    let behind = view.partitions().filter(|(_, e)| is_behind(&e.value));
+    let nodes: BTreeSet<NodeId> = behind.filter_map(|(_, e)| e.value.leader.map(|l| l.node)).collect();
+    registered(view).into_iter().filter(|(id, _)| nodes.contains(id)).collect()
 }
 
 async fn json(asker: &Asker, address: &str, path: &str) -> Option<Value> {
@@ -145,19 +149,29 @@ fn replaced_in(stats: &Value) -> BTreeMap<NodeId, Duration> {
 }
 
 /// `/stats` of those that answer.
-async fn all_stats(asker: &Asker, addresses: &BTreeSet<String>) -> Vec<Value> {
-    let ask = |address: &String| {
-        let (asker, address) = (asker.clone(), address.clone());
+async fn all_stats(asker: &Asker, addresses: &BTreeMap<NodeId, String>) -> BTreeMap<NodeId, Value> {
+    let ask = |(id, address): (&NodeId, &String)| {
+        let (id, asker, address) = (*id, asker.clone(), address.clone());
         spawn_local(async move {
-            timeout(STATS_LIMIT, json(&asker, &address, "/stats?format=json&include_clients=false")).await.ok().flatten()
+            let stats = timeout(STATS_LIMIT, json(&asker, &address, "/stats?format=json&include_clients=false")).await;
+            Some((id, stats.ok().flatten()?))
         })
     };
     let asked: Vec<_> = addresses.iter().map(ask).collect();
-    let mut all = vec![];
+    let mut all = BTreeMap::new();
     for stats in asked {
         all.extend(stats.await.ok().flatten());
     }
     all
+}
+
+/// Failures that the cores of a node report. `None`: each core is well.
+fn failures_of(stats: &Value) -> Option<String> {
+    let cores = stats["cores"].as_array().into_iter().flatten();
+    let failed = cores.filter_map(|core| core["health"].as_str()).filter(|health| *health != "OK");
+    // The same failure of several cores differs in the core's number, which stands in front.
+    let failures: BTreeSet<&str> = failed.map(|health| health.split_once(": ").map_or(health, |(_, failure)| failure)).collect();
+    (!failures.is_empty()).then(|| failures.into_iter().collect::<Vec<_>>().join("; "))
 }
 
 /// The replicas of a node, by topic and partition, as its `/stats` has them.
@@ -239,6 +253,17 @@ mod tests {
         let stats =
             json!({ "topics": [{ "topic_name": "t", "replication": [replica("follower"), replica("leader, opening")] }] });
         assert_eq!(alarms_of(&stats), [(("t".to_owned(), 1), "leader, opening needs an operator".to_owned())]);
+    }
+
+    #[test]
+    fn a_failure_of_several_cores_stands_once() {
+        let stats = |healths: &[&str]| json!({ "cores": healths.iter().map(|h| json!({ "health": h })).collect::<Vec<_>>() });
+        let full = ["core 0: the disk is full", "OK", "core 2: the disk is full"];
+        assert_eq!(failures_of(&stats(&full)).unwrap(), "the disk is full");
+        let slow = ["core 1 did not answer within 2s", "core 0: the disk is full"];
+        assert_eq!(failures_of(&stats(&slow)).unwrap(), "core 1 did not answer within 2s; the disk is full");
+        assert_eq!(failures_of(&stats(&["OK", "OK"])), None);
+        assert_eq!(failures_of(&json!({})), None);
     }
 
     #[test]

@@ -23,6 +23,8 @@ struct Node {
     is_there: bool,
     /// Whether the node is registered and its ports refuse connections.
     is_refusing: bool,
+    /// Failures that the node's cores report. `None`: the cores are well, or the node told nothing.
+    failures: Option<String>,
     is_draining: bool,
     zone: String,
     version: String,
@@ -125,7 +127,7 @@ impl Report {
     }
 
     pub fn is_well(&self) -> bool {
-        self.partitions.iter().all(|p| p.troubles.is_empty()) && self.nodes.iter().all(|n| n.is_there && !n.is_refusing)
+        self.partitions.iter().all(|p| p.troubles.is_empty()) && self.nodes.iter().all(Node::is_well)
     }
 
     fn troubled(&self, trouble: &str) -> usize {
@@ -194,6 +196,9 @@ impl Report {
         );
         if !self.work.is_empty() {
             let _ = writeln!(text, "under way   {}", self.work.join("; "));
+        }
+        for (name, failures) in self.nodes.iter().filter_map(|n| Some((&n.name, n.failures.as_ref()?))) {
+            let _ = writeln!(text, "unhealthy   {name}: {failures}");
         }
         for n in self.nodes.iter().filter(|n| n.is_draining) {
             let _ = match n.replicas {
@@ -365,6 +370,7 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord,
         name: member.name.clone(),
         is_there: view.session(id).is_some(),
         is_refusing: live.refusing.contains(&id),
+        failures: live.unhealthy.get(&id).cloned(),
         is_draining: view.is_draining(id),
         zone: member.zone.clone(),
         version: member.version.clone(),
@@ -376,9 +382,14 @@ fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord,
 }
 
 impl Node {
+    fn is_well(&self) -> bool {
+        self.is_there && !self.is_refusing && self.failures.is_none()
+    }
+
     fn state(&self) -> &'static str {
         match (self.is_there, self.is_draining) {
             (true, _) if self.is_refusing => "not answering",
+            (true, false) if self.failures.is_some() => "unhealthy",
             (true, false) => "there",
             (true, true) => "draining",
             (false, _) => "away",
@@ -389,7 +400,7 @@ impl Node {
         json!({
             "name": self.name, "id": self.id.to_string(), "state": self.state(), "zone": self.zone, "version": self.version,
             "tcp_address": self.address, "replicas": self.replicas, "leads": self.leads,
-            "kib_per_s": self.kib_per_s,
+            "kib_per_s": self.kib_per_s, "failures": self.failures,
         })
     }
 }
@@ -508,5 +519,28 @@ mod tests {
         assert!(text.contains("too few in sync: 3, need an operator: 1\n"), "{text}");
         assert!(text.contains("too few in sync, needs an operator") && text.contains(&format!("  {why}; c is away")), "{text}");
         assert!(!text.contains("b catches up") && report.json(PageKind::Status)["need_an_operator"] == 1, "{text}");
+    }
+
+    #[test]
+    fn a_node_with_a_full_disk_is_named() {
+        let mut view = view();
+        let healthy = Report::of(&view, "c", None, &Live::default());
+        assert!(!healthy.text(PageKind::Status).contains("unhealthy"));
+        // Nothing else is wrong with the cluster of a and b.
+        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
+        put(&mut view, 20, Key::Node(n(3)), encode(&node));
+        for number in 0..3 {
+            let record = PartitionRecord::new(2, Some(Leader { node: n(1), session: 4 }), vec![n(1), n(3)], 1);
+            put(&mut view, 21 + u64::from(number), Key::Partition(TOPIC, number), encode(&record));
+        }
+        let live = Live { unhealthy: BTreeMap::from([(n(2), "the disk is full".to_owned())]), ..Live::default() };
+        assert!(Report::of(&view, "c", None, &Live::default()).is_well());
+        let report = Report::of(&view, "c", None, &live);
+        assert!(!report.is_well());
+        let text = report.text(PageKind::Status);
+        assert!(text.contains("\nunhealthy   b: the disk is full\n"), "{text}");
+        let nodes = report.json(PageKind::Nodes);
+        assert_eq!((&nodes[1]["state"], &nodes[1]["failures"]), (&json!("unhealthy"), &json!("the disk is full")));
+        assert_eq!(nodes[0]["failures"], Value::Null);
     }
 }
