@@ -3,9 +3,10 @@
 mod node;
 
 use node::Node;
-use node::cluster::{Cluster, until};
+use node::cluster::{Cluster, WITH_ETCD, until};
 use node::etcd::{FAST, Member};
 use node::pki::Pki;
+use node::small_disk::SmallDisk;
 use std::cell::RefCell;
 
 /// Exit code and output.
@@ -64,6 +65,38 @@ fn the_status_page_names_a_killed_process_at_once_and_says_when_it_is_replaced()
     }
     cluster.nodes[follower].spawn();
     says(&["under way   1 replica catches up: ", &format!("{name} catches up: "), "/s, about "]);
+}
+
+#[test]
+fn the_status_page_names_a_node_with_a_full_disk() {
+    let etcd = Member::start(&FAST);
+    let disk = SmallDisk::new(64 << 20);
+    let mut node = Node::prepare_with_etcd(&[etcd.url()], "a", &WITH_ETCD);
+    node.with_data(disk.path().join("data"));
+    node.spawn();
+    node.wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let cluster = Cluster::of(vec![node]);
+    cluster.wait_registered();
+    let node = &cluster.nodes[0];
+    let answer = node.post("/topic/create?topic=orders&partition_num=1&replicator=1&min_isr=1", b"").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    cluster.leader("orders", 0);
+    let page = RefCell::new(String::new());
+    let says = |wanted: i32, text: &str| {
+        let (code, said) = ringmq(&etcd, &["status"]);
+        page.replace(said);
+        code == Some(wanted) && page.borrow().contains(text)
+    };
+    until(|| says(0, "partitions  1, without a leader: 0"), || format!("the cluster is well: {}", page.borrow()));
+    let filler = disk.filler("filler", u64::MAX);
+    let body = vec![b'x'; 900 << 10];
+    let publish = || node.post("/pub?topic=orders", &body).expect("it answers");
+    until(|| publish().starts_with("HTTP/1.1 507"), || "the disk is full".into());
+    let full = "\nunhealthy   a: the disk is full: 1 partitions take no publish, the first is ";
+    until(|| says(1, full), || format!("the page names the node: {}", page.borrow()));
+    std::fs::remove_file(filler).expect("it was made");
+    until(|| publish().starts_with("HTTP/1.1 200"), || "the disk has room".into());
+    until(|| says(0, "partitions  1, without a leader: 0"), || format!("the cluster is well again: {}", page.borrow()));
 }
 
 #[test]
