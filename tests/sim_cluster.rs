@@ -106,7 +106,11 @@ const KEPT_FILE: KeptSeeds = &[
     // a node hears before its client that their connection is gone; a late channel and a copy for another one
     (13, &[990_000_000_006_980, 990_000_000_010_519]),
 ];
-const KEPT_ALONE: KeptSeeds = &[(0, &[22])];
+const KEPT_ALONE: KeptSeeds = &[
+    (0, &[22]),
+    // a clock is set back over a clean stop
+    (15, &[1_044_820_484_443]),
+];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
 const LATER: &[&str] = &[

@@ -1,6 +1,7 @@
 //! Attempts over a clean stop. As the node stops, the channel notes which messages were delivered and not finished, with their
 //! attempts, and until when they were put off; the last snapshot has it. After the startup the channel meets these messages in the log
-//! again. Each of them waits then as if it had been requeued, or as long as it was put off.
+//! again. Each of them waits then as if it had been requeued, or as long as it was put off. By a clock that was set back meanwhile it would
+//! wait longer by as much, so it waits at most as long as it had to at the stop.
 
 use super::backlog::REQUEUED;
 use super::deliver::Turn;
@@ -18,12 +19,14 @@ const ENTRY_MAX: u64 = super::deliver::RUN_MAX as u64;
 impl Channel {
     /// Stops the channel: from now on [`Channel::image`] has the messages that were delivered and not finished. False: there are none.
     pub fn keep_attempts(&mut self, now: Now) -> bool {
-        let due_unix_ns = |due: Ticks| now.unix_ns.saturating_add_unsigned(due.0.saturating_sub(now.ticks.0));
-        let due: IdMap<u32, i64> = self.backlog.deferred().map(|(key, due)| (key, due_unix_ns(due))).collect();
+        let wait_ns = |due: Ticks| due.0.saturating_sub(now.ticks.0);
+        let waits: IdMap<u32, u64> = self.backlog.deferred().map(|(key, due)| (key, wait_ns(due))).collect();
         let mut kept: Vec<Handed> = vec![];
         for (key, open) in self.backlog.open().iter().filter(|(_, open)| open.attempts > 0) {
-            let due_unix_ns = if open.state == OpenState::Deferred { due.get(&key).copied().unwrap_or(0) } else { 0 };
-            let handed = Handed { start: open.id, num: open.num as u32, attempts: open.attempts, due_unix_ns };
+            let wait_ns = waits.get(&key).filter(|_| open.state == OpenState::Deferred);
+            let due_unix_ns = wait_ns.map_or(0, |ns| now.unix_ns.saturating_add_unsigned(*ns));
+            let wait_s = wait_ns.map_or(0, |ns| Handed::seconds(Duration::from_nanos(*ns)));
+            let handed = Handed { start: open.id, num: open.num as u32, attempts: open.attempts, due_unix_ns, wait_s };
             match kept.last_mut() {
                 Some(last) if is_joined(last, &handed) => last.num += handed.num,
                 _ => kept.push(handed),
@@ -45,8 +48,8 @@ impl Channel {
         open.attempts = handed.attempts;
         self.reading.pass(&open);
         let key = self.backlog.push(open);
-        if handed.due_unix_ns > turn.unix_ns && !self.ordered {
-            let wait = Duration::from_nanos(handed.due_unix_ns.abs_diff(turn.unix_ns)).min(self.max_req_timeout);
+        let wait = handed.wait(turn.unix_ns).min(self.max_req_timeout);
+        if wait > Duration::ZERO && !self.ordered {
             self.backlog.defer(key, turn.now + wait, turn.now);
         } else {
             self.backlog.wait(REQUEUED, key);

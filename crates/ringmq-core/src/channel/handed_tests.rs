@@ -25,8 +25,8 @@ fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_bef
     finish(&mut before, A, [3]);
     before.requeue(ms(0), A, LogId(4), Duration::from_millis(500)).expect("it has it");
     let image = stopped(before, 100, 1_000_000_000);
-    let handed = |start, num, attempts, due_unix_ns| Handed { start: LogId(start), num, attempts, due_unix_ns };
-    assert_eq!(image.handed, [handed(1, 1, 1, 0), handed(2, 1, 2, 0), handed(4, 1, 1, 1_400_000_000), handed(5, 1, 1, 0)]);
+    let handed = |start, attempts, due_unix_ns, wait_s| Handed { start: LogId(start), num: 1, attempts, due_unix_ns, wait_s };
+    assert_eq!(image.handed, [handed(1, 1, 0, 0), handed(2, 2, 0, 0), handed(4, 1, 1_400_000_000, 1), handed(5, 1, 0, 0)]);
 
     // Nobody reads it before the next stop: it is kept.
     let image = stopped(channel_at(image), 0, 0);
@@ -49,13 +49,32 @@ fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_bef
     assert_eq!(after.confirmed(), log.end());
 }
 
+/// Seed 1044820484443 of the cluster simulator, with one node: the messages waited for an hour, and for up to 30 days by default.
+#[test]
+fn a_clock_that_is_set_back_over_a_clean_stop_makes_no_requeued_message_wait_longer() {
+    const HOUR_NS: i64 = 3_600_000_000_000;
+    let (mut before, mut log, mut got) = (channel(), Log::new(&[1]), DeliveryLog::default());
+    subscribe(&mut before, A, 5);
+    before.deliver(ms(0), &mut log, &mut got);
+    before.requeue(ms(0), A, LogId(1), Duration::from_millis(2_500)).expect("it has it");
+    let (mut after, mut got) = (channel_at(stopped(before, 100, HOUR_NS)), DeliveryLog::default());
+    (after.max_req_timeout, log.unix_ns) = (Duration::from_secs(7_200), 0);
+    subscribe(&mut after, B, 5);
+    after.deliver(ms(0), &mut log, &mut got);
+    for (now, delivered) in [(2_399, vec![]), (3_000, vec![(B, 1, 2)])] {
+        after.tick(ms(now), &mut |_, _| {});
+        after.deliver(ms(now), &mut log, &mut got);
+        assert_eq!(got.take(), delivered, "at {now} ms");
+    }
+}
+
 #[test]
 fn a_run_keeps_its_attempts_over_batches_and_a_set_offset_ends_them() {
     let (mut before, mut log, mut got) = (channel(), Log::new(&[4, 4]), DeliveryLog::default());
     subscribe_ranged(&mut before, A, 8);
     while before.deliver(ms(0), &mut log, &mut got) {}
     let image = stopped(before, 0, 0);
-    assert_eq!(image.handed, [Handed { start: LogId(1), num: 8, attempts: 1, due_unix_ns: 0 }]);
+    assert_eq!(image.handed, [Handed { start: LogId(1), num: 8, attempts: 1, due_unix_ns: 0, wait_s: 0 }]);
     let (mut after, mut got) = (channel_at(image.clone()), DeliveryLog::default());
     subscribe(&mut after, B, 10);
     while after.deliver(ms(0), &mut log, &mut got) {}

@@ -3,6 +3,7 @@
 use crate::base::{ChannelName, Epoch, LogId, Position};
 use crate::format::files::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor, RawHanded};
 use crate::format::intervals;
+use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Messages `start ..= end.log_id - 1` are confirmed. When everything before `start` is confirmed too, the cursor
@@ -36,23 +37,37 @@ pub struct Handed {
     pub attempts: u16,
     /// Time before which they do not come again; zero: at once.
     pub due_unix_ns: i64,
+    /// Seconds that were left until then as the node stopped, rounded up; [`u16::MAX`]: as many or more.
+    pub wait_s: u16,
 }
 
 impl Handed {
+    /// `wait_s` of a message that waited so much longer as the node stopped.
+    pub fn seconds(wait: Duration) -> u16 {
+        wait.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(u16::MAX)
+    }
+
+    /// Remaining wait after the startup. A clock that was set back meanwhile does not make it longer than it was at the stop.
+    pub fn wait(&self, now_unix_ns: i64) -> Duration {
+        let by_clock = Duration::from_nanos(self.due_unix_ns.saturating_sub(now_unix_ns).max(0).unsigned_abs());
+        let at_stop = if self.wait_s == u16::MAX { Duration::MAX } else { Duration::from_secs(self.wait_s.into()) };
+        by_clock.min(at_stop)
+    }
+
     /// Log id behind the last message.
     pub fn end(&self) -> LogId {
         LogId(self.start.0.saturating_add(self.num as u64))
     }
 
     fn raw(&self) -> RawHanded {
-        let &Handed { start, num, attempts, due_unix_ns } = self;
+        let &Handed { start, num, attempts, due_unix_ns, wait_s } = self;
         let (log_id, num, due_unix_ns) = (start.0.into(), num.into(), due_unix_ns.into());
-        RawHanded { log_id, num, attempts: attempts.into(), reserved: [0; 2], due_unix_ns }
+        RawHanded { log_id, num, attempts: attempts.into(), wait_s: wait_s.into(), due_unix_ns }
     }
 
     fn of(raw: &RawHanded) -> Handed {
         let (start, num, attempts) = (LogId(raw.log_id.get()), raw.num.get(), raw.attempts.get());
-        Handed { start, num, attempts, due_unix_ns: raw.due_unix_ns.get() }
+        Handed { start, num, attempts, due_unix_ns: raw.due_unix_ns.get(), wait_s: raw.wait_s.get() }
     }
 }
 
@@ -186,8 +201,8 @@ mod tests {
             confirmed: at(3),
             intervals: vec![Interval { start: LogId(6), end: at(8) }],
             handed: vec![
-                Handed { start: LogId(4), num: 2, attempts: 3, due_unix_ns: 0 },
-                Handed { start: LogId(9), num: 1, attempts: u16::MAX, due_unix_ns: 7 },
+                Handed { start: LogId(4), num: 2, attempts: 3, due_unix_ns: 0, wait_s: 0 },
+                Handed { start: LogId(9), num: 1, attempts: u16::MAX, due_unix_ns: 7, wait_s: 5 },
             ],
         };
         let mut bytes = vec![];
@@ -199,7 +214,7 @@ mod tests {
     #[test]
     fn delivered_messages_that_overlap_are_not_believed() {
         let at = Position { offset: 0, count: 0, log_id: LogId(1) };
-        let handed = |start, num| Handed { start: LogId(start), num, attempts: 1, due_unix_ns: 0 };
+        let handed = |start, num| Handed { start: LogId(start), num, attempts: 1, due_unix_ns: 0, wait_s: 0 };
         for (handed, is_well) in [
             (vec![handed(1, 2), handed(3, 1)], true),
             (vec![handed(1, 3), handed(3, 1)], false),

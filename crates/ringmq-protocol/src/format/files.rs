@@ -315,7 +315,8 @@ pub struct RawHanded {
     pub log_id: U64,
     pub num: U32,
     pub attempts: U16,
-    pub reserved: [u8; 2],
+    /// Seconds from the stop to `due_unix_ns`, rounded up; 65535: as many or more.
+    pub wait_s: U16,
     /// Nanoseconds since 1970; 0: at once.
     pub due_unix_ns: I64,
 }
