@@ -376,6 +376,8 @@ impl Store {
         self.retain(now, io);
         self.pack(io);
         self.go_on(now, cursors, io);
+        // A checkpoint that was due has begun.
+        self.close_if_stuck();
     }
 
     /// Hands sealed batches to the journal, in order, up to a direct one that is not synced yet.
@@ -437,9 +439,12 @@ impl Store {
         while let Some((sequence, op)) = self.ring.pack(&mut packed) {
             self.ops.issue(io, op, Op::Journal(sequence));
         }
-        if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
-            // Only small facts that cannot wait (of channels; FINs do) get here, and only when no checkpoint can free the ring.
-            // Memory has its bound.
+    }
+
+    /// Closes a full journal for which more facts wait than it holds, while nothing is under way that may free it: memory has its bound.
+    /// Only small facts that cannot wait come to that: of channels (FINs wait), and those that a follower gets.
+    fn close_if_stuck(&mut self) {
+        if self.ring.queued_bytes() > self.ring.capacity() && !self.is_writing() {
             self.close_journal("it is full, cannot be freed, and too many facts wait for it");
         }
     }
@@ -611,14 +616,19 @@ impl Store {
         self.turn_end(now, cursors, io);
     }
 
+    /// Whether an operation other than an allocation or a read is in flight, or a flush round is in line. A round that waits for space is
+    /// neither.
+    fn is_writing(&self) -> bool {
+        let is_write = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(..) | Op::Search(_));
+        self.ops.is_any(is_write) || !self.rounds.is_empty()
+    }
+
     fn check_stopped(&mut self) {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(..) | Op::Search(_));
-        let waits = !self.ops.is_any(is_writing) && self.rounds.is_empty();
         // Records that cannot be freed now (a full disk, a failed file) stay in the journal, where recovery finds them.
-        if waits {
+        if !self.is_writing() {
             self.stopping = Stopping::Told;
             self.notices.push(Notice::Stopped);
         }

@@ -232,3 +232,49 @@ fn a_topic_file_that_failed_lacks_no_space() {
         assert_eq!(rig.store.checkpoint_lacks_space(), lacks, "a second later");
     }
 }
+
+/// Logs facts of so many bytes at once. Returns the last one's ticket.
+fn log_facts(rig: &mut Rig, p: PartitionIdx, bytes: u64) -> RecordTicket {
+    let until = rig.store.queued_bytes() + bytes;
+    let mut last = RecordTicket(0);
+    while rig.store.queued_bytes() < until {
+        last = rig.store.log_collect_start(p, Position::START);
+    }
+    last
+}
+
+/// No write is in flight while they wait for a slot, of the limit or of a checkpoint, or for what the checkpoint waits for.
+#[test]
+fn more_facts_than_the_journal_holds_wait_for_the_checkpoint_that_frees_it() {
+    for is_newest_first in [false, true] {
+        let mut rig = Rig::new(options());
+        let p = published(&mut rig, 1)[0];
+        let last = log_facts(&mut rig, p, 4 * MIB);
+        rig.turn_end();
+        while !rig.disk.pending.is_empty() {
+            rig.complete(if is_newest_first { rig.disk.pending.len() - 1 } else { 0 });
+            rig.turn_end();
+        }
+        assert!(!rig.store.is_read_only() && rig.store.queued_bytes() == 0, "newest first: {is_newest_first}");
+        assert!(rig.notices.contains(&Notice::RecordDurable { upto: last }) && rig.laps() > 2);
+    }
+}
+
+#[test]
+fn more_facts_than_the_journal_holds_close_it_when_the_disk_is_full() {
+    let mut rig = Rig::new(options());
+    let p = published(&mut rig, 1)[0];
+    ask_for_space(&mut rig, &[p]);
+    no_space(&mut rig);
+    log_facts(&mut rig, p, 2 * MIB);
+    others_end(&mut rig);
+    let (waiting, capacity) = (rig.store.queued_bytes(), rig.store.ring.capacity());
+    assert!(waiting > 0 && waiting <= capacity && !rig.store.is_read_only(), "{waiting}");
+    log_facts(&mut rig, p, MIB);
+    rig.tick(1100);
+    rig.turn_end();
+    assert!(!rig.store.is_read_only(), "it is asked for space again");
+    no_space(&mut rig);
+    rig.turn_end();
+    assert!(rig.store.is_read_only() && rig.store.queued_bytes() == 0);
+}
