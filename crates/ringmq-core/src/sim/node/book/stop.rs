@@ -5,6 +5,12 @@ use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
 
 impl Book {
+    /// Checks that a clean stop left no ephemeral topic on the disk.
+    pub fn ephemeral_topics_go(&self, r: &Recovered) {
+        let left = r.topics.iter().find(|t| t.name.is_ephemeral());
+        assert!(left.is_none(), "ephemeral_topics_go: {left:?} is still there");
+    }
+
     /// Checks that no cursor lost a FIN after a clean stop of a node at rest.
     pub fn a_clean_stop_forgets_no_fin(&self, r: &Recovered) {
         for p in &r.partitions {

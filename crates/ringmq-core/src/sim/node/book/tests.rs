@@ -48,7 +48,11 @@ fn disk(messages: &[usize], cursors: Vec<CursorImage>) -> StartupFindings {
 }
 
 fn recovered(partitions: u16, first: Option<&str>) -> Recovered {
-    let topic = Arc::new(TopicInfo { name: TopicName::new("topic0").expect("valid"), id: TopicId([1; 16]), partitions });
+    recovered_topic("topic0", partitions, first)
+}
+
+fn recovered_topic(name: &str, partitions: u16, first: Option<&str>) -> Recovered {
+    let topic = Arc::new(TopicInfo { name: TopicName::new(name).expect("valid"), id: TopicId([1; 16]), partitions });
     let partition = |number: u16| {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(number) };
         RecoveredPartition::empty(topic.clone(), Arc::new(dir), ProducerLimits::default())
@@ -204,6 +208,44 @@ fn a_gone_topic_stays_gone() {
     book.passed(0, &body);
     book.passing_is_gone(0);
     breaks("a_gone_topic_stays_gone", || book.passed(0, &body));
+}
+
+#[test]
+fn an_ephemeral_topic_outlives_no_clean_stop() {
+    let book = Book::default();
+    book.ephemeral_topics_go(&recovered(1, None));
+    breaks("ephemeral_topics_go", || book.ephemeral_topics_go(&recovered_topic(&passing_name(0), 1, None)));
+}
+
+/// A book in which the offset of the channel was set to this log id.
+fn with_set(at: u64) -> (Book, Vec<usize>) {
+    let (mut book, m) = with_messages(3);
+    book.sets(1, &channel(MOVED), 0, LogId(at), BTreeSet::new());
+    book.was_set(&channel(MOVED), 0, LogId(at));
+    (book, m)
+}
+
+#[test]
+fn nothing_comes_from_before_a_set_offset_until_the_next_set() {
+    let (mut book, _) = with_set(2);
+    let floor = book.floor(&channel(MOVED), 0);
+    book.set_offset_is_never_undone(&channel(MOVED), place(2), floor);
+    breaks("set_offset_is_never_undone", || book.set_offset_is_never_undone(&channel(MOVED), place(1), floor));
+    book.sets(1, &channel(MOVED), 0, LogId(1), BTreeSet::new());
+    book.set_offset_is_never_undone(&channel(MOVED), place(1), floor);
+}
+
+#[test]
+fn a_startup_finds_the_channel_where_it_was_set() {
+    let starts = |at: u64, generation: u64| {
+        let (mut book, m) = with_set(2);
+        book.sets_survive(&disk(&m, vec![CursorImage { generation: 1, ..cursor(MOVED, 2) }]));
+        book.sets_survive(&disk(&m, vec![CursorImage { generation, ..cursor(MOVED, at) }]));
+    };
+    starts(2, 1);
+    breaks("set_offset_is_never_undone", || starts(1, 1));
+    breaks("set_offset_is_never_undone", || starts(2, 0));
+    breaks("set_offset_is_never_undone", || starts(3, 1));
 }
 
 /// Found by seed 20186 of the cluster simulator.
