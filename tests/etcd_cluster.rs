@@ -107,11 +107,23 @@ fn consume_all(mut consumer: Client, wanted: &[Vec<u8>]) {
 #[test]
 fn a_stopped_node_gives_its_lease_back_and_nobody_waits_for_its_end() {
     let etcd = Member::start(&FAST);
-    // Nobody could wait for this one.
-    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--lease-ttl=60s"]);
+    // Nobody could wait for these.
+    let limits = ["--lease-ttl=60s", "--follower-limit=300s", "--replica-write-limit=400s"];
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &limits);
     let mut publisher = Publisher::new(&cluster, "orders");
     publisher.publish(50);
     let first = cluster.leader("orders", 0);
+    // All three are in sync, and a follower that stops leaves the ISR.
+    let follower = (first + 1) % 3;
+    cluster.nodes[follower].stop();
+    publisher.publish(50);
+    cluster.nodes[follower].spawn();
+    cluster.nodes[follower].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let are_in_sync = || {
+        let wanted = "ringmq_partition_in_sync_replicas{topic=\"orders\",partition=\"0\"} 3";
+        cluster.nodes[first].get("/metrics").is_ok_and(|metrics| metrics.contains(wanted))
+    };
+    until(are_in_sync, || cluster.nodes[first].log());
     cluster.nodes[first].stop();
     publisher.publish(50);
     let second = cluster.leader("orders", 0);

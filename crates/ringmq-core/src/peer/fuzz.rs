@@ -80,7 +80,10 @@ pub fn links_input(data: &[u8]) {
         }
     }
     let is_of_it = |event: &LinkEvent| match event {
-        LinkEvent::Connected(node) | LinkEvent::Disconnected(node) | LinkEvent::Message { from: node, .. } => *node == OTHER,
+        LinkEvent::Connected(node)
+        | LinkEvent::Disconnected(node)
+        | LinkEvent::Stopping(node)
+        | LinkEvent::Message { from: node, .. } => *node == OTHER,
     };
     assert!(events.iter().all(is_of_it));
 }

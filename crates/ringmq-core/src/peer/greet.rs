@@ -66,7 +66,8 @@ pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
         code,
         RejectCode::BadVersion | RejectCode::OtherCluster | RejectCode::SameNode | RejectCode::BadLanes | RejectCode::Malformed
     );
-    Loss { why, is_hopeless, is_orderly: code == RejectCode::Stopping, may_pass: code == RejectCode::UnknownNode }
+    let is_stop = code == RejectCode::Stopping;
+    Loss { why, is_hopeless, is_orderly: is_stop, is_stop, may_pass: code == RejectCode::UnknownNode }
 }
 
 fn hello(o: &LinkOptions, lanes: Lanes, link: u16) -> Hello<'_> {

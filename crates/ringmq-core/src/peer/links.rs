@@ -41,13 +41,15 @@ pub(super) struct Loss {
     pub is_hopeless: bool,
     /// True for an end that needs no operator.
     pub is_orderly: bool,
+    /// True if the peer's process stops.
+    pub is_stop: bool,
     /// True where the peer may just not have read the metadata yet.
     pub may_pass: bool,
 }
 
 impl Loss {
     pub fn of(why: impl Into<String>) -> Loss {
-        Loss { why: why.into(), is_hopeless: false, is_orderly: false, may_pass: false }
+        Loss { why: why.into(), is_hopeless: false, is_orderly: false, is_stop: false, may_pass: false }
     }
 }
 
@@ -513,6 +515,7 @@ impl Links {
             node.is_connected = false;
             node.said = Some(loss.why.clone());
             self.events.push(LinkEvent::Disconnected(place.node));
+            self.events.extend(loss.is_stop.then_some(LinkEvent::Stopping(place.node)));
             match loss.is_orderly {
                 true => tracing::info!(core, peer = %name, "a peer is disconnected: {why}"),
                 false => tracing::warn!(core, peer = %name, "the connection to a peer is lost: {why}"),

@@ -114,6 +114,8 @@ pub enum LinkEvent {
     Connected(NodeId),
     /// The link ended: messages under way in either direction may be lost.
     Disconnected(NodeId),
+    /// The node ended the link because its process stops. Comes after [`LinkEvent::Disconnected`].
+    Stopping(NodeId),
     Message {
         from: NodeId,
         addressed: Addressed,

@@ -91,6 +91,7 @@ impl Shard {
             match event {
                 LinkEvent::Connected(node) => self.on_link(now, node, true),
                 LinkEvent::Disconnected(node) => self.on_link(now, node, false),
+                LinkEvent::Stopping(node) => self.on_stopping(now, node),
                 LinkEvent::Message { from, addressed } => self.hear_peer(now, from, addressed),
             }
         }
@@ -101,6 +102,10 @@ impl Shard {
 
     fn on_link(&mut self, now: Now, node: NodeId, is_connected: bool) {
         self.engine.in_cluster(now, |c, core| c.on_peer(core, now, node, is_connected));
+    }
+
+    fn on_stopping(&mut self, now: Now, node: NodeId) {
+        self.engine.in_cluster(now, |c, core| c.on_stopping(core, node));
     }
 
     /// Routes a peer's message. A message for a partition of another core goes there; one about an unknown topic is answered here.

@@ -365,9 +365,12 @@ fn a_node_that_stops_says_so() {
     for stopped in 0..2 {
         let mut world = World::new(&[1, 1]);
         world.pass(SECOND);
+        world.heard(1 - stopped, 0);
         let now = world.now;
         world.links(stopped, 0).stop(now);
         world.settle();
+        let gone = id(stopped);
+        assert_eq!(world.heard(1 - stopped, 0), [LinkEvent::Disconnected(gone), LinkEvent::Stopping(gone)]);
         assert!(world.links(stopped, 0).is_idle());
         assert!(!world.links(1 - stopped, 0).is_connected(id(stopped)));
         world.pass(20 * SECOND);

@@ -60,6 +60,24 @@ fn the_isr_shrinks_and_the_publish_that_waited_is_ok() {
     assert_eq!(net.durable(2), 1);
 }
 
+/// No time passes: nothing waits for the limit of a follower that lags.
+#[test]
+fn a_follower_that_stops_leaves_the_isr_at_once_where_that_leaves_enough() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.step(2, 0, Event::Stop);
+    net.run();
+    net.publish(p, "x");
+    assert_eq!(net.take(p), ["OK"]);
+    let enough = [id_of_node(0), id_of_node(1)];
+    assert_eq!(net.metadata[0].isr, enough);
+    net.step(1, 0, Event::Stop);
+    net.run();
+    net.publish(p, "y");
+    assert!(net.take(p).is_empty());
+    assert_eq!(net.metadata[0].isr, enough);
+}
+
 /// A store that takes no proposal: the static file.
 #[test]
 fn without_a_smaller_isr_writes_end_until_the_next_epoch() {

@@ -62,6 +62,11 @@ impl Cluster {
         }
     }
 
+    /// Another node's process stops: leaders wait for its confirmations no longer than it takes to remove it from the ISR.
+    pub(in crate::shard) fn on_stopping(&mut self, core: &CoreParts, node: NodeId) {
+        self.tell_all(core, || Event::Down { node });
+    }
+
     /// The connection of this core to another node is made, or is lost with the messages in flight.
     pub(in crate::shard) fn on_peer(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
         self.tell_all(core, || if is_connected { Event::Connected { node } } else { Event::Disconnected { node } });
