@@ -365,6 +365,7 @@ fn nodes_meet_exchange_lose_each_other_and_meet_again() {
 
     b.stop();
     a.expect(&lost(1));
+    a.expect(&LinkEvent::Stopping(id(1)));
     wait_for_line(from, "it is stopping");
     let b = start(1, 2, &listening[1], 1, &addresses, &settings);
     a.expect(&met(1));
