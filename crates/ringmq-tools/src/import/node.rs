@@ -47,13 +47,7 @@ impl OwnNode {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(to_log);
         // A Ctrl-C is the import's alone: it stops the node itself.
         command.process_group(0);
-        // SAFETY: prctl is async-signal-safe and touches no memory. A node whose import was killed would keep the data path.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-                Ok(())
-            });
-        }
+        end_with_this_process(&mut command);
         let child = command.spawn().map_err(|e| failed(e.to_string()))?;
         let mut node = OwnNode { child, log, native, http };
         node.wait_ready(data_path, is_stopped).await?;
@@ -112,6 +106,19 @@ impl Drop for OwnNode {
             self.terminate();
             let _ = self.child.wait();
         }
+    }
+}
+
+/// Makes the child receive SIGTERM when this process is killed: a node that outlived its import would keep the data path.
+fn end_with_this_process(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: prctl and getppid are async-signal-safe and touch no memory.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            // The kernel sends the signal only for a death after prctl; a parent that died earlier has been replaced.
+            if libc::getppid() as u32 != parent { Err(std::io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        });
     }
 }
 
