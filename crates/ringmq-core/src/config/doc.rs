@@ -17,10 +17,10 @@ pub fn settings_md() -> String {
     for row in TABLE {
         if row.group != group {
             group = row.group;
-            let _ = write!(out, "\n## {group}\n\n| setting | unit | default | bounds | what it does |\n|---|---|---|---|---|\n");
+            let _ = write!(out, "\n## {group}\n\n| setting | default (bounds) | meaning |\n|---|---|---|\n");
         }
-        let bounds = if row.is_number() { row.range() } else { String::new() };
-        let _ = writeln!(out, "| `{}` | {} | {} | {bounds} | {}. |", row.name, row.unit_name(), row.show_default(), row.about);
+        let bounds = if row.is_number() { format!(" ({})", row.range()) } else { String::new() };
+        let _ = writeln!(out, "| `{}` | {}{bounds} | {}. |", row.name, row.show_default(), row.about);
     }
     out.push_str(
         "\n## Per topic\n\n\
@@ -30,8 +30,9 @@ pub fn settings_md() -> String {
          Flags and keys of nsqd, some of older or patched versions. The node accepts them and names them in the log.\n\n\
          | setting | why |\n|---|---|\n",
     );
-    for (name, why) in IGNORED {
-        let _ = writeln!(out, "| `{name}` | {why}. |");
+    for same in IGNORED.chunk_by(|a, b| a.1 == b.1) {
+        let names: Vec<String> = same.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let _ = writeln!(out, "| {} | {}. |", names.join(", "), same[0].1);
     }
     out
 }

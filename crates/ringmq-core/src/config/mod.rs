@@ -22,7 +22,7 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("sync-timeout", "every acknowledged message is synced"),
     ("queue-scan-selection-count", "timeouts are exact, there is no scan"),
     ("queue-scan-worker-pool-max", "timeouts are exact, there is no scan"),
-    ("max-confirm-win", "a channel reads on behind any number of unfinished messages; channel-memory bounds what they take"),
+    ("max-confirm-win", "channel-memory bounds the memory of unfinished messages, not their number"),
     ("node-id", "message ids come from the topic's random id and the partition's log"),
     ("id", "message ids come from the topic's random id and the partition's log"),
     ("worker-id", "message ids come from the topic's random id and the partition's log"),
