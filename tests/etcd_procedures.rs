@@ -379,7 +379,7 @@ fn a_data_path_is_refused_where_it_does_not_belong() {
 
 // ---- a single node that joins
 
-/// docs/cluster.md, "A single node in place": what it stored alone has lower epochs than any of the cluster's.
+/// docs/cluster.md, "Joining with existing data": what it stored alone has lower epochs than any of the cluster's.
 #[test]
 fn a_log_that_ran_alone_joins_a_cluster() {
     let etcd = Member::start(&FAST);
@@ -437,7 +437,7 @@ fn a_log_that_ran_alone_joins_a_cluster() {
 
 // ---- backup and restore
 
-/// docs/cluster.md, "Backup and restore of a partition": everything from copies and a snapshot; then one node whose disk is lost.
+/// docs/cluster.md, "Backup and restore": everything from copies and a snapshot; then one node whose disk is lost.
 #[test]
 fn a_backup_of_everything_is_restored_and_a_lost_disk_is_filled_again() {
     let mut etcd = Member::start(&FAST);
@@ -493,7 +493,7 @@ fn a_backup_of_everything_is_restored_and_a_lost_disk_is_filled_again() {
     cluster.wait_equal(&[0, 1, 2], "orders", 0);
     cluster.stop_and_compare(publisher.acknowledged.len());
 
-    // docs/cluster-failures.md, "Rescue of the messages": what the channel has left.
+    // docs/cluster-failures.md, "etcd is lost": what the channel has left.
     let rescue = kept.path().join("rescue");
     copy_folder(&cluster.nodes[lost].data_path(), &rescue);
     ["cluster.etcd", "cluster.etcd.copy"].iter().for_each(|name| std::fs::remove_file(rescue.join(name)).expect("it is there"));
