@@ -56,16 +56,16 @@ settings! {
         data_path: String = String::new(), Unit::Text, 0, 0, "data-path", ["the working directory"],
             "Folder of the journal and the topics, for one node at a time";
         import_nsqd: bool = true, Unit::Switch(&[]), 0, 0, "import-nsqd",
-            "Import of the backlog that an nsqd left in the data path, before the node serves; false leaves it in nsqd's files";
+            "Import of an nsqd's backlog from the data path before the node serves; false leaves it in nsqd's files";
         tcp_address: String = "0.0.0.0:4150".into(), Unit::Address, 0, 0, "tcp-address",
             "Address for NSQ clients";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Address for HTTP clients; empty: none";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
-            "Address for clients of the native protocol. Without this setting the port stays closed under the name `nsqd`, if 4153 is \
-             taken, or if it would bypass the TLS or AUTH of NSQ clients";
+            "Address for clients of the native protocol. Unless given, the port stays closed under the name `nsqd`, if 4153 is taken, \
+             or where it would bypass the TLS or AUTH of NSQ clients";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
-            "PEM file of the certificate chain of the native port, which then speaks only TLS. SIGHUP reloads all TLS files";
+            "PEM file of the certificate chain of the native port, which then speaks only TLS";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --native-tls-cert";
         native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: no client certificate"],
@@ -79,8 +79,8 @@ settings! {
         broadcast_http_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-http-port", ["0, that of http-address"],
             "HTTP port of this node, told to nsqlookupds";
         lookupd_tcp_addresses: Vec<String> = Vec::new(), Unit::Addresses, 0, 0, "lookupd-tcp-address", ["none"],
-            "host:port of an nsqlookupd with which the node registers its topics and channels; may be repeated. In the file a list, \
-             also under nsqd's key nsqlookupd_tcp_addresses";
+            "host:port of an nsqlookupd at which the node registers its topics and channels; may be repeated. In the file a list, also \
+             as nsqd's nsqlookupd_tcp_addresses";
         lookupd_http_address: String = String::new(), Unit::Text, 0, 0, "lookupd-http-address", ["empty: none"],
             "Address for nsqlookupd's HTTP API about the topics of the node or its cluster (docs/lookupd.md)";
         http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
@@ -130,7 +130,7 @@ settings! {
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 0, DAY, "max-output-buffer-timeout",
             "Longest output_buffer_timeout that a client may ask for";
         output_buffer_timeout_ms: u64 = 250, Unit::Millis, 0, DAY, "output-buffer-timeout",
-            "output_buffer_timeout for a client without its own. The node sends at the end of each turn, whatever it is";
+            "output_buffer_timeout for a client without its own; the node sends at the end of each turn anyway";
         min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 0, DAY, "min-output-buffer-timeout",
             "Shortest output_buffer_timeout that a client may ask for";
         max_channel_consumers: u64 = 0, Unit::Count, 0, 1_000_000, "max-channel-consumers", ["0, no limit"],
@@ -187,7 +187,7 @@ settings! {
     }
     "Time from publish to FIN" {
         e2e_processing_latency_percentiles: Vec<String> = vec![], Unit::Shares, 0, 0, "e2e-processing-latency-percentile", ["none"],
-            "Percentiles of the time from publish to FIN in /stats and statsd, above 0 and up to 1.0; repeated or with commas";
+            "Percentiles (above 0, up to 1.0) of the time from publish to FIN in /stats and statsd; repeated or with commas";
         e2e_processing_latency_window_time_ms: u64 = 10 * MINUTE, Unit::Millis, 2, DAY, "e2e-processing-latency-window-time",
             "Window of these percentiles; it moves by halves";
     }
@@ -211,9 +211,10 @@ settings! {
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, 1, TIB, "max-bytes-per-file",
             "Size of a segment file, the unit of retention; less than 1MiB means 1MiB";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
-            "Number of a lost journal, from the error of a refused startup: starts the node and accepts this loss alone";
+            "Number of a lost journal, from the error of a refused startup: the node starts and accepts this loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
-            "Size from which a batch goes to its segment and not through the journal, at most 256KiB. 16KiB for a replica that catches up";
+            "Size from which a batch goes to its segment and not through the journal; above 256KiB without effect. 16KiB for a replica \
+             that catches up";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that one write to its segment gathers";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
@@ -235,7 +236,7 @@ settings! {
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
             "Rate per core at which segments are deleted; a segment waits a minute at most, and not on a full disk. 0: at once";
         spare_bytes: u64 = 1024 * MIB, Unit::Bytes, 0, 64 * TIB, "spare-bytes",
-            "Bytes of deleted segments of the node that are kept as faster space for new ones, except on a full disk. Less than \
+            "Bytes of deleted segments that the node keeps as faster space for new ones, except on a full disk; less than \
              --max-bytes-per-file keeps none";
     }
     "Cluster" {
@@ -272,7 +273,7 @@ settings! {
             "Partitions of the cluster that catch up at a time, each at --catch-up-rate, before another replica is made. The \
              controller's value holds";
         min_isr: u16 = 0, Unit::Count, 0, 5, "min-isr", ["0, more than half of --replicas"],
-            "In-sync replicas that a publish needs, for topics created by a first PUB or SUB";
+            "In-sync replicas that a publish needs in a topic created by its first PUB or SUB";
         peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
             "Address for the other nodes of the cluster";
         broadcast_peer_address: String = String::new(), Unit::Text, 0, 0, "broadcast-peer-address",
@@ -287,11 +288,11 @@ settings! {
         peer_tls_min_version: String = "1.3".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "peer-tls-min-version",
             "Oldest version of TLS between peers: 1.2 or 1.3";
         replica_window_bytes: u64 = 8 * MIB, Unit::Bytes, 64 * KIB, GIB, "replica-window-bytes",
-            "Unacknowledged bytes of a partition that a leader sends to a follower; one batch may exceed it";
+            "Unacknowledged bytes per partition and follower that a leader sends; one batch may exceed it";
         receive_in_place_bytes: u64 = 64 * KIB, Unit::Bytes, 1, GIB, "receive-in-place-bytes",
-            "Missing bytes from which on a message or batch is received in place, without a copy; not with TLS";
+            "Missing bytes from which on a message or batch is received without a copy; not with TLS";
         catch_up_rate: u64 = 0, Unit::Bytes, 0, 64 * GIB, "catch-up-rate", ["0, as fast as it goes"],
-            "Bytes per second of a partition that a leader sends to a follower that catches up";
+            "Bytes per second and partition that a leader sends to a follower that catches up";
         replica_retry_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-retry",
             "Pause before a replica repeats an unanswered request";
         replica_heartbeat_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-heartbeat",
