@@ -385,8 +385,6 @@ impl Plan {
             Coordination::File | Coordination::Alone => {
                 (f.store_away, f.store, f.membership) = (0.0, StoreFaults::default(), 0.0);
                 (f.cut_off, f.role_change, f.hand_over, f.losses) = (0.0, 0.0, 0.0, 0.0);
-                // Too few seeds have run with these.
-                (f.strays.all_partitions, f.memory.ephemeral, f.memory.small, f.damages.copies) = (0.0, 0.0, 0.0, 0.0);
             }
         }
         if self.coordination == Coordination::Alone {
