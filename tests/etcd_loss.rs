@@ -74,7 +74,7 @@ fn replicas_that_return_after_a_repair_by_hand_begin_anew_once_an_operator_accep
     assert!(record().1["given_up"]["epoch"].as_u64() <= record().1["epoch"].as_u64(), "{:?}", record());
     assert_eq!(alarm(&cluster), "null");
     for node in others {
-        assert!(cluster.nodes[node].whole_log().contains("an operator gave up what this replica has: it begins anew"));
+        assert!(cluster.nodes[node].whole_log().contains("an operator gave up this replica's data: the replica begins anew"));
     }
     publisher.publish(100);
     cluster.wait_equal(&[0, 1, 2], "orders", 0);
@@ -141,8 +141,7 @@ fn a_loss_is_accepted_at_an_opening_and_the_replica_that_had_it_begins_anew() {
     cluster.nodes[first].spawn();
     cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
     let alarm = |cluster: &Cluster| cluster.replica(first, "orders", 0).map(|r| r["alarm"].to_string()).unwrap_or_default();
-    let is_told =
-        |cluster: &Cluster| alarm(cluster).contains("every in-sync replica that answered lost something at its recovery");
+    let is_told = |cluster: &Cluster| alarm(cluster).contains("every in-sync replica that answered lost data at its recovery");
     until(|| is_told(&cluster), || format!("{}\n{}", alarm(&cluster), cluster.nodes[first].log()));
     assert_eq!(cluster.role(first, "orders", 0), "leader, opening");
 
@@ -170,7 +169,7 @@ fn a_loss_is_accepted_at_an_opening_and_the_replica_that_had_it_begins_anew() {
     // It has all that was acknowledged, and is behind the loss that was accepted.
     cluster.nodes[second].spawn();
     cluster.nodes[second].wait_ready().unwrap_or_else(|e| panic!("{e}"));
-    let begins_anew = "an operator gave up what this replica has: it begins anew";
+    let begins_anew = "an operator gave up this replica's data: the replica begins anew";
     until(|| cluster.nodes[second].whole_log().contains(begins_anew), || cluster.nodes[second].log());
     cluster.nodes[third].spawn();
     cluster.nodes[third].wait_ready().unwrap_or_else(|e| panic!("{e}"));

@@ -86,7 +86,7 @@ fn at_the_memory_bound_the_node_says_why_nothing_comes_and_goes_on_when_messages
     let text = stats(&node, "text");
     assert!(text.contains("*H [ch] held: unfinished messages take ") && text.contains("channel-memory"), "{text}");
     let log = node.whole_log();
-    assert_eq!(log.matches("finish them, or raise channel-memory").count(), 1, "{log}");
+    assert_eq!(log.matches("finish messages, or raise channel-memory").count(), 1, "{log}");
     client.set_read_timeout(Duration::from_secs(20)).expect("a socket");
     let mut seen: Vec<usize> = vec![];
     while seen.len() < MESSAGES {

@@ -247,7 +247,7 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
         (&["--protocol=native", "--output-buffer-timeout=1ms"], 2, "--output-buffer-timeout is of the NSQ protocol"),
         (&["--protocol=native"], 1, "connect: Connection refused"),
         (&["--size=100-10"], 2, "--size=100-10: 100 is more than 10"),
-        (&["--duration=1"], 2, "--duration=1: no unit"),
+        (&["--duration=1"], 2, "--duration=1: the unit is missing"),
         (&["--no-such-flag"], 2, "--no-such-flag"),
         (&["--server-pid=2147483647"], 1, "--server-pid=2147483647: /proc/2147483647"),
         (&[], 1, "connect: Connection refused"),

@@ -366,7 +366,7 @@ fn nodes_meet_exchange_lose_each_other_and_meet_again() {
     b.stop();
     a.expect(&lost(1));
     a.expect(&LinkEvent::Stopping(id(1)));
-    wait_for_line(from, "it is stopping");
+    wait_for_line(from, "the peer is stopping");
     let b = start(1, 2, &listening[1], 1, &addresses, &settings);
     a.expect(&met(1));
     b.expect(&met(0));
@@ -404,7 +404,10 @@ fn apart(settings: [&Settings; 2], lines: &[&str]) {
 fn nodes_that_do_not_trust_each_other_say_why() {
     let (ours, others) = (Pki::new(), Pki::new());
     let good = [secure(&ours, "a", &["node0"]), secure(&ours, "b", &["node1"])];
-    let lines = ["its certificate is signed by no CA of --peer-tls-ca", "it refuses the certificate of this node (UnknownCA)"];
+    let lines = [
+        "the peer's certificate is signed by no CA of --peer-tls-ca",
+        "the peer refuses the certificate of this node (UnknownCA)",
+    ];
     // the node that dials trusts another CA, then the one that is dialled
     for strange in 0..2 {
         let mut settings = good.clone();
@@ -412,7 +415,10 @@ fn nodes_that_do_not_trust_each_other_say_why() {
         apart([&settings[0], &settings[1]], &lines);
     }
     let misnamed = secure(&ours, "c", &["elsewhere"]);
-    apart([&good[0], &misnamed], &["its certificate has neither the host of its peer_address nor its name in the cluster"]);
+    apart(
+        [&good[0], &misnamed],
+        &["the peer's certificate has neither the host of its peer_address nor its name in the cluster"],
+    );
 }
 
 #[test]
@@ -421,10 +427,13 @@ fn tls_and_none_do_not_meet_and_say_so() {
     let (with, without) = (secure(&pki, "a", &["node0", "node1"]), Settings::default());
     apart(
         [&with, &without],
-        &["the other node does not speak TLS, and this node does", "it speaks TLS, and this node does not with its peers"],
+        &["the peer does not speak TLS, and this node does", "the peer speaks TLS, and this node does not with its peers"],
     );
     apart(
         [&without, &with],
-        &["this node speaks TLS with its peers, and the received bytes are not TLS", "it speaks TLS, and this node does not"],
+        &[
+            "this node speaks TLS with its peers, and the received bytes are not TLS",
+            "the peer speaks TLS, and this node does not",
+        ],
     );
 }

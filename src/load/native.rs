@@ -215,7 +215,7 @@ impl Native {
                         let mut walk = Messages::resume(payload, messages.log_id, messages.base_unix_ns);
                         let found = walk.by_ref().map(|message| each(Delivered::Message(message.body))).count();
                         if found != messages.num as usize || walk.rest_len() > 0 {
-                            return Err("a batch does not hold the messages that were announced".into());
+                            return Err("a batch does not hold the announced messages".into());
                         }
                         messages.ids().append_to(&mut place.ranges);
                     }

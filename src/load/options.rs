@@ -434,7 +434,7 @@ mod tests {
             (&["--mode=both", "--topics=2", "--consumers=1"], "--consumers=1"),
             (&["--messages=10", "--batch=20"], "--batch"),
             (&["--messages=10", "--warm-up=1s"], "--warm-up"),
-            (&["--duration=10"], "--duration=10: no unit"),
+            (&["--duration=10"], "--duration=10: the unit is missing"),
             (&["--duration=0"], "--duration=0"),
             (&["--topic=a b"], "--topic=a b"),
             (&["--address=nowhere"], "--address=nowhere"),

@@ -174,7 +174,7 @@ impl Report {
             |is_meant: fn(&&Node) -> bool| -> Vec<&str> { self.nodes.iter().filter(is_meant).map(|n| n.name.as_str()).collect() };
         let (away, refusing) = (named(|n| !n.is_there), named(|n| n.is_refusing));
         let _ = writeln!(text, "cluster     {} (id {id}, etcd's revision {})", self.cluster, self.revision);
-        let _ = writeln!(text, "controller  {}", self.controller.as_deref().unwrap_or("nobody: no node is registered"));
+        let _ = writeln!(text, "controller  {}", self.controller.as_deref().unwrap_or("none: no node is registered"));
         let _ = writeln!(
             text,
             "nodes       {}, away: {}{}",
@@ -256,9 +256,9 @@ fn outlook(view: &View, p: &PartitionRecord, wanted: usize, at: (&str, u16), liv
     let mut parts: Vec<String> = alarm.cloned().into_iter().collect();
     if has_no_leader(view, p) {
         parts.push(match (p.isr.iter().any(is_there), view.controller()) {
-            (false, _) => format!("start one of {}: only they have everything", names(&p.isr)),
-            (true, None) => "waits for a controller: one lease at most".into(),
-            (true, Some(_)) => "a leader is elected now; after a mass expiry of leases in one lease".into(),
+            (false, _) => format!("start one of {}: only these nodes have all acknowledged messages", names(&p.isr)),
+            (true, None) => "waits for a controller: at most the time of a lease".into(),
+            (true, Some(_)) => "a leader is being elected; after a mass expiry of leases this takes the time of a lease".into(),
         });
     } else if let Some(former) = p.former {
         parts.push(format!("deliveries wait for the lease of {}", name(former.node)));

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Settings of a consumer, each with its default.
-#[must_use = "nothing happens before build"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct ConsumerBuilder {
     inner: Arc<Inner>,
     topic: Arc<str>,

@@ -64,7 +64,7 @@ pub enum Error {
         core: u16,
     },
     /// Unknown outcome: the message may be stored or not.
-    #[error("the outcome is not known: {why}; sending the messages again may store them twice")]
+    #[error("the outcome is unknown: {why}; sending the messages again may store them twice")]
     Outcome {
         /// Event that hid the outcome.
         why: Arc<str>,
@@ -77,7 +77,7 @@ pub enum Error {
         /// The last obstacle.
         why: Arc<str>,
     },
-    #[error("{len} bytes are more than the {max} that the node takes in one message or batch")]
+    #[error("a message or batch of {len} bytes is too long: the node takes at most {max} bytes")]
     /// A message or batch is longer than the node takes.
     TooBig {
         /// Length in bytes.
@@ -85,7 +85,7 @@ pub enum Error {
         /// The longest that the node takes, in bytes.
         max: usize,
     },
-    #[error("a {what} of {len} bytes: at most {} are sent", Error::NAME_BYTES_MAX)]
+    #[error("a {what} of {len} bytes is too long: the limit is {} bytes", Error::NAME_BYTES_MAX)]
     /// A name is longer than a request can carry.
     Name {
         /// Kind of the name: a topic, a channel.
@@ -106,7 +106,7 @@ pub enum Error {
         /// The topic's last partition.
         last: u16,
     },
-    #[error("there is no topic {topic}: create it, or let the producer do it")]
+    #[error("there is no topic {topic}: create it, or let the producer create it")]
     /// The node has no such topic.
     NoTopic {
         /// The name of the topic.
@@ -119,14 +119,14 @@ pub enum Error {
         reason: Arc<str>,
     },
     /// A consumer goes on with its other partitions.
-    #[error("partition {partition} is not consumed any more: {why}")]
+    #[error("partition {partition} is no longer consumed: {why}")]
     Ended {
         /// The partition that ended.
         partition: u16,
         /// Error that ended it.
         why: Arc<Error>,
     },
-    #[error("closed on this side")]
+    #[error("the client has closed the connection")]
     /// The client, producer or consumer was closed by its owner.
     Closed,
 }
@@ -211,7 +211,7 @@ pub(super) enum Broken {
     Malformed(#[from] Malformed),
     #[error("closed by the node")]
     Ended,
-    #[error("nothing was heard from the node for two heartbeat intervals")]
+    #[error("the node sent nothing for two heartbeat intervals")]
     Silent,
     #[error("the node says: {0}")]
     Fatal(String),

@@ -233,7 +233,7 @@ impl Task {
         let Some(at) = self.flight.iter().position(|f| matches!(f.state, Try::Sent(n) if n == name)) else { return };
         let result = match result {
             Ok(RequestAnswer::Published { at, duplicate }) => Ok(Published { partition: self.partition, at, duplicate }),
-            Ok(other) => Err(Error::outcome(format_args!("an answer that was not asked for: {other:?}"))),
+            Ok(other) => Err(Error::outcome(format_args!("the node sent an answer to no request: {other:?}"))),
             Err(error) => Err(error),
         };
         match result {

@@ -72,7 +72,7 @@ pub struct Client {
 }
 
 /// Settings of a client, each with its default.
-#[must_use = "nothing happens before connect"]
+#[must_use = "a builder does nothing until `connect` is called"]
 pub struct ClientBuilder {
     config: node::Config,
     tls: Option<Tls>,

@@ -315,7 +315,7 @@ impl Connection {
             };
         }
         let Some(pending) = locked(&self.table).pending.remove(&header.request) else {
-            return Err(Broken::Unexpected("an answer to a request that was not made"));
+            return Err(Broken::Unexpected("the node answered an unknown request"));
         };
         let result = match reply {
             Ok(reply) => owned(&reply),
@@ -349,7 +349,7 @@ impl Connection {
                 tracing::warn!(address = %self.facts.address, code = ?e.code, "the node refuses an unanswered request: {}", e.message);
                 Ok(())
             }
-            _ => Err(Broken::Unexpected("an answer without a request")),
+            _ => Err(Broken::Unexpected("the node sent an answer to no request")),
         }
     }
 }
@@ -385,10 +385,7 @@ fn owned(reply: &Reply<'_>) -> Result<RequestAnswer> {
         Reply::Pong => RequestAnswer::Pong,
         Reply::Error(e) => return Err(e.into()),
         Reply::Welcome(_) | Reply::Messages(_) => {
-            return Err(Error::Protocol {
-                address: "the node".into(),
-                why: "an answer of another kind than the question".into(),
-            });
+            return Err(Error::Protocol { address: "the node".into(), why: "the answer's kind does not fit the request".into() });
         }
     })
 }
@@ -443,10 +440,10 @@ async fn shake(
                     heartbeat: Duration::from_millis(w.heartbeat_ms.max(1) as u64),
                 },
                 Reply::Error(e) => return Err(Failed::Refused((&e).into())),
-                _ => return Err(Broken::Unexpected("another answer than Welcome to Hello").into()),
+                _ => return Err(Broken::Unexpected("the node's answer to Hello is not Welcome").into()),
             };
             if header.payload_len > 0 {
-                return Err(Broken::Unexpected("a Welcome with a payload").into());
+                return Err(Broken::Unexpected("the node's Welcome has a payload").into());
             }
             buffer.advance(header.frame_len());
             return Ok(facts);

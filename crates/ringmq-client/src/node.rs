@@ -326,5 +326,5 @@ impl Drop for Inner {
 }
 
 pub(super) fn unexpected(link: &Connection, answer: &RequestAnswer) -> Error {
-    Error::protocol(&link.facts.address, format_args!("an answer that was not asked for: {answer:?}"))
+    Error::protocol(&link.facts.address, format_args!("the node sent an answer to no request: {answer:?}"))
 }

@@ -39,7 +39,7 @@ pub(super) struct Pinned {
 }
 
 /// Settings of a producer, each with its default.
-#[must_use = "nothing happens before build"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct ProducerBuilder {
     inner: Arc<Inner>,
     settings: Settings,

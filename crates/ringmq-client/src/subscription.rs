@@ -397,7 +397,7 @@ impl Task {
         payload: bytes::Bytes,
     ) -> Result<()> {
         let Some(received) = Received::new(self.sub.clone(), turn, messages, payload) else {
-            return Err(Error::protocol(&link.facts.address, "a batch does not hold the messages that were announced"));
+            return Err(Error::protocol(&link.facts.address, "a batch does not hold the announced messages"));
         };
         // the loop ends when the consumer is gone
         let _ = self.to.send(Ok(received));
@@ -455,7 +455,9 @@ impl Task {
 }
 
 fn lost() -> Error {
-    Error::outcome("the connection was lost before the node had confirmed what was finished; what it did not take comes again")
+    Error::outcome(
+        "the connection was lost before the node confirmed every finished message: unconfirmed ones are delivered again",
+    )
 }
 
 /// The bytes that the node may send: the window, minus the bytes that the client still holds, also of earlier connections.

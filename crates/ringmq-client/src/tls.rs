@@ -98,8 +98,8 @@ pub enum TlsError {
         name: String,
     },
     #[error(
-        "its certificate is signed by no CA in {}: give the CA that has signed the node's --native-tls-cert (and let that file \
-         hold all certificates between the two)",
+        "the node's certificate is signed by no CA in {}: give the CA that signed the node's --native-tls-cert (that file must also hold \
+         the intermediate certificates)",
         ca.display()
     )]
     /// The node's certificate is signed by no CA that the client trusts.
@@ -107,23 +107,28 @@ pub enum TlsError {
         /// The file with the CAs.
         ca: PathBuf,
     },
-    #[error("its certificate is for another name: {what}; connect to a name in it, or say which one to expect (server name)")]
+    #[error(
+        "the node's certificate is for another name: {what}; connect to a name in the certificate, or set the server name to one"
+    )]
     /// The node's certificate is for another name.
     WrongName {
         /// Names in the certificate.
         what: String,
     },
-    #[error("its certificate is not valid: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
+    #[error("the node's certificate is not valid: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
     /// The node's certificate has expired, or does not hold for another reason.
     Invalid {
         /// The reason.
         what: String,
     },
-    #[error("the node asks for a client certificate (--native-tls-client-ca): give one that its CA has signed, and its key")]
+    #[error(
+        "the node asks for a client certificate (--native-tls-client-ca): give a certificate that this CA signed, and its private key"
+    )]
     /// The node wants a certificate of the client, and the client has none.
     CertificateRequired,
     #[error(
-        "the node refuses the client certificate ({alert}): it must be signed by a CA in its --native-tls-client-ca, and not be expired"
+        "the node refuses the client certificate ({alert}): the certificate must be signed by a CA in the node's --native-tls-client-ca, \
+         and must not be expired"
     )]
     /// The node does not accept the client's certificate.
     CertificateRefused {
@@ -133,7 +138,7 @@ pub enum TlsError {
     #[error("the server does not speak TLS: connect without it, or start the node with --native-tls-cert and --native-tls-key")]
     /// The other end does not speak TLS.
     NotTls,
-    #[error("the node speaks TLS on this port: say which CA to trust (the TLS option of the client)")]
+    #[error("the node speaks TLS on this port: set the CA to trust (the TLS option of the client)")]
     /// The node speaks TLS, and the client was not told to.
     Wanted,
     #[error("the handshake failed: {what}")]

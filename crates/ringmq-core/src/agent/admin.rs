@@ -84,11 +84,11 @@ pub struct TopicChange {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AdminError {
     #[error(
-        "topic {0} exists with other partitions, replicas or properties than asked for: POST /topic/partition/expand adds partitions, \
+        "topic {0} exists with other partitions, replicas or properties than requested: POST /topic/partition/expand adds partitions, \
          /topic/meta/update changes the others"
     )]
     TopicDiffers(TopicName),
-    #[error("topic {topic} has {partitions} partitions: their number can only grow")]
+    #[error("topic {topic} has {partitions} partitions: the number of partitions can only grow")]
     Shrinks { topic: TopicName, partitions: u16 },
     #[error("there is no topic {0}")]
     NoTopic(TopicName),
@@ -96,7 +96,7 @@ pub enum AdminError {
     NoPartition { topic: TopicName, partition: u16 },
     #[error("there is no node {0}")]
     NoNode(String),
-    #[error("several nodes are called {0}: name the id")]
+    #[error("several nodes have the name {0}: give the node's id")]
     AmbiguousNode(String),
     #[error("node {0} is away, or is drained")]
     NodeNotUsable(String),
@@ -122,13 +122,13 @@ pub enum AdminError {
     TooFewNodes(#[from] TooFewNodes),
     #[error("this node has no session with the metadata store: try again, or ask another node")]
     NoSession,
-    #[error("the metadata changed again and again meanwhile: try again")]
+    #[error("the metadata changed during every attempt: try again")]
     Busy,
-    #[error("the metadata store refuses it; the log of this node has the reason")]
+    #[error("the metadata store refuses the change; the log of this node has the reason")]
     Refused,
     #[error("the metadata store does not answer; the log of this node has the reason: try again")]
     StoreAway,
-    #[error("this node has {ADMINS_MAX} requests to finish: try again")]
+    #[error("this node has {ADMINS_MAX} unfinished changes, the most possible: try again")]
     TooMany,
 }
 
@@ -302,17 +302,17 @@ impl Admin {
     /// The state after the change, as a sentence.
     pub fn done(&self) -> String {
         match self {
-            Admin::CreateTopic { name, .. } => format!("topic {name} is there"),
-            Admin::AlterTopic { name, .. } => format!("topic {name} is as asked for"),
+            Admin::CreateTopic { name, .. } => format!("topic {name} exists"),
+            Admin::AlterTopic { name, .. } => format!("topic {name} has the requested properties"),
             Admin::ExpandTopic { name, partitions, .. } => format!("topic {name} has {partitions} partitions"),
             Admin::DeleteTopic { name } => format!("topic {name} is deleted"),
             Admin::MoveReplica { name, partition, from, to } => {
-                format!("partition {partition} of topic {name} goes from {from} to {to}")
+                format!("partition {partition} of topic {name} moves from {from} to {to}")
             }
-            Admin::MoveLeader { name, partition, to } => format!("partition {partition} of topic {name} is to be led by {to}"),
-            Admin::Rebalance => "leaders go to the first replicas of their partitions".into(),
+            Admin::MoveLeader { name, partition, to } => format!("partition {partition} of topic {name} is handed over to {to}"),
+            Admin::Rebalance => "partitions are handed over to their first replicas".into(),
             Admin::Drain { node } => format!("node {node} is being drained"),
-            Admin::Undrain { node } => format!("node {node} is drained no more"),
+            Admin::Undrain { node } => format!("node {node} is no longer being drained"),
             Admin::RemoveNode { node } => format!("node {node} is removed"),
         }
     }

@@ -83,8 +83,10 @@ impl Leaderless {
             let is_alone = !record.isr.iter().any(|node| view.session(*node).is_some());
             let name = |id: &NodeId| view.member(*id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
             let isr: Vec<String> = record.isr.iter().map(name).collect();
-            let remedy =
-                if is_alone { format!(" (start one of {}: only they have everything)", isr.join(", ")) } else { String::new() };
+            let remedy = match is_alone {
+                true => format!(" (start one of {}: only these nodes have all acknowledged messages)", isr.join(", ")),
+                false => String::new(),
+            };
             Some(format!("{}/{}{remedy}", topic.value.info.name, at.1))
         });
         let named: Vec<String> = named.collect();
@@ -164,7 +166,8 @@ mod tests {
         rig.view.watched([Change::Deleted { key, mod_revision }]);
         assert_eq!(rig.looks.deadline(&rig.view), Some(Ticks(2 * SECOND)));
         assert_eq!((rig.look(3), rig.looks.len(), rig.text(12)), (None, 1, None), "an election may be under way");
-        let text = "1 partition of this node has no leader: t/0 (start one of b: only they have everything)";
+        let text =
+            "1 partition of this node has no leader: t/0 (start one of b: only these nodes have all acknowledged messages)";
         assert_eq!((rig.look(13).as_deref(), rig.text(13).as_deref()), (Some(text), Some(text)));
         assert_eq!(rig.look(14), None, "it is said once");
         rig.node(2);

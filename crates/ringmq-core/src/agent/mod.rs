@@ -143,12 +143,12 @@ pub enum AgentError {
     #[error(transparent)]
     Store(#[from] ViewError),
     #[error(
-        "another process is registered as this node ({me}): machine {machine}, data path {data_path}. A data path that was copied has the \
-         id of its origin: begin with an empty one here, or stop the other process"
+        "another process is registered as this node ({me}): machine {machine}, data path {data_path}. A copied data path has the id of \
+         its origin: begin with an empty data path here, or stop the other process"
     )]
     IdInUse { me: NodeId, machine: String, data_path: String },
     #[error(
-        "another data path was registered as this node ({me}) after this one, which is a copy of it, or its origin: it may lack \
+        "another data path was registered as this node ({me}) later, and one of the two is a copy of the other: this one may lack \
          acknowledged messages. Begin with an empty data path here"
     )]
     Overtaken { me: NodeId },
@@ -167,7 +167,8 @@ pub enum Note {
     #[error("an earlier process of this data path still has a lease as this node: the lease is revoked")]
     PredecessorRevoked,
     #[error(
-        "another process is registered as this node on machine {machine}, data path {data_path}: this one waits for its lease to end"
+        "another process is registered as this node on machine {machine}, data path {data_path}: this process waits for the other's lease \
+         to end"
     )]
     WaitsForOther { machine: String, data_path: String },
     #[error("this node is the controller of the cluster: term {term}")]
@@ -175,8 +176,8 @@ pub enum Note {
     #[error("this node is no longer the controller")]
     LeftOffice,
     #[error(
-        "node {name} refuses connections: its process counts as ended, and other nodes lead at once; their deliveries \
-         wait for its lease to end"
+        "node {name} refuses connections: its process counts as ended, and other nodes lead at once; deliveries wait for the lease of \
+         {name} to end"
     )]
     Down { name: String },
     #[error("node {name} takes connections again")]

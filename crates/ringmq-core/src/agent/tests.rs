@@ -413,14 +413,14 @@ fn nodes_register_one_is_the_controller_and_topics_get_leaders() {
     assert_eq!(world.nodes.iter().filter(|n| n.agent.term().is_some()).count(), 1);
     world.create(1, "t", 130);
     world.run(200);
-    assert_eq!(world.nodes[1].admin, [Ok("topic t is there".to_string())]);
+    assert_eq!(world.nodes[1].admin, [Ok("topic t exists".to_string())]);
     let led: Vec<usize> = (0..3).map(|n| world.led_by(n)).collect();
     assert_eq!(led.iter().sum::<usize>(), 130);
     assert!(led.iter().all(|l| (42..=45).contains(l)), "{led:?}");
     // Asked of all nodes at once it is made once.
     (0..3).for_each(|n| world.create(n, "u", 4));
     world.run(100);
-    assert!(world.nodes.iter().all(|n| n.admin.last() == Some(&Ok("topic u is there".to_string()))));
+    assert!(world.nodes.iter().all(|n| n.admin.last() == Some(&Ok("topic u exists".to_string()))));
     assert_eq!((0..3).map(|n| world.led_by(n)).sum::<usize>(), 134);
 }
 

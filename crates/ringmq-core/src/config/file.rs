@@ -174,7 +174,7 @@ mod tests {
         for (text, wanted) in [
             ("journal_bytes = 12", "journal_bytes = 12: must be between 1MiB and 64GiB"),
             ("journal_bytes = -1", "journal_bytes = -1: must be between"),
-            ("msg_timeout = \"90\"", "msg_timeout = \"90\": no unit"),
+            ("msg_timeout = \"90\"", "msg_timeout = \"90\": the unit is missing"),
             ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
             ("tcp_address = \"x\"", "must be host:port"),
             ("snappy = \"maybe\"", "snappy = \"maybe\": must be true, false"),

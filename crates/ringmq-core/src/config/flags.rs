@@ -219,9 +219,10 @@ pub fn load(
         notes.without_effect.push(format!("`{words}`: the first word that is no flag ends the flags, as in nsqd"));
     }
     if settings.max_bytes_per_file < super::table::SEGMENT_MIN {
-        notes
-            .without_effect
-            .push(format!("max-bytes-per-file={}: it is 1MiB, the least that a segment has", settings.max_bytes_per_file));
+        notes.without_effect.push(format!(
+            "max-bytes-per-file={}: 1MiB is in force, the smallest size of a segment",
+            settings.max_bytes_per_file
+        ));
         settings.max_bytes_per_file = super::table::SEGMENT_MIN;
     }
     if settings.data_path.is_empty() {
@@ -344,7 +345,7 @@ mod tests {
     fn errors_name_what_was_written() {
         for (args, wanted) in [
             (&["--journal-bytes=12"][..], "--journal-bytes=12: must be between 1MiB and 64GiB"),
-            (&["--msg-timeout=60"], "--msg-timeout=60: no unit"),
+            (&["--msg-timeout=60"], "--msg-timeout=60: the unit is missing"),
             (&["--config=x"], "--config=x: no such file"),
             (
                 &["--max-msg-size=2MiB", "--max-pub-waiting-size=1MiB"],

@@ -185,7 +185,7 @@ impl Settings {
             ),
             _ if self.min_isr > self.replicas => {
                 format!(
-                    "min-isr ({}) must not be above replicas ({}): no publish would ever be taken",
+                    "min-isr ({}) must not be above replicas ({}): no publish would ever be accepted",
                     self.min_isr, self.replicas
                 )
             }
@@ -241,8 +241,8 @@ impl Settings {
         let (limit, write_limit) = (self.follower_limit_ms, self.replica_write_limit_ms);
         if limit >= write_limit {
             return Err(ConfigError::Contradiction(format!(
-                "follower-limit ({}) must be below replica-write-limit ({}): else a publish gives up before the replica \
-                 that it waits for is given up",
+                "follower-limit ({}) must be below replica-write-limit ({}): otherwise a publish fails before the silent replica leaves \
+                 the ISR",
                 show("follower-limit", limit),
                 show("replica-write-limit", write_limit)
             )));
@@ -250,7 +250,7 @@ impl Settings {
         for (name, ms) in [("replica-retry", self.replica_retry_ms), ("replica-heartbeat", self.replica_heartbeat_ms)] {
             if ms > limit {
                 return Err(ConfigError::Contradiction(format!(
-                    "{name} ({}) must not be above follower-limit ({}): else a follower that is well is given up in a pause",
+                    "{name} ({}) must not be above follower-limit ({}): otherwise a pause removes a healthy follower from the ISR",
                     show(name, ms),
                     show("follower-limit", limit)
                 )));
@@ -263,11 +263,11 @@ impl Settings {
         let error = match (given, missing) {
             (Some((name, path)), Some((missing, _))) => {
                 format!(
-                    "{name} ({path}) needs {missing}: with TLS peers show each other certificates, which takes all three files"
+                    "{name} ({path}) needs {missing}: peers with TLS show each other certificates, which takes all three files"
                 )
             }
             (Some((name, path)), None) if !self.is_clustered() => {
-                format!("{name} ({path}) is for peers, which a node without --cluster-file and --etcd-endpoints does not have")
+                format!("{name} ({path}) is for peers, and a node without --cluster-file and --etcd-endpoints has no peers")
             }
             _ => return Ok(()),
         };

@@ -15,8 +15,8 @@ enum Instead {
 
 /// Rows with a number for which nsqd has no bounds.
 const UNBOUNDED: &[(&str, Instead)] = &[
-    ("broadcast-tcp-port", Instead::Zero("there is no such port, so that of tcp-address is told")),
-    ("broadcast-http-port", Instead::Zero("there is no such port, so that of http-address is told")),
+    ("broadcast-tcp-port", Instead::Zero("the value is no port, so clients are told the port of tcp-address")),
+    ("broadcast-http-port", Instead::Zero("the value is no port, so clients are told the port of http-address")),
     ("http-client-connect-timeout", Instead::NoLimit),
     ("http-client-request-timeout", Instead::NoLimit),
     ("mem-queue-size", Instead::Nearest),
@@ -49,7 +49,7 @@ pub(super) fn instead(row: &Setting, number: i128) -> Option<(u64, &'static str)
     let is_below = number < i128::from(row.min);
     Some(match instead {
         Instead::Zero(why) => (0, why),
-        Instead::NoLimit if is_below => (row.max, "the largest value here; nsqd has no limit then"),
+        Instead::NoLimit if is_below => (row.max, "the largest value here; in nsqd such a value means no limit"),
         _ if is_below => (row.min, "the smallest value here"),
         _ => (row.max, "the largest value here"),
     })

@@ -123,7 +123,7 @@ impl Setting {
         }
         let (sign, rest) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
         let ns = parse_duration_ns(rest)?;
-        let number = i128::try_from(ns.div_ceil(scale)).map_err(|_| "this is too long")?;
+        let number = i128::try_from(ns.div_ceil(scale)).map_err(|_| "the duration is too long")?;
         let mut taken = self.bounded(sign * number)?;
         if taken.note.is_none() && !ns.is_multiple_of(scale) {
             taken.note = Some(format!("{} is in force, the next whole number of {name}", self.show(&taken.value)));
@@ -256,13 +256,14 @@ fn whole(ns: u128, scale: u128, name: &str) -> Result<u64, String> {
     if !ns.is_multiple_of(scale) {
         return Err(format!("must be whole {name}"));
     }
-    u64::try_from(ns / scale).map_err(|_| "this is too long".into())
+    u64::try_from(ns / scale).map_err(|_| "the duration is too long".into())
 }
 
 /// Stand-in for a port that nsqd can do without, and this node cannot.
 fn hidden_port() -> ReadValue {
     const LOCAL: &str = "127.0.0.1:0";
-    let note = format!("{LOCAL} is in force: a free port that this host alone reaches, since the node always has one");
+    let note =
+        format!("{LOCAL} is in force: a free port that only this host reaches, since the node always listens for NSQ clients");
     ReadValue { value: Value::Text(LOCAL.into()), note: Some(note) }
 }
 

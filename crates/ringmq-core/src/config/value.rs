@@ -28,12 +28,13 @@ pub fn parse_duration_ns(text: &str) -> Result<u128, String> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     let mut total = 0u128;
     while !rest.is_empty() {
-        let number_len = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(|| format!("no unit; {WANTED}"))?;
+        let number_len =
+            rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(|| format!("the unit is missing; {WANTED}"))?;
         let (number, after) = rest.split_at(number_len);
         let unit_len = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (unit, next) = after.split_at(unit_len);
         let (_, scale) = TIME_UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(|| WANTED.to_string())?;
-        total = total.checked_add(scaled(number, *scale).ok_or(WANTED)?).ok_or("this is too long")?;
+        total = total.checked_add(scaled(number, *scale).ok_or(WANTED)?).ok_or("the duration is too long")?;
         rest = next;
     }
     Ok(total)
@@ -57,7 +58,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let unit = unit.trim_start();
     let (_, scale) = SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or(WANTED)?;
     let number: u64 = digits.parse().map_err(|_| WANTED)?;
-    number.checked_mul(*scale).ok_or_else(|| "this is too large".into())
+    number.checked_mul(*scale).ok_or_else(|| "the size is too large".into())
 }
 
 pub fn show_bytes(bytes: u64) -> String {

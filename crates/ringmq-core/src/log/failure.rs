@@ -112,7 +112,7 @@ impl Store {
             return;
         }
         self.ring.poison();
-        self.close_publishing(&format!("the journal takes nothing any more: {reason}"));
+        self.close_publishing(&format!("the journal accepts no more writes: {reason}"));
         for (i, part) in self.partitions.iter_mut() {
             let p = PartitionIdx(i as u32);
             let number = part.progress.durable().number;

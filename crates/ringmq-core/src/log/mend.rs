@@ -68,7 +68,7 @@ impl Store {
             .filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
         let is_able = part.mend.is_none() && part.truncation.is_none() && !part.is_closed() && !self.is_stopping();
         let (Some((from, to)), true) = (lost, is_able) else {
-            return self.not_mended(p, "it is not lost, or the log is truncated just now");
+            return self.not_mended(p, "the range is not lost, or the log is being truncated");
         };
         let (index, segment) = part.segments.holding(from.offset);
         let base = segment.base();
@@ -77,7 +77,7 @@ impl Store {
         let fits = |b: &Batch| b.header.end().offset <= limit && !b.header.is_lost();
         let kept: Vec<Batch> = batches.into_iter().take_while(fits).collect();
         let (Some(head), Some(last)) = (kept.first(), kept.last()) else {
-            return self.not_mended(p, "what came does not end where the damage does");
+            return self.not_mended(p, "the received batches do not end where the damage ends");
         };
         let known = part.damage.vouched().filter(|v| v.at.offset == from.offset);
         let goes_on = known.is_none_or(|v| v.at == head.header.start() && v.chain_crc == head.header.prev_crc.get());
@@ -86,7 +86,7 @@ impl Store {
         let behind = part.segments.get(index + 1).filter(|s| s.base() == end.offset);
         let is_chained = behind.is_none_or(|s| s.meta.prev_crc == last.header.header_crc.get());
         if !(goes_on && meets && is_chained) {
-            return self.not_mended(p, "the bytes are not those that stood there");
+            return self.not_mended(p, "the received batches are not the lost ones");
         }
         let (a, z) = (segment_at(base, from.offset), segment_at(base, end.offset));
         let (at, until) = (block_down(a), block_up(z));

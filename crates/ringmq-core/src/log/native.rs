@@ -37,21 +37,21 @@ pub struct BodyInfo {
 pub enum BadBody {
     #[error("the batch has no message")]
     Empty,
-    #[error("the body has {len} bytes, at most {max} are taken: publish fewer messages at a time")]
+    #[error("the body has {len} bytes, and the node takes at most {max}: publish fewer messages at a time")]
     TooBig { len: usize, max: usize },
-    #[error("the body's crc32 is {found:08x}, announced was {expected:08x}")]
+    #[error("the body's crc32 is {found:08x}, and {expected:08x} was announced")]
     Crc { expected: u32, found: u32 },
     #[error("the body ends within message {message}")]
     Truncated { message: u32 },
-    #[error("the body holds {found} messages or more, announced were {expected}")]
+    #[error("the body holds {found} messages or more, and {expected} were announced")]
     Count { expected: u32, found: u32 },
     #[error("message {message}: flags {flags:#06x} are not known to this node")]
     Flags { message: u32, flags: u16 },
-    #[error("message {message} has a due time: delayed messages are not taken on this path")]
+    #[error("message {message} has a due time: the native protocol takes no delayed messages")]
     Delayed { message: u32 },
     #[error("message {message}: bytes 6 and 7 are reserved and must be zero")]
     Reserved { message: u32 },
-    #[error("message {message} has {len} bytes, at most {max} are taken")]
+    #[error("message {message} has {len} bytes, and the node takes at most {max}")]
     MessageTooBig { message: u32, len: usize, max: usize },
     #[error("message {message} is older than the one before it: deltas must not fall")]
     Order { message: u32 },

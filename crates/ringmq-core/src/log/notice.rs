@@ -104,7 +104,7 @@ impl StoreOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     /// The append only has to wait: [`Notice::Room`] says when to try again.
-    #[error("the append has to wait for space, the journal or the disk")]
+    #[error("the append must wait for space, the journal or the disk")]
     Busy,
     /// Tried again each second; [`Notice::Room`] says when it worked.
     #[error("the disk is full")]

@@ -113,15 +113,15 @@ pub enum RecoverError {
         "{missing}. The node has written to it since its last startup, and the last acknowledged messages may exist nowhere else: \
          messages, finished messages and channels of {held}, and topics that were just created or deleted. Nothing was \
          changed. Put the file back and start again. If it is gone for good, start once with \
-         --accept-lost-journal={generation}: these partitions then go on without what was lost, are reported as damaged, \
-         and stay marked as suspect"
+         --accept-lost-journal={generation}: these partitions then go on without the lost data, are reported as damaged, and stay marked \
+         as suspect"
     )]
     LostJournals { missing: String, held: String, generation: u64 },
     #[error(
-        "node.meta.0 and node.meta.1 are damaged or missing, beside {journals} journals and {topics} topics: which node this was, \
-         and whether a journal is missing too, cannot be told. Nothing was changed. Put one of the two files back and start \
+        "node.meta.0 and node.meta.1 are damaged or missing, beside {journals} journals and {topics} topics: the node's id is lost, and \
+         whether a journal is missing too cannot be known. Nothing was changed. Put one of the two files back and start \
          again. If both are gone for good, start once with --accept-lost-journal={generation}: the node then goes on under a \
-         new id, with the journals and topics that are there, and what stood in a journal that is missing is lost unseen"
+         new id, with the journals and topics that are there, and the content of a missing journal is lost without a report"
     )]
     LostNode { journals: usize, topics: usize, generation: u64 },
 }
@@ -437,7 +437,8 @@ impl Partitions {
         match write.action {
             WriteAction::Apply | WriteAction::End => {}
             WriteAction::Truncate => {
-                let and_more = if ring.is_followed(write.sequence) { ", with whole ones that were issued beside it" } else { "" };
+                let and_more =
+                    if ring.is_followed(write.sequence) { ", with whole writes that were issued beside it" } else { "" };
                 let what = format!("write {} is torn and was never acknowledged: truncated{and_more}{bad}", write.sequence);
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
@@ -498,7 +499,8 @@ impl Partitions {
             for (i, p) in self.all.iter_mut().enumerate() {
                 if p.topic.core_of(p.dir.partition, cores).0 == lost.core {
                     let what = format!(
-                        "its journal {} is gone, or a part of it: its newest messages, channels and finished messages may be lost",
+                        "the partition's journal {} is gone, or a part of it: the newest messages, channels and finished messages may be \
+                         lost",
                         lost.core
                     );
                     p.lose_channels(cx, FileId::Snapshot(p.dir.clone(), 0), what);
@@ -540,11 +542,20 @@ impl Partitions {
         for (i, mut partition) in self.all.into_iter().enumerate() {
             if self.orphaned.contains(&i) {
                 partition.advance(cx)?;
-                partition.leap(cx, 0, "their journal is gone; the ids that it may have used are skipped")?;
+                partition.leap(
+                    cx,
+                    0,
+                    "the journal of these partitions is gone; the message ids that it may have used are skipped",
+                )?;
             }
             if self.leap > 0 {
                 partition.advance(cx)?;
-                partition.leap(cx, self.leap, "the journal lost writes that nothing names; their ids are skipped")?;
+                partition.leap(
+                    cx,
+                    self.leap,
+                    "the journal lost writes of unknown partitions; the message ids that they may have used are \
+                    skipped",
+                )?;
             }
             recovered.push(partition.finish(cx)?);
         }

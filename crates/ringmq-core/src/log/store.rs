@@ -445,7 +445,7 @@ impl Store {
     /// Only small facts that cannot wait come to that: of channels (FINs wait), and those that a follower gets.
     fn close_if_stuck(&mut self) {
         if self.ring.queued_bytes() > self.ring.capacity() && !self.is_writing() {
-            self.close_journal("it is full, cannot be freed, and too many facts wait for it");
+            self.close_journal("the journal is full and cannot be freed, and too many facts wait for space");
         }
     }
 

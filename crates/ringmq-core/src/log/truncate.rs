@@ -475,7 +475,8 @@ impl Store {
         }
         if truncation.is_frozen && at.at != truncation.tail.at {
             let file = FileId::Segment(part.dir.clone(), truncation.base);
-            let message = format!("offset {} was a batch's end, and cannot be told any more", truncation.tail.at.offset);
+            let message =
+                format!("a batch ended at offset {}, and its segment no longer shows this end", truncation.tail.at.offset);
             return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
         }
         (truncation.tail, truncation.unix_ns, truncation.count) = (at.tail(), at.unix_ns, count);

@@ -16,7 +16,7 @@ pub const VERSION: u32 = 1;
 
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadRecord {
-    #[error("its version is {found}, and this node knows {VERSION}: a newer node wrote it. Upgrade this node")]
+    #[error("the record's version is {found}, and this node knows {VERSION}: a newer node wrote it. Upgrade this node")]
     Newer { found: u32 },
     #[error("{0}")]
     Broken(String),
@@ -41,7 +41,7 @@ pub fn encode<T: Serialize>(record: &T) -> Bytes {
 }
 
 pub fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, BadRecord> {
-    let broken = |e: serde_json::Error| BadRecord::Broken(format!("its value has an unexpected form: {e}"));
+    let broken = |e: serde_json::Error| BadRecord::Broken(format!("the value has an unexpected form: {e}"));
     let probe: Probe = serde_json::from_slice(value).map_err(broken)?;
     if probe.v > VERSION {
         return Err(BadRecord::Newer { found: probe.v });

@@ -18,8 +18,8 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ViewError {
     #[error(
-        "the metadata store is of another cluster: its id is {found}, and this node is of {known}. Nothing is changed. Name the \
-         endpoints and the cluster that this data path belongs to",
+        "the metadata store is of another cluster: its id is {found}, and this node is of {known}. Nothing is changed. Give the endpoints \
+         and the name of this data path's cluster",
         found = hex(found),
         known = hex(known)
     )]
@@ -424,7 +424,7 @@ impl View {
     fn take_partition(&mut self, at: (TopicId, u16), kv: &KeyValue) -> Result<(), BadRecord> {
         let record: PartitionRecord = decode(&kv.value)?;
         if !record.is_sane() {
-            return Err(BadRecord::Broken("its leader, ISR and replicas do not fit together".into()));
+            return Err(BadRecord::Broken("the partition's leader, ISR and replicas do not fit together".into()));
         }
         let old = self.partitions.remove(&at).map_or(vec![], |e| e.value.replicas);
         self.place(at, &old, &record.replicas);

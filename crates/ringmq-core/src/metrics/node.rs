@@ -371,7 +371,8 @@ impl ChannelSum {
             channel_name,
             held: (full_bytes > 0).then(|| {
                 format!(
-                    "unfinished messages take {full_bytes} bytes: nothing new is read before some are finished (channel-memory)"
+                    "unfinished messages take {full_bytes} bytes: the channel reads no further messages until some are finished \
+                     (channel-memory)"
                 )
             }),
             e2e_processing_latency: EndToEnd::of(end_to_end.as_ref(), quantiles),

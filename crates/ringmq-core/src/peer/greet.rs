@@ -45,21 +45,22 @@ fn looks_like_tls(bytes: &[u8]) -> bool {
     matches!(bytes, [0x14..=0x17, 3, ..])
 }
 
-const SPEAKS_TLS: &str = "it speaks TLS, and this node does not with its peers: --peer-tls-cert, --peer-tls-key, --peer-tls-ca";
+const SPEAKS_TLS: &str = "the peer speaks TLS, and this node does not with its peers: set --peer-tls-cert, --peer-tls-key and \
+    --peer-tls-ca";
 
 /// Said of a process whose data path has a copy that was registered later, and of one that ended before its successor was registered.
 pub(super) const OVERTAKEN: &str = "a later process was registered as this node";
 
 /// Likely reason of a connection that ended before its handshake, for the log.
 pub(super) fn ended_early(held: &[u8]) -> &'static str {
-    if looks_like_tls(held) { SPEAKS_TLS } else { "the other side closed the connection during the handshake" }
+    if looks_like_tls(held) { SPEAKS_TLS } else { "the peer closed the connection during the handshake" }
 }
 
 /// The other side said Reject.
 pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
     let name = code.variant_name().unwrap_or("Other");
     let why = match code {
-        RejectCode::Stopping => "it is stopping".to_owned(),
+        RejectCode::Stopping => "the peer is stopping".to_owned(),
         _ => format!("the peer ended the connection ({name}) and says: {message}"),
     };
     let is_hopeless = matches!(
@@ -168,16 +169,16 @@ impl Links {
                 RejectCode::BadVersion => {
                     let (theirs, mine) = (theirs.version, mine.version);
                     format!(
-                        "it speaks version {}.{} of the peer protocol, this node {}.{}",
+                        "the peer speaks version {}.{} of the peer protocol, this node {}.{}",
                         theirs.major, theirs.minor, mine.major, mine.minor
                     )
                 }
-                RejectCode::OtherCluster => "it belongs to another cluster (cluster_id)".to_owned(),
+                RejectCode::OtherCluster => "the peer belongs to another cluster (cluster_id)".to_owned(),
                 RejectCode::SameNode => {
-                    "it has the id of this node: an address leads back here, or a data path was copied".to_owned()
+                    "the peer has the id of this node: an address leads back here, or a data path was copied".to_owned()
                 }
-                RejectCode::BadLanes => "it has none of the lanes".to_owned(),
-                _ => "its layout or heartbeat is out of bounds".to_owned(),
+                RejectCode::BadLanes => "the peer has none of the lanes".to_owned(),
+                _ => "the peer's layout or heartbeat is out of bounds".to_owned(),
             };
             refusal(code, why)
         })
@@ -194,7 +195,7 @@ impl Links {
             return Err(refusal(RejectCode::UnknownNode, format!("node {id} is not known to the metadata here (yet)")));
         };
         if node.is_dialled {
-            return Err(refusal(RejectCode::Other, "of two nodes the one with the lower id connects"));
+            return Err(refusal(RejectCode::Other, "the node with the lower id must connect"));
         }
         let (own, other) = (self.options.cores, theirs.layout.cores);
         let number = theirs.link;
@@ -218,7 +219,7 @@ impl Links {
             return Err(refusal(RejectCode::Other, OVERTAKEN));
         }
         if node.and_then(|node| node.life()).is_some_and(|newest| newest > life) {
-            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
+            return Err(refusal(RejectCode::Other, "a later process of this node is connected"));
         }
         Ok(life)
     }
@@ -228,7 +229,7 @@ impl Links {
         self.outlive(now, them);
         let has = self.link(them.place).map_or(Lanes(0), Link::lanes);
         if has.0 & them.lanes.0 != 0 {
-            self.down(now, them.place, &Loss::of("the other side connected anew"));
+            self.down(now, them.place, &Loss::of("the peer connected anew"));
         }
         let Some(Conn { encoder, pieces, .. }) = self.conns.get_mut(&conn) else { return };
         encoder.welcome(pieces, &hello(&self.options, them.lanes, them.place.number));
@@ -243,7 +244,7 @@ impl Links {
         let Agreed { lanes, .. } = self.common(welcome, asked)?;
         if welcome.node_id != place.node {
             let why =
-                format!("node {} answers there, and {} was expected: look at its peer_address", welcome.node_id, place.node);
+                format!("node {} answers at the peer_address of node {}: correct that address", welcome.node_id, place.node);
             return Err(refusal(RejectCode::Other, why));
         }
         let life = self.check_life(place.node, welcome)?;
@@ -257,7 +258,7 @@ impl Links {
         let old = node.into_iter().flat_map(|node| node.links.iter()).filter(|(_, link)| is_old(link));
         for number in old.map(|(number, _)| *number).collect::<Vec<_>>() {
             let place = LinkId { node: them.place.node, number };
-            self.down(now, place, &Loss::of("the other node has started anew"));
+            self.down(now, place, &Loss::of("the peer has started anew"));
         }
     }
 
@@ -302,7 +303,7 @@ impl Links {
         self.reject(conn, *code, why);
         match (phase, them) {
             (Phase::Hello { place, .. }, _) => {
-                self.down(now, place, &Loss { is_hopeless: true, ..Loss::of(format!("this node refuses it: {why}")) });
+                self.down(now, place, &Loss { is_hopeless: true, ..Loss::of(format!("this node refuses the peer: {why}")) });
             }
             (_, Some(them)) => {
                 let id = them.node_id;

@@ -78,7 +78,7 @@ impl Links {
         let is_there = |id: &NodeId| nodes.iter().any(|n| n.id == *id);
         let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !is_there(id)).copied().collect();
         for id in gone {
-            let why = "it is no longer a node of the cluster";
+            let why = "the peer is no longer a node of the cluster";
             let numbers: Vec<u16> = self.nodes[&id].links.keys().copied().collect();
             for number in numbers {
                 self.part(LinkId { node: id, number }, RejectCode::UnknownNode, why);
@@ -276,7 +276,7 @@ impl Links {
     pub fn closed(&mut self, now: Now, conn: ConnId) {
         let Some(c) = self.conns.remove(&conn) else { return };
         match c.phase {
-            Phase::Open { place, .. } => self.down(now, place, &Loss::of("the other side closed the connection")),
+            Phase::Open { place, .. } => self.down(now, place, &Loss::of("the peer closed the connection")),
             Phase::Hello { place, .. } => {
                 let why = super::greet::ended_early(&c.held);
                 self.down(now, place, &Loss::of(why));
@@ -330,7 +330,7 @@ impl Links {
                 c.early_bytes += messages.iter().map(|m| weight(&m.message)).sum::<usize>();
                 c.early.extend(messages);
                 if c.early_bytes > self.options.queue_bytes_max {
-                    let why = "it sends messages before all lanes are there";
+                    let why = "the peer sends messages before all lanes are connected";
                     self.part(place, RejectCode::Malformed, why);
                     self.down(now, place, &Loss::of(why));
                 }
@@ -343,7 +343,7 @@ impl Links {
             FrameContent::Pong => {}
             FrameContent::Unknown => self.unknown_frames += 1,
             FrameContent::Greeting => {
-                let why = "Hello and Welcome come once";
+                let why = "the peer repeats Hello or Welcome";
                 self.part(place, RejectCode::Malformed, why);
                 self.down(now, place, &Loss::of(why));
             }
@@ -382,13 +382,13 @@ impl Links {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match c.phase {
             Phase::Stranger { until } if until <= now.ticks => {
-                let why = "it did not say who it is";
+                let why = "the peer sent no Hello in time";
                 self.said.stranger(now.ticks, &c.peer.clone(), why);
                 self.at_most_of_said();
                 self.reject(conn, RejectCode::Other, why);
             }
             Phase::Hello { place, until, .. } if until <= now.ticks => {
-                let why = "the other side did not answer the handshake in time";
+                let why = "the peer did not answer the handshake in time";
                 self.reject(conn, RejectCode::Other, why);
                 self.down(now, place, &Loss::of(why));
             }
@@ -399,7 +399,7 @@ impl Links {
                 let stuck_until = c.taken_at + self.options.heartbeat * SILENT_MAX;
                 let is_stuck = c.has_unsent() && stuck_until <= now.ticks;
                 if silent_until <= now.ticks || is_stuck {
-                    let why = if is_stuck { "it takes nothing" } else { "it is silent" };
+                    let why = if is_stuck { "the peer takes nothing" } else { "the peer is silent" };
                     let since = now.ticks.since(if is_stuck { c.taken_at } else { c.heard_at });
                     self.down(now, place, &Loss::of(format!("{why} for {} ms", since.as_millis())));
                     return;
@@ -472,7 +472,7 @@ impl Links {
         for number in extra {
             let place = LinkId { node: id, number };
             self.part(place, RejectCode::Other, "this link is no longer needed");
-            self.down(now, place, &Loss { is_orderly: true, ..Loss::of("the other node has fewer cores now") });
+            self.down(now, place, &Loss { is_orderly: true, ..Loss::of("the peer has fewer cores now") });
             self.nodes.get_mut(&id).and_then(|node| node.links.remove(&number));
         }
         let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -622,7 +622,7 @@ impl Links {
         if c.queued() > self.options.queue_bytes_max
             && let Some(place) = c.place()
         {
-            let why = format!("{} bytes wait for its socket, which is more than is ever in flight", c.queued());
+            let why = format!("{} bytes wait for the peer's socket, more than the most in flight", c.queued());
             return self.down(now, place, &Loss::of(why));
         }
         out.extend(c.take_output(now.ticks, &self.options).map(|output| Effect::send(conn, output)));

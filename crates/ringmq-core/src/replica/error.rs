@@ -28,7 +28,7 @@ pub enum ReplicaError {
     LeaseOver,
     #[error("the leader compares its log with the other replicas; try again in a moment")]
     Opening,
-    #[error("{isr} replicas are in sync, a write needs {min_isr}")]
+    #[error("{isr} replicas are in sync, and a write needs {min_isr}")]
     IsrTooSmall { isr: usize, min_isr: usize },
     #[error("the leader hands the partition over to another node; try again in a moment")]
     HandingOver,
@@ -36,11 +36,13 @@ pub enum ReplicaError {
     FormerMayServe,
     #[error("writes are disabled until the next epoch is open")]
     WriteDisabled,
-    #[error("the outcome is unknown: the write was issued and not confirmed by all replicas in time; the next epoch decides it")]
+    #[error(
+        "the outcome is unknown: the write was issued and not confirmed by all replicas in time; the next epoch decides the outcome"
+    )]
     OutcomeUnknown,
     #[error("the operation was not confirmed by all replicas in time and was taken back")]
     NotConfirmed,
-    #[error("a write failed on this node: the partition takes nothing here until a restart")]
+    #[error("a write failed on this node: the partition accepts no write here until a restart")]
     Failed,
 }
 

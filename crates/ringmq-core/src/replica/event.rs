@@ -363,13 +363,13 @@ impl std::fmt::Display for Loss {
         match self.kind {
             LossKind::Tail => write!(
                 f,
-                "the log would end at offset {from}: what was acknowledged from there on is lost, which is known to reach to offset \
-                 {to} ({messages} messages)"
+                "the log would end at offset {from}: acknowledged messages from there on are lost, and reach to offset {to} at least \
+                 ({messages} messages)"
             ),
             LossKind::Unknown => write!(
                 f,
-                "the log would end at offset {from}, and every replica that answered lost something at its recovery: whatever was \
-                 acknowledged behind that is lost (known up to offset {to})"
+                "the log would end at offset {from}, and every replica that answered lost data at its recovery: acknowledged messages \
+                 behind that offset are lost (known up to offset {to})"
             ),
             LossKind::StaysOut => write!(
                 f,
@@ -377,7 +377,7 @@ impl std::fmt::Display for Loss {
                  the replica removes its copy and begins anew"
             ),
             LossKind::Damage => {
-                write!(f, "channels would pass what stands from offset {from} to {to} ({messages} messages), which is damaged")
+                write!(f, "channels would pass over the damaged messages from offset {from} to {to} ({messages} messages)")
             }
         }
     }
@@ -386,15 +386,15 @@ impl std::fmt::Display for Loss {
 /// News that an operator must act on: nothing goes on by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Alarm {
-    #[error("every in-sync replica that answered lost something at its recovery: start the others, or accept the loss")]
+    #[error("every in-sync replica that answered lost data at its recovery: start the others, or accept the loss")]
     OnlySuspects,
     #[error("the best log available lacks committed data (up to offset {}): keep and start the other in-sync replicas, or accept the loss",
         committed.offset)]
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before the committed end of this replica (offset {}): this replica does not truncate", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("a replica knows data to be committed (up to offset {}) that this leader lacks, and stays out of the ISR: rescue that data, \
-        or accept the loss, and the replica begins anew", committed.offset)]
+    #[error("a replica that stays out of the ISR has committed data (up to offset {}) that this leader lacks: rescue that data, or accept the loss; \
+        then the replica begins anew", committed.offset)]
     StaysOut { node: NodeId, committed: Position },
     #[error("the bytes from offset {} to {} are damaged, and no other replica has supplied them: start the others, or accept the loss",
         from.offset, to.offset)]

@@ -230,7 +230,7 @@ impl Follower {
             Align::Restart { start, chain_crc } => (start, chain_crc),
         };
         let (committed, end) = (base.committed.offset, cx.log.end().at.offset);
-        replica_log!(warn, base, committed, end, "an operator gave up what this replica has: it begins anew");
+        replica_log!(warn, base, committed, end, "an operator gave up this replica's data: the replica begins anew");
         self.is_given_up = false;
         base.committed = start;
         cx.out.extend([Effect::GaveUp { committed: start }, Effect::Doubted]);

@@ -71,7 +71,7 @@ impl Mender {
                     base,
                     node = cx.name_of(node),
                     from = from.offset,
-                    "a replica has nothing for the damage here"
+                    "a replica has no bytes that repair the damage here"
                 );
             }
             Err(error) => replica_log!(

@@ -43,12 +43,12 @@ struct AuthorizationJson {
 impl Grants {
     /// Parses the server's answer. The error is for the log.
     pub fn parse(json: &[u8]) -> Result<Grants, String> {
-        let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("its answer has an unexpected form: {e}"))?;
+        let answer: AuthAnswer = serde_json::from_slice(json).map_err(|e| format!("the answer has an unexpected form: {e}"))?;
         let entries = answer.authorizations.unwrap_or_default();
         let authorizations = entries.into_iter().map(Authorization::new).collect::<Result<_, _>>()?;
         let ttl = answer.ttl.unwrap_or_default();
         let Some(seconds) = u64::try_from(ttl).ok().filter(|seconds| *seconds > 0) else {
-            return Err(format!("its ttl is {ttl}, and must be above 0"));
+            return Err(format!("the answer's ttl is {ttl}, and must be above 0"));
         };
         Ok(Grants {
             identity: answer.identity.unwrap_or_default(),
@@ -69,10 +69,10 @@ impl Authorization {
     fn new(entry: AuthorizationJson) -> Result<Authorization, String> {
         let permissions = entry.permissions.unwrap_or_default();
         if let Some(unknown) = permissions.iter().find(|p| !["subscribe", "publish"].contains(&p.as_str())) {
-            return Err(format!("it gives the unknown permission {unknown:?}"));
+            return Err(format!("the answer gives the unknown permission {unknown:?}"));
         }
         let compiled = |what: &str, text: &str| {
-            expression::compile(text).map_err(|e| format!("its expression {text:?} for a {what} cannot be used: {e}"))
+            expression::compile(text).map_err(|e| format!("the answer's expression {text:?} for a {what} cannot be used: {e}"))
         };
         let channels = entry.channels.unwrap_or_default();
         Ok(Authorization {
@@ -132,9 +132,9 @@ mod tests {
     fn a_wrong_answer_is_named() {
         for (json, what) in [
             (&b"nope"[..], "an unexpected form"),
-            (br#"{"ttl":0}"#, "its ttl is 0"),
-            (br#"{}"#, "its ttl is 0"),
-            (br#"{"ttl":-1}"#, "its ttl is -1"),
+            (br#"{"ttl":0}"#, "ttl is 0"),
+            (br#"{}"#, "ttl is 0"),
+            (br#"{"ttl":-1}"#, "ttl is -1"),
             (br#"{"ttl":1,"authorizations":[{"permissions":["admin"]}]}"#, "unknown permission \"admin\""),
             (br#"{"ttl":1,"authorizations":[{"topic":"("}]}"#, "for a topic cannot be used"),
             (br#"{"ttl":1,"authorizations":[{"channels":["[a"]}]}"#, "for a channel cannot be used"),

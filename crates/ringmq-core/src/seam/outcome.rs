@@ -81,9 +81,11 @@ pub enum Unwritable {
     Disabled,
     #[error("a replica did not confirm in time, and the operation was taken back")]
     NotConfirmed,
-    #[error("a write failed on this node: the partition takes nothing here until a restart")]
+    #[error("a write failed on this node: the partition accepts no write here until a restart")]
     Failed,
-    #[error("the cluster has not created the topic yet: try again in a moment. If it stays so, the log of this node says why")]
+    #[error(
+        "the cluster has not created the topic yet: try again in a moment. If the error persists, the log of this node has the reason"
+    )]
     NotCreated,
     #[error("this node reaches no leader of the partition, try again in a moment")]
     NoLeader,
@@ -191,13 +193,13 @@ pub enum SetOffsetError {
     NoPartition,
     #[error("the partition has no such channel")]
     NoChannel,
-    #[error("more than one client is subscribed to the channel: unsubscribe them, or force it")]
+    #[error("more than one client is subscribed to the channel: unsubscribe them, or force the change")]
     NotFirstClient,
     #[error("clients are subscribed to the channel: unsubscribe them first")]
     HasClients,
     #[error("a position is needed: the oldest or newest message, an offset, a count, an id or a time")]
     NoPlace,
-    #[error("the log cannot be read there: try again, and look at /stats")]
+    #[error("the log cannot be read at that position: try again, and look at /stats")]
     Unreadable,
     #[error("{0}")]
     Failed(PublishError),
@@ -210,9 +212,11 @@ pub enum AcceptLossError {
     NoReplica,
     #[error("no loss of the partition waits for acceptance on this node: the replica's role is {role}")]
     Nothing { role: &'static str },
-    #[error("{what}. To accept this loss, repeat its name: loss={name}")]
+    #[error("{what}. To accept this loss, repeat the request with its name: loss={name}")]
     NotNamed { name: String, what: String },
-    #[error("{what}. A cluster file takes no such decision: stop the replica's node, and begin there with an empty data path")]
+    #[error(
+        "{what}. A loss cannot be accepted with a cluster file: stop the replica's node, and begin there with an empty data path"
+    )]
     ByFile { what: String },
     #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
     ReadOnly,

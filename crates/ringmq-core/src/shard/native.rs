@@ -262,7 +262,7 @@ impl CoreParts {
             |a: &NativeAnswer| matches!(a, NativeAnswer::Subscribed { subscription: number, .. } if *number == subscription);
         if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
             let request = self.native.subscribing.remove(at).request;
-            let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
+            let failure = Failure::never(Code::BadSubscription, "the client gave the subscription up before it was durable");
             self.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
         }
         let Some(subs) = self.native.subs.get_mut(&conn) else { return false };

@@ -296,7 +296,8 @@ impl Subscription {
         let Some(follows) = &mut self.follows else { return };
         if !std::mem::replace(&mut follows.is_told, true) {
             let (topic, channel) = (&self.topic.name, &self.channel);
-            tracing::warn!(%topic, %partition, %channel, %error, "a subscription goes on without a partition, and asks again; logged once");
+            tracing::warn!(%topic, %partition, %channel, %error, "a subscription goes on without a partition, and tries the partition \
+                again; logged once");
         }
     }
 

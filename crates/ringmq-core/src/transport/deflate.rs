@@ -59,7 +59,9 @@ impl Deflate {
         self.is_full = plain.len() == plain.capacity();
         match status {
             Ok(status) => Ok(status == Status::StreamEnd),
-            Err(_) => Err("deflate: what came cannot be decompressed: is it raw deflate, without a header?".into()),
+            Err(_) => {
+                Err("deflate: the received bytes cannot be decompressed: they must be raw deflate, without a header".into())
+            }
         }
     }
 }

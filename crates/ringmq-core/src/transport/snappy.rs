@@ -120,7 +120,7 @@ fn chunk_len(bytes: &[u8]) -> Option<usize> {
 fn check(kind: u8, len: usize, has_heard: bool) -> Result<(), String> {
     match kind {
         0xff if len == IDENTIFIER.len() - HEAD => Ok(()),
-        _ if !has_heard => Err("snappy: the stream does not begin with its identifier: is it compressed?".into()),
+        _ if !has_heard => Err("snappy: the stream does not begin with snappy's stream identifier".into()),
         COMPRESSED | PLAIN if (CRC..=CHUNK_MAX).contains(&len) => Ok(()),
         COMPRESSED | PLAIN => Err(format!("snappy: a chunk of {len} bytes, {CRC} to {CHUNK_MAX} are allowed")),
         0x80..=0xfe => Ok(()),
@@ -152,7 +152,7 @@ fn masked(plain: &[u8]) -> u32 {
 }
 
 const DAMAGED: Option<&str> = Some("a chunk's checksum is wrong");
-const TOO_LONG: Option<&str> = Some("a chunk says more than 64 KiB");
+const TOO_LONG: Option<&str> = Some("a chunk announces more than 64 KiB");
 
 fn unpack(data: &[u8], plain: &mut Vec<u8>) -> Option<&'static str> {
     const BROKEN: Option<&str> = Some("a chunk cannot be decompressed");

@@ -138,7 +138,7 @@ fn garbage_is_named() {
         other => panic!("{other:?}"),
     };
     let snappy = |bytes: &[u8]| fault(Compression::Snappy, bytes);
-    assert!(snappy(b"SUB t c\n").contains("does not begin with its identifier"));
+    assert!(snappy(b"SUB t c\n").contains("does not begin with snappy's stream identifier"));
     let begun = |rest: &[u8]| [b"\xff\x06\x00\x00sNaPpY", rest].concat();
     assert!(snappy(&begun(b"\x02\x00\x00\x00")).contains("unknown kind 0x02"));
     assert!(snappy(&begun(b"\x00\xff\xff\xff")).contains("a chunk of 16777215 bytes"), "refused before it is collected");

@@ -250,22 +250,21 @@ fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
 fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
     Some(match error {
         Error::InvalidMessage(_) if is_handshake && side == Side::PeerDialled => {
-            "the other node does not speak TLS, and this node does with its peers: give that node --peer-tls-cert, too".into()
+            "the peer does not speak TLS, and this node does with its peers: give the peer --peer-tls-cert, too".into()
         }
         Error::InvalidMessage(_) if is_handshake => {
-            "this node speaks TLS with its peers, and the received bytes are not TLS: give the other node --peer-tls-cert, too"
-                .into()
+            "this node speaks TLS with its peers, and the received bytes are not TLS: give the peer --peer-tls-cert, too".into()
         }
-        Error::NoCertificatesPresented => "it shows no certificate; --peer-tls-ca asks for one of each peer".into(),
+        Error::NoCertificatesPresented => "the peer shows no certificate; --peer-tls-ca asks each peer for one".into(),
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
-            "its certificate is signed by no CA of --peer-tls-ca".into()
+            "the peer's certificate is signed by no CA of --peer-tls-ca".into()
         }
         Error::InvalidCertificate(
             what @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
         ) => {
-            format!("its certificate has neither the host of its peer_address nor its name in the cluster: {what}")
+            format!("the peer's certificate has neither the host of its peer_address nor its name in the cluster: {what}")
         }
-        Error::InvalidCertificate(what) => format!("its certificate is not valid: {what}"),
+        Error::InvalidCertificate(what) => format!("the peer's certificate is not valid: {what}"),
         Error::AlertReceived(
             alert @ (AlertDescription::UnknownCA
             | AlertDescription::BadCertificate
@@ -275,7 +274,7 @@ fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
             | AlertDescription::CertificateUnknown
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::AccessDenied),
-        ) => format!("it refuses the certificate of this node ({alert:?}): see its log, and --peer-tls-cert here"),
+        ) => format!("the peer refuses the certificate of this node ({alert:?}): see the peer's log, and --peer-tls-cert here"),
         _ => return None,
     })
 }

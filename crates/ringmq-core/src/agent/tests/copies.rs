@@ -104,7 +104,7 @@ fn creations_that_come_too_late_leave_no_partition_and_no_copy_of_them_makes_a_t
         copies.extend(new);
     }
     assert!(copies.len() > 3, "several nodes wrote partitions: {}", copies.len());
-    let there = Ok("topic t is there".to_string());
+    let there = Ok("topic t exists".to_string());
     assert!(world.nodes.iter().all(|n| n.admin == [there.clone()]));
     let topics =
         |world: &World| -> BTreeSet<TopicId> { world.nodes[0].agent.view().partitions().map(|((topic, _), _)| topic).collect() };

@@ -332,7 +332,7 @@ impl Files {
         if behind.iter().all(|&b| b == 0) {
             return Ok(());
         }
-        let what = format!("records behind record {} name nothing that is stored: cleared", self.commit_count);
+        let what = format!("records behind record {} name no stored batch: cleared", self.commit_count);
         cx.report.note(Severity::Repaired, &file, Some(at), what);
         let rest = vec![0; IO_BYTES_MAX];
         let mut at = at;

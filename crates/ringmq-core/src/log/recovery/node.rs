@@ -181,7 +181,12 @@ pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut
         NodeAction::Use => {
             if found == NodeFound::OneBad {
                 let bad = both.iter().position(Result::is_err).expect("one is damaged") as u8;
-                report.note(Severity::Mended, &FileId::Node(bad), Some(0), "damaged: written again from the other one");
+                report.note(
+                    Severity::Mended,
+                    &FileId::Node(bad),
+                    Some(0),
+                    "the file is damaged: written again from the other copy",
+                );
             }
             Ok(Node { meta: best.expect("the table's row needs one that holds"), is_lost: false })
         }

@@ -408,7 +408,7 @@ impl Partition {
         ahead.extend(cx.storage.commits(&self.dir)?);
         for base in ahead.into_iter().filter(|b| !known.contains(b)) {
             if self.is_damaged && headers::read(cx.storage, &self.dir, base)?.action == HeaderAction::Keep {
-                headers::set_aside(cx.storage, &self.dir, base, cx.label, "it does not continue the log", cx.report)?;
+                headers::set_aside(cx.storage, &self.dir, base, cx.label, "the segment does not continue the log", cx.report)?;
             } else {
                 cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
             }

@@ -119,7 +119,10 @@ impl Partition {
         for cursor in self.channels.take_unfounded(self.start) {
             let name = cursor.name.clone();
             if let Some(file) = &snapshot {
-                let what = format!("channel {name} was deleted or replaced, not yet durably in the journal: it is as it is here");
+                let what = format!(
+                    "channel {name} was deleted or replaced, and the journal does not have the change: the channel is as \
+                    this snapshot has it"
+                );
                 cx.report.note(Severity::Repaired, file, None, what);
                 continue;
             }

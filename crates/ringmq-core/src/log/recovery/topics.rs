@@ -270,8 +270,8 @@ fn gather_one(
         }
         action @ (TopicAction::Complete | TopicAction::Mend) => {
             let (severity, what) = match action {
-                TopicAction::Mend => (Severity::Mended, "damaged or missing: written again from the other one"),
-                _ => (Severity::Repaired, "it was not written yet, or is gone: written from the other one"),
+                TopicAction::Mend => (Severity::Mended, "the file is damaged or missing: written again from the other copy"),
+                _ => (Severity::Repaired, "the file was not written yet, or is gone: written from the other copy"),
             };
             report.note(severity, &files[bad], Some(0), what);
             let meta = meta.expect("one holds");

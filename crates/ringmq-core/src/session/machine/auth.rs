@@ -96,7 +96,7 @@ impl Session {
             Ok(grants) => grants,
             Err(error) => {
                 // The client is not told about servers behind the node.
-                tracing::warn!(address = %self.peer.0, error, "AUTH failed: no auth server gave an answer that can be used");
+                tracing::warn!(address = %self.peer.0, error, "AUTH failed: no auth server gave a usable answer");
                 return self.fail_stalled(ClientError::fatal("E_AUTH_FAILED", "AUTH failed"));
             }
         };

@@ -21,14 +21,14 @@ impl Session {
             return self.fail_handshake("the TLS handshake took too long");
         }
         if self.read_deadline().is_some_and(|deadline| now >= deadline) {
-            return self.give_up("nothing came from it for two heartbeat intervals, or a command stayed unfinished");
+            return self.give_up("the client sent nothing for two heartbeat intervals, or left a command unfinished");
         }
         if self.heartbeat_deadline().is_none_or(|deadline| now < deadline) {
             return;
         }
         self.schedule_heartbeat(now);
         if u32::from(self.output.end_interval()) >= SILENT_INTERVALS_MAX {
-            self.give_up("it took none of its output for two heartbeat intervals");
+            self.give_up("the client took no output for two heartbeat intervals");
         } else if !self.ended && !self.is_overfull() && self.handshake_until.is_none() {
             frame::response(self.output.frames(), HEARTBEAT);
         }

@@ -366,7 +366,7 @@ fn garbage_ends_the_connection_with_an_error() {
     s.on_bytes(at(0), b"PUB t\n\0\0\0\x01x", &mut host);
     client.hear(&sent(&mut s)).unwrap();
     let said = client.texts();
-    assert!(said[1].starts_with("! E_INVALID snappy: the stream does not begin with its identifier"), "{said:?}");
+    assert!(said[1].starts_with("! E_INVALID snappy: the stream does not begin with snappy's stream identifier"), "{said:?}");
     assert!(s.is_closing() && host.calls.is_empty());
 }
 

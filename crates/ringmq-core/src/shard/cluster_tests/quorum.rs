@@ -203,7 +203,7 @@ fn partitions_that_take_no_publish_are_told_and_leave_the_node_well() {
     };
     assert_eq!(health(&net, 0), ("OK".into(), true));
     net.in_sync(1);
-    let why = "OK - 1 partition that this node leads takes no publish: t/0: 1 replicas are in sync, a write needs 2";
+    let why = "OK - 1 partition that this node leads takes no publish: t/0: 1 replicas are in sync, and a write needs 2";
     assert_eq!((health(&net, 0), health(&net, 1)), ((why.into(), true), ("OK".into(), true)));
     net.in_sync(3);
     assert_eq!(health(&net, 0), ("OK".into(), true));

@@ -124,7 +124,7 @@ impl NativeHost for Engine {
 
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
         if let Some(request) = self.searches.give_up(conn, subscription) {
-            let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
+            let failure = Failure::never(Code::BadSubscription, "the client gave the subscription up before it began");
             self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
             return true;
         }

@@ -63,8 +63,8 @@ impl OpenMemory {
             tracing::warn!(
                 topic = %topic.name, partition = %dir.partition, channel = %c.name, open_bytes = c.open_bytes,
                 channel_memory = self.bytes_max,
-                "unfinished messages take all memory that the channel may have: it reads no further until some are finished; \
-                 finish them, or raise channel-memory"
+                "unfinished messages take all memory that the channel may have: the channel reads no further messages until some are \
+                 finished; finish messages, or raise channel-memory"
             );
         }
     }

@@ -55,7 +55,7 @@ impl Cluster {
             Fact::Partition { topic, partition, membership } => self.on_membership(core, now, &topic, partition, membership),
             Fact::TopicGone(topic) => {
                 if self.on_topic_gone(core, &topic) {
-                    let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
+                    let what = "the topic no longer belongs to the cluster: its stored data is kept and not served";
                     tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
                 }
             }
