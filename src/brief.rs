@@ -18,7 +18,8 @@ pub fn is_asked_for(matches: &clap::ArgMatches) -> bool {
 
 /// The short help; `call` is the program with its subcommand, a flag stands with its value.
 pub fn text(call: &str, about: &str, flags: impl Iterator<Item = (String, &'static str)>) -> String {
-    let ends = [("--version".to_owned(), "Print the version"), ("--help".to_owned(), "Print all flags, with all about them")];
+    let ends =
+        [("--version".to_owned(), "Print the version"), ("--help".to_owned(), "Print all flags with their full descriptions")];
     let rows: Vec<_> =
         [("--config=FILE".to_owned(), "TOML file of these settings; flags win")].into_iter().chain(flags).chain(ends).collect();
     let width = rows.iter().map(|(flag, _)| flag.len()).max().unwrap_or_default();

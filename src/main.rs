@@ -43,7 +43,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Some(("serve", matches)) if !is_named_nsqd() && matches.contains_id("words") => {
-            misused("`serve` takes flags alone: a value stands behind `=`, as in --snappy=false")
+            misused("`serve` takes only flags: give the value behind `=`, as in --snappy=false")
         }
         Some(("serve", matches)) => with_settings(matches, |settings, level| serve(matches, settings, level)),
         Some(("doctor", matches)) => with_settings(matches, |settings, _| parts::doctor(&settings, measuring(matches))),
@@ -134,7 +134,7 @@ fn command() -> Command {
                 .hide_default_value(true)
                 .hide_possible_values(true)
                 .value_parser(clap::builder::BoolishValueParser::new())
-                .help("Print the version and end")
+                .help("Print the version")
                 .help_heading("Node"),
         )
         .long_about(
@@ -143,9 +143,9 @@ fn command() -> Command {
              Called by the name `nsqd` the binary does this, with the flags right behind the name.",
         )
         .after_long_help(
-            "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
-             A second one changes nothing, a third ends the process at once.\n\
-             SIGHUP reloads what can change while the node runs: log-level of the --config file, the TLS files, the cluster file.\n\
+            "SIGTERM and SIGINT stop the node within seconds; every acknowledged message is durable at any time.\n\
+             A second signal changes nothing, a third ends the process at once.\n\
+             SIGHUP reloads the log-level of the --config file, the TLS files and the cluster file.\n\
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")
@@ -159,7 +159,7 @@ fn command() -> Command {
             Arg::new("measure")
                 .long("measure")
                 .action(clap::ArgAction::SetTrue)
-                .help("Measure the data path, in a folder of its own that is removed again; a node may run meanwhile")
+                .help("Measure the data path, in a new folder that is removed at the end; a node may run meanwhile")
                 .help_heading("Measure"),
         )
         .arg(
@@ -168,7 +168,7 @@ fn command() -> Command {
                 .value_name("number")
                 .requires("measure")
                 .value_parser(seconds)
-                .help("About how long to measure, 0.1 to 600 [default: 30]")
+                .help("Approximate time of the measurement in seconds, 0.1 to 600 [default: 30]")
                 .help_heading("Measure"),
         )
         .arg(
@@ -179,7 +179,9 @@ fn command() -> Command {
                 .help("File for the measurements, for ringmq load --raw")
                 .help_heading("Measure"),
         )
-        .after_help("Exit codes: 0 the node can run here, 1 it cannot, or the measurement failed, 2 a wrong flag or file.");
+        .after_help(
+            "Exit codes: 0 the node can run here, 1 the node cannot run, or the measurement failed, 2 a wrong flag or file.",
+        );
     let inspect = Command::new("inspect")
         .about("Print and verify the files of a data path")
         .long_about(
@@ -216,20 +218,20 @@ fn command() -> Command {
         .after_help(
             "A data path of a running node may be read: the first and the last line then say WARNING, since findings may be half-written \
              data.\n\
-             Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 a newer version of \
-             ringmq wrote something: use that version.",
+             Exit codes: 0 all is well, 1 damage, a difference or an unreadable file, 2 a wrong call, 3 a newer version of ringmq wrote a \
+             file: use that version.",
         );
     let cluster = Command::new("cluster")
         .about("Print the state of a cluster with an etcd, or change it")
         .long_about(
-            "Print the state that the etcd of --etcd-endpoints has of the cluster --cluster-name, or change it. `verify`, `doctor` and \
-             `expand` also ask nodes; the other words need etcd alone. `status` lists what needs attention: absent nodes, partitions \
-             without a leader or with too few replicas in sync, and what the cluster does about them. `verify` compares the replicas \
-             on the nodes with each other and with the metadata. `doctor` checks etcd and each node. Both exit with 1 when there is \
-             something to do. `init` creates the cluster's id; otherwise the first node creates it. `expand` raises the partitions of \
+            "Print the state of the cluster --cluster-name in the etcd of --etcd-endpoints, or change it. `verify`, `doctor` and `expand` \
+             also ask nodes; the other words only need etcd. `status` lists what needs attention: absent nodes, partitions \
+             without a leader or with too few replicas in sync, and the repairs under way. `verify` compares the replicas \
+             on the nodes with each other and with the metadata. `doctor` checks etcd and each node. Both exit with 1 when an operator \
+             must act. `init` creates the cluster's id; otherwise the first node creates it. `expand` raises the partitions of \
              --topic to --partitions. `move` hands a partition over to --to; with --from it moves a replica. `rebalance` hands \
-             partitions over to their first replicas. `drain` takes a node out of use, `undrain` takes that back, `remove` forgets a \
-             node that is empty and stopped.",
+             partitions over to their first replicas. `drain` moves all replicas off a node, `undrain` takes that back, `remove` forgets \
+             an empty and stopped node.",
         )
         .arg(
             Arg::new("what")
@@ -256,10 +258,10 @@ fn command() -> Command {
                 .help_heading("Change"),
         )
         .args(ringmq_tools::address::tls_args().map(|flag| flag.help_heading("HTTPS of nodes")))
-        .after_help("Exit codes: 0 all is well, 1 it is not, or etcd does not answer, 2 a wrong call.");
+        .after_help("Exit codes: 0 all is well, 1 an operator must act, or etcd does not answer, 2 a wrong call.");
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file")
-        .long_about("Print the id of a data path's node, for the cluster file. A data path that holds nothing gets its id now.")
+        .long_about("Print the id of a data path's node, for the cluster file. An empty data path gets its id now.")
         .arg(
             Arg::new("data-path").long("data-path").required(true).value_name("path").help("Data path of the node (--data-path)"),
         )
@@ -386,7 +388,7 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
         (true, [_, _, ..]) => parts::inspect(|out| ringmq::inspect::compare::run(&data_paths, &options, out)),
         (true, _) => misused("--compare takes two data paths at least"),
         (false, [data_path]) => parts::inspect(|out| ringmq::inspect::run(Path::new(data_path), &options, out)),
-        (false, _) => misused("one data path at a time, unless they are to be compared (--compare)"),
+        (false, _) => misused("give one data path, or several with --compare"),
     }
 }
 

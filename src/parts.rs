@@ -83,7 +83,7 @@ fn tell_import(summary: &Summary) {
     tracing::info!(
         messages = summary.messages,
         bytes = summary.body_bytes,
-        "imported nsqd's backlog; nsqd's files are as they were, and not needed any more"
+        "imported nsqd's backlog; nsqd's files are as they were, and no longer needed"
     );
 }
 
@@ -176,7 +176,7 @@ pub fn doctor(settings: &Settings, measuring: Option<Measuring>) -> ExitCode {
     }
     let code = checks::exit_code(&findings);
     match measuring {
-        Some(_) if code != 0 => failed("nothing was measured: what FAILs above comes first".into()),
+        Some(_) if code != 0 => failed("nothing was measured: correct the FAIL lines above first".into()),
         Some(asked) => match measure(settings, &findings, &asked) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(error),
@@ -192,7 +192,7 @@ fn failed(error: String) -> ExitCode {
 
 fn measure(settings: &Settings, findings: &[checks::Finding], asked: &Measuring) -> Result<(), String> {
     let stop = StopHandle::new();
-    stop.on_signals().map_err(|e| format!("signals cannot be waited for: {e}"))?;
+    stop.on_signals().map_err(|e| format!("cannot wait for signals: {e}"))?;
     let is_terminal = std::io::stderr().is_terminal();
     eprintln!("measuring {} for about {} s ...", settings.data_path, asked.time.as_secs_f64());
     let mut shown = 0;
@@ -277,7 +277,7 @@ pub fn node_id(data_path: &str) -> ExitCode {
     match random.and_then(|random| ringmq::coordinator::node_id(Path::new(data_path), random).map_err(|e| e.to_string())) {
         Ok((id, is_new)) => {
             if is_new {
-                eprintln!("ringmq: made for {data_path}, which held nothing");
+                eprintln!("ringmq: created for {data_path}, which was empty");
             }
             println!("{id}");
             ExitCode::SUCCESS

@@ -330,7 +330,7 @@ fn a_node_refuses_a_file_that_is_not_for_it_and_says_what_to_do() {
         cluster.nodes[C].signal(libc::SIGHUP);
         until(|| cluster.nodes[C].whole_log().contains(part), || format!("{part}:\n{}", cluster.nodes[C].log()));
     };
-    rejects(&cluster, "version", "nothing changes: --cluster-file=");
+    rejects(&cluster, "version", "the cluster file in force stays: --cluster-file=");
     rejects(&cluster, &good.replace("version = 1", "version = 1\n"), "is the one in force: nothing changes version=1");
     rejects(&cluster, &good.replace("leader = \"a\"", "leader = \"b\""), "the same version 1");
     let moved = good.replace("version = 1", "version = 2").replace("leader = \"a\"", "leader = \"b\"");

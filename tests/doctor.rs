@@ -127,7 +127,7 @@ fn a_signal_ends_it_and_its_files_go() {
     assert!(killed.success());
     let rest: Vec<String> = errors.lines().map_while(Result::ok).collect();
     assert_eq!(running.wait().expect("it ends").code(), Some(1), "{rest:?}");
-    assert!(rest.iter().any(|line| line.contains("interrupted; its files are removed")), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted; the files of the measurement are removed")), "{rest:?}");
     assert!(names(data.path()).is_empty(), "{:?}", names(data.path()));
 }
 

@@ -249,7 +249,7 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
     }
     assert!(ringmq(&["doctor"]).1.contains("this etcd has no cluster main"));
     let made = ringmq(&["init"]);
-    assert!(made.0 == Some(0) && made.1.contains("is made: id "), "{made:?}");
+    assert!(made.0 == Some(0) && made.1.contains("is created: id "), "{made:?}");
     let (_, id) = made.1.split_once("id ").expect("it was looked at");
     let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--broadcast-address=127.0.0.1"]);
     let again = ringmq(&["init"]);
@@ -288,9 +288,12 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
     drop(background.stop());
     let other = (cluster.leader("orders", 0) + 1) % 3;
     cluster.nodes[other].kill();
-    until(|| of_nodes().iter().any(|found| found.ends_with("it is away: its lease is over")), || format!("{:?}", of_nodes()));
+    until(
+        || of_nodes().iter().any(|found| found.ends_with("the node is away: its lease is over")),
+        || format!("{:?}", of_nodes()),
+    );
     let (code, text) = ringmq(&["verify"]);
-    assert!(code == Some(1) && text.contains("not asked: it is away"), "{text}");
+    assert!(code == Some(1) && text.contains("not asked: the node is away"), "{text}");
 }
 
 fn stats(cluster: &Cluster, node: usize) -> serde_json::Value {

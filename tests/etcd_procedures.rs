@@ -94,7 +94,7 @@ fn a_node_that_stays_away_is_replaced_at_a_limited_rate_and_gets_its_share_back(
     until(is_whole, || format!("all are in sync: {:?}", list(&etcd, "partitions")));
     background.wait_more(100);
     let (code, text) = ringmq(&etcd, &["verify"]);
-    assert!(text.contains("it is away") || code == Some(0), "{text}");
+    assert!(text.contains("the node is away") || code == Some(0), "{text}");
     let replaced = etcd.revision();
     let has_d = |revision: u64| etcd.values_at("/ringmq/main/node/", revision).len() == names.len();
     let lost = (1..=replaced).rev().find(|revision| has_d(*revision)).expect("it was there") + 1;
@@ -347,7 +347,7 @@ fn a_data_path_is_refused_where_it_does_not_belong() {
     for (flags, wanted) in [
         (vec![own.as_str(), "--cluster-name=other"], r#"belongs to the cluster "main" and not to "other" (--cluster-name)"#),
         (vec![other.as_str()], r#"the cluster "main" of this etcd has the id "#),
-        (vec![], "belongs to a cluster that an etcd decides ("),
+        (vec![], "belongs to a cluster with an etcd ("),
     ] {
         let said = refused(&node, &data, &flags);
         assert!(said.contains(wanted), "{flags:?}: {said}");
@@ -360,7 +360,7 @@ fn a_data_path_is_refused_where_it_does_not_belong() {
         std::fs::copy(data.join(name), mixed.data_path().join(name)).expect("it is there");
     }
     let said = refused(&mixed, &mixed.data_path(), &[&own]);
-    assert!(said.contains(&format!("was that of node {known} in its cluster, and is that of node {found} now")), "{said}");
+    assert!(said.contains(&format!("belonged to node {known} in its cluster, and now belongs to node {found}")), "{said}");
     // One of a cluster file.
     let of_a_file = Node::prepare_with_etcd(&[etcd.url()], "c", &WITH_ETCD);
     std::fs::create_dir_all(of_a_file.data_path()).expect("the folder is writable");

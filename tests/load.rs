@@ -105,7 +105,7 @@ fn native_produce_then_consume_counts_every_message() {
         measured(node.native(), &[&native[..], &["--mode=consume", "--duration=300ms", "--warm-up=0"]].concat());
     assert_eq!(run["delivered"]["messages"], 0, "{table}");
     let output = load(node.native(), &["--protocol=native", "--partitions=2"]);
-    assert!(stderr(&output).contains("topic load is there already, with 3"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("topic load exists with 3 partitions"), "{}", stderr(&output));
     let output = load(node.native(), &["--protocol=native", "--batch=60000", "--size=1KiB"]);
     assert!(output.status.code() == Some(1) && stderr(&output).contains("--batch times --size"), "{}", stderr(&output));
     let output = load(node.tcp(), &["--protocol=native", "--duration=300ms"]);
@@ -242,9 +242,9 @@ fn assert_self_contained(page: &Path) {
 fn wrong_flags_and_absent_nodes_are_told_clearly() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
     for (flags, code, says) in [
-        (&["--verify"][..], 2, "--verify compares what was acknowledged with what comes: it needs --mode=both"),
+        (&["--verify"][..], 2, "--verify compares acknowledged messages with delivered ones: it needs --mode=both"),
         (&["--protocol=http"], 2, "possible values: nsq, native"),
-        (&["--protocol=native", "--output-buffer-timeout=1ms"], 2, "--output-buffer-timeout is of the NSQ protocol"),
+        (&["--protocol=native", "--output-buffer-timeout=1ms"], 2, "--output-buffer-timeout belongs to the NSQ protocol"),
         (&["--protocol=native"], 1, "connect: Connection refused"),
         (&["--size=100-10"], 2, "--size=100-10: 100 is more than 10"),
         (&["--duration=1"], 2, "--duration=1: the unit is missing"),

@@ -278,7 +278,7 @@ fn a_binary_in_nsqds_place_serves_nsqds_backlog() {
     let (said, is_done) = served(&nsqd, data.path(), &[], " ready ", libc::SIGTERM);
     assert!(!is_done && said.contains("ringmq-import.json") && said.contains("--import-nsqd=false"), "{said}");
     let (said, is_done) = served(&nsqd, data.path(), &["--import-nsqd=false"], " ready ", libc::SIGTERM);
-    assert!(is_done && said.contains("none is read"), "{said}");
+    assert!(is_done && said.contains("the node does not read these files"), "{said}");
     let (said, is_done) = served(&nsqd, data.path(), &["--etcd-endpoints=http://127.0.0.1:1"], " ready ", libc::SIGTERM);
     assert!(!is_done, "{said}");
 }

@@ -83,14 +83,13 @@ impl fmt::Display for OperatorNote {
             }
             OperatorNote::Resigns { partition, isr, epoch, version } => write!(
                 f,
-                "{partition}: this node should not lead it: a write failed here, or it lost what others have. In the \
-                 cluster file of every node: leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
+                "{partition}: this node should not lead the partition: a write failed here, or this node lost data that others have. In \
+                 the cluster file of every node: leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
             ),
             OperatorNote::NoEpoch { partition, above, epoch } => write!(
                 f,
                 "{partition}: this node is to lead in epoch {epoch} of the file, but epoch {} was promised to another leader, or \
-                 is used up. The newest cluster file has a higher epoch: bring it to this node; if there is none, raise epoch \
-                 and version",
+                 is used up. If a newer cluster file has a higher epoch, bring that file to this node; otherwise raise epoch and version",
                 above.0
             ),
         }

@@ -46,14 +46,14 @@ pub enum Refusal {
     )]
     LeaderNotInSync { topic: TopicName, number: usize, node: String, isr: String },
     #[error(
-        "partition {number} of topic {topic}: {node} cannot join the isr yet, since {why}: it has to catch up first, and the \
-         leader's log says when it has"
+        "partition {number} of topic {topic}: {node} cannot join the isr yet, since {why}: the node must catch up first, and the leader's \
+         log says when it has"
     )]
     JoinsTooSoon { topic: TopicName, number: usize, node: String, why: &'static str },
     #[error(
         "partition {number} of topic {topic}: {node} cannot join the isr yet. This node leads the partition, and has not said under \
-         version {version}, which is in force, that {node} has caught up: it may have acknowledged what {node} lacks. The log says when \
-         it has"
+         version {version}, which is in force, that {node} has caught up: it may have acknowledged messages that {node} lacks. The log \
+         says when {node} has caught up"
     )]
     NotOffered { topic: TopicName, number: usize, node: String, version: u64 },
     #[error(
@@ -179,7 +179,7 @@ fn check_step(
     }
     for id in is.isr.iter().filter(|id| !was.isr.contains(id)) {
         let why = match was.leader {
-            None => "nobody leads in the version in force, so nobody brings it up to date",
+            None => "the partition has no leader in the version in force, so no leader brings it up to date",
             Some(_) if !was.replicas.contains(id) => "it is no replica in the version in force",
             Some(_) => continue,
         };

@@ -46,8 +46,8 @@ impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} is damaged ({}): ", self.path.display(), self.what)?;
         f.write_str(match self.is_spare {
-            true => "the other copy is used, and it is written again when the node starts",
-            false => "what stood there is not known any more but for its version, below which no cluster file is taken",
+            true => "the other copy is used, and the damaged one is written again when the node starts",
+            false => "only the version of that cluster file is still known, and no file with a lower version is taken",
         })
     }
 }
@@ -72,7 +72,7 @@ pub fn read(data: &Path) -> Result<InForce, CoordinatorError> {
             StoredCopy::Holds(file) => kept.push(file),
             StoredCopy::Bad(what) => bad(what),
             // The first adoption is complete when node.meta has it.
-            StoredCopy::Missing if version > 0 => bad("it is missing".into()),
+            StoredCopy::Missing if version > 0 => bad("the file is missing".into()),
             StoredCopy::Missing => {}
         }
     }
@@ -94,9 +94,9 @@ fn read_one(path: &Path) -> StoredCopy {
             }
         }
     }
-    let Some((text, crc)) = text.rsplit_once(SEAL) else { return StoredCopy::Bad("its last line is missing".into()) };
+    let Some((text, crc)) = text.rsplit_once(SEAL) else { return StoredCopy::Bad("the last line is missing".into()) };
     if crc != format!("{}\n", seal(text)) {
-        return StoredCopy::Bad("its checksum is another".into());
+        return StoredCopy::Bad("the checksum does not match".into());
     }
     file::parse(text).map_or_else(|e| StoredCopy::Bad(e.to_string()), StoredCopy::Holds)
 }

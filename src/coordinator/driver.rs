@@ -337,9 +337,9 @@ impl<S: Store + 'static> Driver<S> {
         let task = tokio::task::spawn_local(async move {
             let end = store.follow(from, &mut |changes| drop(heard.send(Event::Watched(changes)))).await;
             match end {
-                WatchEnd::Lost(why) => tracing::info!("the watch of etcd is lost, everything is listed again: {why}"),
+                WatchEnd::Lost(why) => tracing::info!("the watch of etcd is lost, and all keys are listed again: {why}"),
                 WatchEnd::Compacted { revision } => {
-                    tracing::info!(revision, "etcd has compacted the watch's next revision: everything is listed again");
+                    tracing::info!(revision, "etcd has compacted the watch's next revision: all keys are listed again");
                 }
             }
             sleep(WATCH_PAUSE).await;

@@ -326,7 +326,7 @@ impl Reader<'_> {
         }
         if isr.is_empty() {
             let what = format!(
-                "{of}: an empty isr; keep the nodes that have everything in it, without a leader if the partition is to rest"
+                "{of}: an empty isr; keep the nodes with all acknowledged messages in it, without a leader if the partition must not serve"
             );
             return Err(self.bad(&raw.isr, what));
         }
@@ -341,8 +341,10 @@ impl Reader<'_> {
             Some(name) => {
                 let id = self.known(name, "leader", &of, nodes)?;
                 if !isr.contains(&id) {
-                    let what =
-                        format!("{of}: leader {} is not in the isr; only a node that has everything may lead", name.get_ref());
+                    let what = format!(
+                        "{of}: leader {} is not in the isr; only a node with all acknowledged messages may lead",
+                        name.get_ref()
+                    );
                     return Err(self.bad(name, what));
                 }
                 Some(id)

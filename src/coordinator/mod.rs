@@ -67,7 +67,7 @@ pub enum CoordinatorError {
     Refused { path: PathBuf, copy: PathBuf, error: Refusal },
     #[error(
         "--cluster-file={path} names no node with the id of {data}, which is {id}. Put it under a [[node]], with a name and the \
-         peer_address of this node, raise version, and bring the file to every node; or name the data path that the file means",
+         peer_address of this node, raise version, and bring the file to every node; or give the --data-path of a node in the file",
         path = path.display(),
         data = data.display()
     )]
@@ -87,13 +87,13 @@ pub enum CoordinatorError {
     )]
     IdLost { data: PathBuf },
     #[error(
-        "--cluster-file={path}: its version {found} is older than version {known}, which was in force here: that much node.meta \
-         tells, though the copies of that file are damaged ({damage}). Take the newest file that any node has",
+        "--cluster-file={path}: its version {found} is older than version {known}, which was in force here by node.meta; the copies of \
+         that file are damaged ({damage}). Use the newest file that any node has",
         path = path.display()
     )]
     OlderThanKnown { path: PathBuf, found: u64, known: u64, damage: String },
     #[error(
-        "{path} is damaged ({what}), and so is its copy: they hold the nodes that this leader offered a place in an isr. Remove both \
+        "{path} is damaged ({what}), and so is its copy: they hold the nodes to which this leader offered a place in an isr. Remove both \
          (cluster.offers and cluster.offers.copy), start again, and add no node to an isr that the log named before",
         path = path.display()
     )]
@@ -112,39 +112,38 @@ pub enum CoordinatorError {
     )]
     BelongsToACluster { data: PathBuf, copies: [PathBuf; 2] },
     #[error(
-        "{data} cannot be of a cluster any more: its generation {generation} is above {GENERATION_MAX}, since it ran alone after \
-         it had been in one. Begin with an empty data path, as another node of the cluster: it then catches up",
+        "{data} can no longer join a cluster: its generation {generation} is above {GENERATION_MAX}, since its node ran alone after it \
+         had been in a cluster. Begin with an empty data path, as another node of the cluster: that node then catches up",
         data = data.display()
     )]
     GenerationUsedUp { data: PathBuf, generation: u64 },
     #[error("{0}")]
     Etcd(String),
     #[error(
-        "both {first} and {second} are damaged ({what}); they name the cluster of this data path. If that is the cluster of \
-         --etcd-endpoints and --cluster-name, remove both and start again",
+        "both {first} and {second} are damaged ({what}); they name the cluster of this data path. If this is the cluster of \
+         --etcd-endpoints and --cluster-name, remove both files and start again",
         first = paths[0].display(),
         second = paths[1].display()
     )]
     BadMemory { paths: [PathBuf; 2], what: String },
     #[error(
-        "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Give the --data-path or the \
-         --cluster-name that is meant",
+        "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Correct --data-path or --cluster-name",
         data = data.display()
     )]
     OtherName { data: PathBuf, known: String, asked: String },
     #[error(
-        "the cluster {name:?} of this etcd has the id {found}, and this data path is of the cluster {known}: it is another etcd, or it was \
-         begun anew. Nothing is changed. Name the --etcd-endpoints that this data path belongs to"
+        "the cluster {name:?} of this etcd has the id {found}, and this data path is of the cluster {known}: this is another etcd, or \
+         etcd was wiped. Nothing is changed. Give the --etcd-endpoints of this data path's cluster"
     )]
     OtherCluster { name: String, known: NodeId, found: NodeId },
     #[error(
-        "{data} was that of node {known} in its cluster, and is that of node {found} now: parts of two data paths were mixed. Move it \
-         away and begin with an empty one: the node catches up",
+        "{data} belonged to node {known} in its cluster, and now belongs to node {found}: parts of two data paths were mixed. Move the \
+         data path away and begin with an empty one: the node then catches up",
         data = data.display()
     )]
     OtherNode { data: PathBuf, known: NodeId, found: NodeId },
     #[error(
-        "{data} belongs to a cluster that an etcd decides ({memory}), and there are no --etcd-endpoints: start it with them",
+        "{data} belongs to a cluster with an etcd ({memory}), and --etcd-endpoints is missing: start the node with --etcd-endpoints",
         memory = memory.display(),
         data = data.display()
     )]
@@ -302,7 +301,7 @@ impl Coordinator {
                 changes.iter().for_each(|change| tracing::info!(version, "{change}"));
                 tell_resting(&self.file());
             }
-            Err(error) => tracing::error!("nothing changes: {error}"),
+            Err(error) => tracing::error!("the cluster file in force stays: {error}"),
         }
     }
 
@@ -384,7 +383,7 @@ impl Desk {
 }
 
 fn tell_resting(file: &ClusterFile) {
-    file.resting().iter().for_each(|what| tracing::warn!(version = file.version, "{what}: no publish is taken there"));
+    file.resting().iter().for_each(|what| tracing::warn!(version = file.version, "{what}: the partition takes no publish"));
 }
 
 fn read(path: &Path) -> Result<(String, ClusterFile), CoordinatorError> {

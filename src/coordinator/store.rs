@@ -274,7 +274,7 @@ fn contact(
                 Ok(Answer::Txn { mut reads, revision, .. }) => {
                     return judge(reads.pop().flatten(), revision, memory).map(Some);
                 }
-                Ok(other) => format!("it answers with {other:?}"),
+                Ok(other) => format!("etcd answers with {other:?}"),
                 Err(failure) => failure.to_string(),
             };
             if let Some(memory) = memory {
@@ -297,7 +297,8 @@ fn judge(found: Option<KeyValue>, revision: u64, memory: Option<&Memory>) -> Res
     let Some(found) = found else {
         let known = memory.map_or([0; 16], |memory| memory.id);
         return Err(CoordinatorError::Etcd(format!(
-            "etcd has no key `id` of this cluster, which this data path knows as {}: etcd was wiped, or is another one. Nothing is changed \
+            "etcd has no key `id` of this cluster, which this data path knows as {}: etcd was wiped, or this is another etcd. Nothing is \
+             changed \
              and nothing is deleted; docs/cluster-failures.md says how to go on",
             NodeId(known)
         )));

@@ -239,7 +239,7 @@ fn an_epoch_is_given_once_and_above_what_was_promised() {
     for above in [static_epoch(3, 10, 0).unwrap(), static_epoch(4, 1, 1).unwrap(), static_epoch(3, 9, (1 << 20) - 1).unwrap()] {
         let (fact, note) = ask(above);
         assert!(fact.is_none(), "{above:?}");
-        assert!(note.unwrap().to_string().contains("bring it to this node"), "{above:?}");
+        assert!(note.unwrap().to_string().contains("bring that file to this node"), "{above:?}");
     }
     assert_eq!(ask(static_epoch(4, 1, 1).unwrap()).1, None, "it was said");
     assert_eq!(membership(ask(Epoch(1)).0).epoch, static_epoch(3, 9, 503).unwrap());
@@ -561,5 +561,5 @@ fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
         assert!(paths.iter().all(|path| std::fs::read_to_string(path).unwrap() == whole), "{}", path.display());
     }
     paths.iter().for_each(|path| std::fs::write(path, &rotten).unwrap());
-    assert!(place.open().err().unwrap().contains("cluster.offers is damaged (its checksum is another)"));
+    assert!(place.open().err().unwrap().contains("cluster.offers is damaged (the checksum does not match)"));
 }

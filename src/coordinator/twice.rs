@@ -38,12 +38,12 @@ impl Twice {
                 Err(e) => damage.push((path, e.to_string())),
                 Ok(bytes) => match std::str::from_utf8(&bytes).ok().and_then(opened).and_then(&parse) {
                     Some(value) => kept.push(value),
-                    None => damage.push((path, "its checksum is another".into())),
+                    None => damage.push((path, "the checksum does not match".into())),
                 },
             }
         }
         for (path, what) in &damage {
-            let use_around = if kept.is_empty() { "" } else { ": the other one is used, and it is written again" };
+            let use_around = if kept.is_empty() { "" } else { ": the other copy is used, and the damaged one is written again" };
             tracing::error!("{} is damaged ({what}){use_around}", path.display());
         }
         match damage.into_iter().next() {

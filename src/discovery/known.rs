@@ -55,7 +55,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) 
                 names.extend(channels);
             }
             Ok(Err(error)) => {
-                tracing::warn!(topic = %topic.name, lookupd = address, %error, "an nsqlookupd does not tell a topic's channels")
+                tracing::warn!(topic = %topic.name, lookupd = address, %error, "an nsqlookupd did not answer with a topic's channels")
             }
             Err(_) => {
                 tracing::warn!(topic = %topic.name, lookupd = address, "an nsqlookupd does not answer (--http-client-request-timeout)")
@@ -97,7 +97,7 @@ pub async fn channels_of(address: &str, path: &str, connect: Duration) -> Result
     carrier.abort();
     let body = body?.to_bytes();
     if !status.is_success() {
-        return Err(format!("it answers {status}").into());
+        return Err(format!("the nsqlookupd answers {status}").into());
     }
     #[derive(serde::Deserialize)]
     struct Channels {

@@ -72,7 +72,7 @@ pub async fn run(peer: Rc<Peer>, discovery: Rc<Discovery>, identity: Identity) {
             pause = PAUSE_MIN;
             tracing::warn!(lookupd = peer.address, %error, "the connection to an nsqlookupd is lost");
         } else if pause == PAUSE_MIN || pause == PAUSE_MAX {
-            tracing::warn!(lookupd = peer.address, %error, "an nsqlookupd cannot be reached; it is tried again");
+            tracing::warn!(lookupd = peer.address, %error, "an nsqlookupd cannot be reached; the node tries again");
         }
         sleep(pause).await;
         pause = (pause * 2).min(PAUSE_MAX);
@@ -100,7 +100,7 @@ async fn converse(
     let answer = read_answer(&mut stream).await?;
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     let Ok(about) = serde_json::from_slice::<serde_json::Value>(&answer) else {
-        return Err(invalid(format!("it answers IDENTIFY with {}", String::from_utf8_lossy(&answer))));
+        return Err(invalid(format!("the nsqlookupd answers IDENTIFY with {}", String::from_utf8_lossy(&answer))));
     };
     let http = about["broadcast_address"].as_str().filter(|host| !host.is_empty()).zip(about["http_port"].as_u64());
     tracing::info!(lookupd = peer.address, %about, "registering with an nsqlookupd");
@@ -124,7 +124,7 @@ async fn converse(
                 let mut byte = [0];
                 match stream.try_read(&mut byte) {
                     Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    Ok(_) => return Err(invalid("it speaks unasked".into())),
+                    Ok(_) => return Err(invalid("the nsqlookupd sent an answer to no command".into())),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error),
                 }
@@ -158,7 +158,10 @@ async fn read_answer(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     limited(ANSWER_LIMIT, async {
         let length = stream.read_u32().await? as usize;
         if length > ANSWER_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("an answer of {length} bytes")));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the nsqlookupd's answer of {length} bytes is too long"),
+            ));
         }
         let mut answer = vec![0; length];
         stream.read_exact(&mut answer).await?;

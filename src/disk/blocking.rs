@@ -127,7 +127,7 @@ impl BlockingStorage {
             match lock::flock_within(opened.as_raw_fd(), lock::FILE_LOCK_WAIT) {
                 Ok(true) => {}
                 Ok(false) => {
-                    let message = "another process has it open for writing: stop that process".into();
+                    let message = "another process has the file open for writing: stop that process".into();
                     return Err(disk_errno(file, "flock", libc::EWOULDBLOCK, message));
                 }
                 Err(e) => return Err(disk_error(file, "flock", &e)),

@@ -216,7 +216,7 @@ impl OpenFiles {
                 Ok(true) => return Ok(handle),
                 Ok(false) if Instant::now() < deadline => glommio::timer::sleep(lock::LOCK_RETRY).await,
                 Ok(false) => {
-                    let message = "another process has it open for writing: stop that process".into();
+                    let message = "another process has the file open for writing: stop that process".into();
                     return Err(disk_errno(file, "flock", libc::EWOULDBLOCK, message));
                 }
                 Err(e) => return Err(disk_error(file, "flock", &e)),

@@ -122,7 +122,7 @@ fn failed(file: &FileId, call: &'static str, result: i32) -> DiskError {
 impl Drop for RingOps {
     fn drop(&mut self) {
         if !self.slots.is_empty() {
-            tracing::error!("{} operations of files did not end: their memory is left to the kernel", self.slots.len());
+            tracing::error!("{} file operations did not end: their memory is left to the kernel", self.slots.len());
             std::mem::forget(std::mem::take(&mut self.slots));
         }
     }

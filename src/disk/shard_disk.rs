@@ -205,7 +205,7 @@ async fn probe(data: &Path) -> Result<(), DiskStartError> {
     // looked at with std first: an empty one must not get as far as glommio
     let found = std::fs::metadata(&path).map_err(|e| failed("stat", e.to_string()))?.len();
     if found < wanted.len() as u64 {
-        return Err(failed("the check of its length", format!("it has {found} bytes, not {}", wanted.len())));
+        return Err(failed("the check of its length", format!("the file has {found} bytes, not {}", wanted.len())));
     }
     let file = DmaFile::open(&path).await.map_err(|e| failed("open", e.to_string()))?;
     let read = file.read_at_aligned(0, wanted.len()).await.map_err(|e| failed("read", e.to_string()))?;

@@ -196,7 +196,8 @@ impl Spares {
         match fs::rename(self.path(&spare), to) {
             Ok(()) => Some(spare.len),
             Err(e) => {
-                tracing::warn!(from = %self.path(&spare).display(), to = %to.display(), "kept space is not used: {e}");
+                tracing::warn!(from = %self.path(&spare).display(), to = %to.display(), "the kept space of a removed segment is not used: \
+                    {e}");
                 remove(&self.path(&spare));
                 None
             }
@@ -259,7 +260,7 @@ fn remove(path: &Path) {
     if let Err(e) = fs::remove_file(path)
         && e.kind() != io::ErrorKind::NotFound
     {
-        tracing::warn!(file = %path.display(), "kept space was not given back: {e}");
+        tracing::warn!(file = %path.display(), "the kept space of a removed segment was not given back: {e}");
     }
 }
 

@@ -16,14 +16,14 @@ pub fn check(settings: &Settings) -> Option<Finding> {
             let (nodes, topics) = (file.nodes.len(), file.topics.len());
             let found = format!("{path}: version {version}, this node is {name} of {nodes}, {topics} topics");
             if let [damage, ..] = coordinator.damage() {
-                return Some(Finding::warn(NAME, format!("{found}; {damage}"), "the device may be failing: look at its log"));
+                return Some(Finding::warn(NAME, format!("{found}; {damage}"), "the device may be failing: look at dmesg"));
             }
             Some(match file.resting() {
                 resting if resting.is_empty() => Finding::ok(NAME, found),
-                resting => Finding::warn(NAME, format!("{found}; {}", resting.join("; ")), "no publish is taken there"),
+                resting => Finding::warn(NAME, format!("{found}; {}", resting.join("; ")), "these partitions take no publish"),
             })
         }
-        Err(error) => Some(Finding::fail(NAME, error.to_string(), "the node does not start like this")),
+        Err(error) => Some(Finding::fail(NAME, error.to_string(), "correct this: the node does not start with it")),
     }
 }
 

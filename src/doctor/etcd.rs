@@ -13,7 +13,7 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
         return vec![];
     }
     match store::health(settings) {
-        Err(error) => vec![Finding::fail(NAME, error.to_string(), "the node does not start like this")],
+        Err(error) => vec![Finding::fail(NAME, error.to_string(), "correct this: the node does not start with it")],
         Ok(all) => all.iter().map(finding).collect(),
     }
 }
@@ -33,7 +33,7 @@ fn finding(health: &Health) -> Finding {
         return Finding::warn(NAME, format!("{found}, alarm {}", alarms.join(", ")), remedy);
     }
     if health.is_fit() == Some(false) {
-        let remedy = "use 3.5.28, 3.6.9, 3.7 or later in production: this one may lose events and renew leases that are over";
+        let remedy = "use 3.5.28, 3.6.9, 3.7 or later in production: this version may lose events and renew expired leases";
         return Finding::warn(NAME, found, remedy);
     }
     Finding::ok(NAME, found)

@@ -36,7 +36,7 @@ fn data_path(settings: &Settings) -> Finding {
             let remedy = "stop that node, or give this one another --data-path";
             Finding::fail(NAME, format!("{path} is in use by {holder}"), remedy)
         }
-        Err(e) => Finding::fail(NAME, format!("{path}: its lock cannot be read: {e}"), "let this user read and write there"),
+        Err(e) => Finding::fail(NAME, format!("{path}: the lock cannot be read: {e}"), "let this user read and write there"),
     }
 }
 
@@ -52,7 +52,7 @@ fn address(settings: &Settings, name: &'static str, address: &str) -> Finding {
             Finding::warn(name, taken.to_string(), "the node starts without HTTPS; give another address, or an empty one")
         }
         Err(taken @ NetError::InUse { .. }) => {
-            Finding::fail(name, taken.to_string(), format!("stop it, or give another --{name}"))
+            Finding::fail(name, taken.to_string(), format!("stop that process, or give another --{name}"))
         }
         Err(error) => Finding::fail(name, error.to_string(), format!("give another --{name}")),
     }

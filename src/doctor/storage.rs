@@ -43,11 +43,11 @@ fn files_of_nsqd(data: &Path, settings: &Settings) -> Option<Finding> {
     };
     let (name, found) = ("files of nsqd", format!("{} holds files of nsqd ({found})", data.display()));
     if lists.iter().any(|list| list == "nsqd.dat") && settings.import_nsqd && !settings.is_clustered() {
-        return Some(Finding::ok(name, found + ": a startup imports what is not imported yet"));
+        return Some(Finding::ok(name, found + ": a startup imports the remaining backlog"));
     }
     Some(Finding::warn(
         name,
-        found + ": none is read, and the messages in them are not delivered",
+        found + ": the node does not read these files, and their messages are not delivered",
         "move them to a folder of their own and take them over with `ringmq import <folder>`, or remove them",
     ))
 }
@@ -125,7 +125,7 @@ fn direct_io(folder: &Path) -> Finding {
         block.fill(0);
         file.read_exact_at(&mut block, 0).map_err(|e| ("read", e))?;
         if block.iter().any(|&b| b != 0x5a) {
-            return Err(("read", io::Error::other("it reads back other bytes than were written")));
+            return Err(("read", io::Error::other("the file reads back other bytes than were written")));
         }
         Ok(())
     })();
@@ -134,7 +134,7 @@ fn direct_io(folder: &Path) -> Finding {
         Err((call, e)) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => Finding::fail(
             NAME,
             format!("{}: {call}: {e}", folder.display()),
-            "let this user write there, or give another --data-path",
+            "let this user write in that folder, or give another --data-path",
         ),
         Err((call, e)) if e.raw_os_error() == Some(libc::ENOSPC) => {
             let remedy = "free some space; the node starts all the same and refuses publishes until there is room";
@@ -199,10 +199,13 @@ fn write_cache(folder: &Path) -> Finding {
     let queue = [block.join("queue"), block.join("../queue")].into_iter().find(|queue| queue.is_dir());
     let Some(queue) = queue else { return unknown(format!("no block device {major}:{minor}")) };
     match fs::read_to_string(queue.join("write_cache")).unwrap_or_default().trim() {
-        "write through" => Finding::ok(NAME, "write through: durable as soon as it is written, or protected against power loss"),
-        "write back" => {
-            Finding::ok(NAME, "write back: each durable write flushes it (a disk with power-loss protection is much faster here)")
+        "write through" => {
+            Finding::ok(NAME, "write through: a write is durable at once, or the cache is protected against power loss")
         }
+        "write back" => Finding::ok(
+            NAME,
+            "write back: each durable write flushes the cache (a disk with power-loss protection is much faster here)",
+        ),
         other => unknown(format!("{other:?}")),
     }
 }

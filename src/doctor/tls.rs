@@ -52,7 +52,7 @@ pub fn check(settings: &Settings, now: UnixTime) -> Vec<Finding> {
     [nsq, native, peer].into_iter().flat_map(|files| files.check(now)).collect()
 }
 
-const REPLACE: &str = "name another file, or correct this one: the node does not start with it";
+const REPLACE: &str = "correct this file, or name another one: the node does not start with it";
 
 impl Files<'_> {
     fn check(&self, now: UnixTime) -> Vec<Finding> {
@@ -82,9 +82,11 @@ impl Files<'_> {
                 let refuse = format!("{} will refuse it: renew it and start the node again", self.others);
                 Finding::warn(flag, format!("{path}: {doubt}"), refuse)
             }
-            (None, Some(_)) => {
-                Finding::warn(flag, format!("{path}: it expires within 14 days"), "renew it and start the node again")
-            }
+            (None, Some(_)) => Finding::warn(
+                flag,
+                format!("{path}: the certificate expires within 14 days"),
+                "renew it and start the node again",
+            ),
             (None, None) => Finding::ok(flag, format!("{path}: in force, {} in the file", count(chain.len(), "certificate"))),
         }
     }
@@ -167,7 +169,7 @@ mod tests {
             (good.clone(), Ok, "1 CA may sign"),
             (format!("{zeros}{good}"), Warn, "1 certificate left out"),
             (format!("{no_base64}{good}{zeros}"), Warn, "2 certificates left out"),
-            (String::new(), Fail, "there is no certificate in it"),
+            (String::new(), Fail, "the file has no certificate"),
             (zeros.to_owned(), Fail, "not valid"),
         ] {
             let (is, found) = of(text);
@@ -191,12 +193,12 @@ mod tests {
             (&cert, &key, "", today, &[(Ok, "1 certificate in"), (Ok, "fits the certificate")]),
             (&cert, &key, &other_cert, today, &[(Ok, ""), (Ok, ""), (Ok, "1 CA may sign")]),
             (&nowhere, &key, "", today, &[(Fail, "/no/such/file: cannot be read"), (Ok, "a private key")]),
-            (&key, &key, "", today, &[(Fail, "there is no certificate in it"), (Ok, "")]),
+            (&key, &key, "", today, &[(Fail, "the file has no certificate"), (Ok, "")]),
             (&cert, &cert, "", today, &[(Ok, ""), (Fail, "there is no private key in it")]),
             (&cert, &other_key, "", today, &[(Ok, ""), (Fail, "does not fit the certificate")]),
-            (&cert, &key, &zeros, today, &[(Ok, ""), (Ok, ""), (Fail, "a certificate in it is not valid")]),
+            (&cert, &key, &zeros, today, &[(Ok, ""), (Ok, ""), (Fail, "the file has an invalid certificate")]),
             (&cert, &key, "", day(30_000), &[(Warn, "has expired"), (Ok, "")]),
-            (&zeros, &key, "", today, &[(Ok, ""), (Ok, ""), (Fail, "zeros: a certificate in it is not valid")]),
+            (&zeros, &key, "", today, &[(Ok, ""), (Ok, ""), (Fail, "zeros: the file has an invalid certificate")]),
         ];
         for (cert, key, ca, now, expected) in cases {
             let [native_tls_cert, native_tls_key, native_tls_client_ca] = [cert, key, ca].map(str::to_owned);

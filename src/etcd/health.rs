@@ -57,7 +57,7 @@ impl Etcd {
             let mut link = connected.map_err(|e| fault::Fault::from(e).to_string())?;
             let replied = link.get("/version", 64 << 10).await.map_err(|e| fault::Fault::from(e).to_string())?;
             let value: Value = serde_json::from_slice(&replied.body).map_err(|e| format!("this is not etcd: {e}"))?;
-            let version = value["etcdserver"].as_str().ok_or("this is not etcd: it tells no version")?;
+            let version = value["etcdserver"].as_str().ok_or("this is not etcd: the answer has no version")?;
             Ok(version.to_owned())
         };
         timeout_at(until, asked).await.unwrap_or_else(|_| Err("no answer in time".into()))

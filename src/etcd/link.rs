@@ -116,7 +116,7 @@ impl EtcdConnection {
             }
             let config = tls.ok_or_else(|| failed("an endpoint of https:// needs TLS".into()))?;
             let name = ServerName::try_from(endpoint.host.clone());
-            let name = name.map_err(|_| failed(format!("{} is no name that a certificate can have", endpoint.host)))?;
+            let name = name.map_err(|_| failed(format!("{} cannot be a name in a certificate", endpoint.host)))?;
             let secured = TlsConnector::from(config).connect(name, stream).await;
             EtcdConnection::over(endpoint, secured.map_err(|e| failed(format!("TLS: {e}")))?).await
         };
@@ -159,7 +159,7 @@ impl EtcdConnection {
         let response = self.open(path, body, token).await?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), limit).collect().await;
-        let body = body.map_err(|e| LinkError::Lost(format!("its answer does not end well: {e}")))?.to_bytes();
+        let body = body.map_err(|e| LinkError::Lost(format!("the answer is cut short: {e}")))?.to_bytes();
         Ok(Replied { status, body })
     }
 

@@ -135,8 +135,8 @@ impl Etcd {
         if self.silent.get().is_none() {
             self.silent.set(Some(Instant::now()));
             match self.options.endpoints.len() {
-                1 => tracing::warn!("etcd does not answer, it is tried again: {why}"),
-                _ => tracing::warn!(next = %self.endpoint(), "etcd does not answer, the next endpoint is tried: {why}"),
+                1 => tracing::warn!("etcd does not answer, and the node tries again: {why}"),
+                _ => tracing::warn!(next = %self.endpoint(), "etcd does not answer, and the node tries the next endpoint: {why}"),
             }
         } else {
             tracing::debug!(endpoint = %left, "etcd does not answer: {why}");
@@ -233,7 +233,7 @@ impl Etcd {
         let mut link = self.link(until).await?;
         let asked = timeout_at(until, link.ask("/v3/auth/authenticate", &body, None, ANSWER_BYTES_MAX)).await;
         let answer = fault::judge(asked.map_err(|_| Fault::not_asked())??).map_err(Fault::of_user)?;
-        let token = answer["token"].as_str().ok_or_else(|| Fault::not_etcd("it gave no token"))?.to_owned();
+        let token = answer["token"].as_str().ok_or_else(|| Fault::not_etcd("the answer has no token"))?.to_owned();
         self.token.replace(Some(token.clone()));
         Ok(token)
     }
@@ -253,7 +253,7 @@ impl Etcd {
             match last.filter(|_| page.more) {
                 None => return Ok(Answer::Listed(listing)),
                 Some(_) if listing.entries.len() > LISTING_KEYS_MAX => {
-                    return Err(Fault::not_etcd("it lists more keys than a cluster can have"));
+                    return Err(Fault::not_etcd("the listing has more keys than a cluster can have"));
                 }
                 Some(last) => first = [&last.key[..], &[0]].concat(),
             }

@@ -65,7 +65,7 @@ pub async fn follow(etcd: &Etcd, from: u64, heard: &mut dyn FnMut(Vec<Change>)) 
         };
         let ended: Result<Option<WatchEnd>, Fault> = tokio::select! {
             biased;
-            _ = left.wait_for(|now| *now != era) => return WatchEnd::Lost("its endpoint was left".into()),
+            _ = left.wait_for(|now| *now != era) => return WatchEnd::Lost("the node has left the endpoint".into()),
             ended = lasted => ended,
         };
         match ended {
@@ -98,7 +98,7 @@ async fn open(etcd: &Etcd, from: u64) -> Result<Stream, Fault> {
         Err(_) => Err(Fault::silent()),
         Ok(Err(fault)) => Err(fault),
         Ok(Ok(WatchMessage::Created)) => Ok(stream),
-        Ok(Ok(WatchMessage::Canceled(why))) => Err(Fault::not_etcd(format!("it refuses the watch: {why}"))),
+        Ok(Ok(WatchMessage::Canceled(why))) => Err(Fault::not_etcd(format!("etcd refuses the watch: {why}"))),
         Ok(Ok(other)) => Err(Fault::not_etcd(format!("a watch begins with {other:?}"))),
     }
 }

@@ -98,7 +98,7 @@ fn escape(out: &mut String, bytes: &[u8]) {
 
 /// The body of a good answer. A plain server that says so is asked again over HTTPS.
 async fn get(settings: &Settings, url: String) -> Result<Bytes, String> {
-    let mut url: Uri = url.parse().map_err(|e| format!("it is no address: {e}"))?;
+    let mut url: Uri = url.parse().map_err(|e| format!("the address of the auth server is not valid: {e}"))?;
     for _ in 0..2 {
         let response = send(settings, &url).await?;
         let status = response.status();
@@ -111,20 +111,24 @@ async fn get(settings: &Settings, url: String) -> Result<Bytes, String> {
             (403, Some(port)) if url.scheme_str() != Some("https") => {
                 let host = url.host().unwrap_or_default();
                 let path = url.path_and_query().map_or("/", |path| path.as_str());
-                url = format!("https://{host}:{port}{path}").parse().map_err(|e| format!("it names no port of HTTPS: {e}"))?;
+                url = format!("https://{host}:{port}{path}")
+                    .parse()
+                    .map_err(|e| format!("the server's https_port is not valid: {e}"))?;
             }
-            _ => return Err(format!("it answered {status}: {:?}", String::from_utf8_lossy(&body[..body.len().min(200)]))),
+            _ => {
+                return Err(format!("the server answered {status}: {:?}", String::from_utf8_lossy(&body[..body.len().min(200)])));
+            }
         }
     }
-    Err("it asks for HTTPS over HTTPS".into())
+    Err("the server asks for HTTPS, and was asked over HTTPS".into())
 }
 
 async fn send(settings: &Settings, url: &Uri) -> Result<Response<Incoming>, String> {
-    let host = url.host().ok_or("its address has no host")?.to_owned();
+    let host = url.host().ok_or("the address of the auth server has no host")?.to_owned();
     let is_https = match url.scheme_str() {
         Some("http") => false,
         Some("https") => true,
-        _ => return Err("its address is neither http nor https".into()),
+        _ => return Err("the address of the auth server is neither http nor https".into()),
     };
     let port = url.port_u16().unwrap_or(if is_https { 443 } else { 80 });
     let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -137,7 +141,7 @@ async fn send(settings: &Settings, url: &Uri) -> Result<Response<Incoming>, Stri
         return exchange(stream, url).await;
     }
     let config = https_client(settings).map_err(|e| e.to_string())?;
-    let name = ServerName::try_from(bare).map_err(|_| format!("{host} is no name that a certificate can have"))?;
+    let name = ServerName::try_from(bare).map_err(|_| format!("{host} cannot be a name in a certificate"))?;
     let secured = TlsConnector::from(config).connect(name, stream).await.map_err(|e| format!("TLS: {e}"))?;
     exchange(secured, url).await
 }

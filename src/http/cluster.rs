@@ -125,8 +125,8 @@ fn not_removed_yet(kept: &AdminError) -> String {
              is stopped. Replicas that no other node can take stay on it: add a node, or lower the replicas of the topics"
         ),
         AdminError::NodeAlive(node) => format!(
-            "node {node} is drained and has no replicas, and is not removed yet: stop it, and repeat the request (after a kill its lease \
-             ends first)"
+            "node {node} is drained and has no replicas, and is not removed yet: stop it, and repeat the request (after a kill wait until \
+             its lease is over)"
         ),
         other => other.to_string(),
     }
@@ -201,7 +201,7 @@ fn bad(message: &'static str) -> Failure {
 }
 
 fn no_answer() -> Failure {
-    let why = "OUTCOME_UNKNOWN: the metadata store did not answer in time: ask again";
+    let why = "OUTCOME_UNKNOWN: the metadata store did not answer in time: repeat the request";
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, why)
 }
 

@@ -14,7 +14,7 @@ pub async fn answer(path: &str, query: &Query) -> Result<Reply, Failure> {
         "/debug/pprof/symbol" => Ok(text(StatusCode::OK, "num_symbols: 0\n")),
         "/debug/pprof/profile" => profile::take(query).await,
         "/debug/freememory" => Ok(free_memory().await),
-        _ => Err(not_here("it shows or sets what Go's runtime has, and this node has no such runtime")),
+        _ => Err(not_here("this path belongs to Go's runtime, and this node has no such runtime")),
     }
 }
 
@@ -38,6 +38,6 @@ fn command_line() -> Bytes {
 async fn free_memory() -> Reply {
     // SAFETY: malloc_trim takes a number and no pointer, and locks what it changes.
     let trimmed = tokio::task::spawn_blocking(|| unsafe { libc::malloc_trim(0) }).await;
-    tracing::info!(freed = trimmed.is_ok_and(|freed| freed == 1), "free memory of the allocator goes back to the system");
+    tracing::info!(freed = trimmed.is_ok_and(|freed| freed == 1), "the allocator returns its free memory to the system");
     text(StatusCode::OK, "")
 }

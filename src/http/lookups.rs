@@ -131,8 +131,9 @@ async fn find(node: &Node, asked: &LookupKey, access: Access) -> Result<(Option<
 
 async fn look<T: Send + 'static>(node: &Node, look: impl FnOnce(&View, NodeId) -> T + Send + 'static) -> Result<T, Failure> {
     let answer = hub(node)?.look(move |agent| look(agent.view(), agent.me()));
-    let no_answer =
-        || Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "NO_ANSWER: the coordinator did not answer in time: ask again");
+    let no_answer = || {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "NO_ANSWER: the coordinator did not answer in time: repeat the request")
+    };
     timeout(ANSWER_LIMIT, answer).await.ok().flatten().ok_or_else(no_answer)
 }
 
@@ -167,14 +168,16 @@ pub async fn all_channels(node: &Node, topic: &str) -> Result<BTreeSet<String>, 
     let asked = (topic.to_owned(), None);
     let (found, me) = find(node, &asked, Access::Read).await?;
     let found = found.ok_or_else(not_found)?;
-    let unknown = |why: String| Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("CHANNELS_UNKNOWN: {why}: ask again"));
+    let unknown =
+        |why: String| Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("CHANNELS_UNKNOWN: {why}: repeat the request"));
     if !found.is_led() {
         return Err(unknown("a partition of the topic has no leader, and only leaders know the channels".into()));
     }
     let mut channels = of_this_node(node, &asked, true);
     for (_, address) in found.http_addresses().iter().filter(|(id, _)| **id != me) {
         let told = timeout(ASK_LIMIT, ask(node, address, &asked)).await.ok().flatten();
-        channels.extend(told.ok_or_else(|| unknown(format!("the node at {address} does not tell its channels over HTTP")))?);
+        channels
+            .extend(told.ok_or_else(|| unknown(format!("the node at {address} did not answer with its channels over HTTP")))?);
     }
     Ok(channels)
 }
@@ -191,7 +194,7 @@ async fn ask(node: &Node, address: &str, (topic, partition): &LookupKey) -> Opti
     match discovery::channels_of(address, &path, ASK_LIMIT).await {
         Ok(channels) => Some(channels),
         Err(error) => {
-            tracing::debug!(node = address, topic, %error, "another node does not tell its channels of a topic");
+            tracing::debug!(node = address, topic, %error, "another node did not answer with its channels of a topic");
             None
         }
     }

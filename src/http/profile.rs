@@ -69,7 +69,7 @@ fn duration(seconds: Option<&str>) -> Result<Duration, Failure> {
     let seconds = match seconds.map(str::parse) {
         None => USUAL_SECONDS,
         Some(Ok(seconds @ 1..=SECONDS_MAX)) => seconds,
-        Some(_) => return Err(Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_SECONDS: it is 1 to {SECONDS_MAX}"))),
+        Some(_) => return Err(Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_SECONDS: seconds is 1 to {SECONDS_MAX}"))),
     };
     Ok(Duration::from_secs(seconds))
 }

@@ -113,10 +113,10 @@ pub fn not_found() -> Failure {
 }
 
 fn ruled_by_the_file() -> Failure {
-    let why = "RULED_BY_CLUSTER_FILE: the file of --cluster-file names the topics of this node: change it there, on every node";
+    let why = "RULED_BY_CLUSTER_FILE: the file of --cluster-file names the topics of this node: change that file, on every node";
     Failure::new(StatusCode::CONFLICT, why)
 }
 
 fn no_answer() -> Failure {
-    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer in time: ask again")
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer in time: repeat the request")
 }

@@ -51,10 +51,10 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
     for path in paths {
         match copy::read(Path::new(path)) {
             Ok(in_force) => {
-                unread.extend(in_force.damage.iter().map(|damage| format!("{path}: its copy of the cluster file: {damage}")));
+                unread.extend(in_force.damage.iter().map(|damage| format!("{path}: the copy of the cluster file: {damage}")));
                 cluster = std::cmp::max_by_key(cluster, in_force.file, |file| file.as_ref().map(|f| f.version));
             }
-            Err(error) => unread.push(format!("{path}: its copies of the cluster file say nothing: {error}")),
+            Err(error) => unread.push(format!("{path}: the copies of the cluster file cannot be read: {error}")),
         }
         match Memory::read(Path::new(path)) {
             Ok(memory) => etcd.extend(memory.map(|memory| (memory.id, memory.cluster))),
@@ -138,8 +138,8 @@ fn compare_all(
         }
         Placement::WhereFound(name) => {
             let what = format!(
-                "the data paths are of cluster {name}, whose etcd says which node has which partition: each is compared where it is \
-                 found; ringmq cluster verify says which replicas are missing"
+                "the data paths are of cluster {name}, whose etcd says which node has which partition: the replicas in these data paths \
+                 are compared; ringmq cluster verify says which replicas are missing"
             );
             comparison.report.note("found", what, json!({ "cluster": name }))?;
             BTreeMap::new()

@@ -173,7 +173,7 @@ fn under_warning(
                 None => String::new(),
             };
             if !who.is_empty() {
-                let what = "findings may be half-written data and no damage: stop the node";
+                let what = "findings may be half-written data and not damage: stop the node";
                 let lock = path.join("LOCK").display().to_string();
                 report.note(
                     "warning",
@@ -517,7 +517,7 @@ impl View<'_, '_> {
     fn topics(&mut self, journals: u16) -> Result<(), InspectError> {
         let found = self.storage.journals()?;
         for core in (0..journals).filter(|core| !found.contains(core)) {
-            self.damage(&FileId::Journal(core), 0, "node.meta names it, and it is missing")?;
+            self.damage(&FileId::Journal(core), 0, "node.meta names this journal, and the file is missing")?;
         }
         for name in self.storage.topics()? {
             if self.options.topic.as_ref().is_none_or(|t| *t == *name) {
@@ -536,8 +536,8 @@ impl View<'_, '_> {
         }
         for (copy, found) in both.iter().enumerate() {
             match found {
-                Ok(m) if m.info.name != *name => self.damage(&file(copy), 44, format!("it is the topic {}", m.info.name))?,
-                Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "it differs from the other copy")?,
+                Ok(m) if m.info.name != *name => self.damage(&file(copy), 44, format!("the file is of topic {}", m.info.name))?,
+                Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "the file differs from the other copy")?,
                 Ok(_) => {}
                 // A kill came between the files: the journal still has the topic.
                 Err(Bad::Zero) if self.created.contains(name) => self.say(&file(copy), "not written yet")?,

@@ -22,7 +22,7 @@ impl View<'_, '_> {
         let newer = self.newer;
         let mut newest = self.snapshots(dir)?;
         if self.newer > newer {
-            return self.say(&FileId::Snapshot(dir.clone(), 0), "its partition is not checked, since that needs this file");
+            return self.say(&FileId::Snapshot(dir.clone(), 0), "the partition is not checked, since the check needs this file");
         }
         self.lost_channels(dir, newest.as_ref())?;
         let mut bases = self.storage.segments(dir)?;
@@ -33,7 +33,7 @@ impl View<'_, '_> {
         if let Some(truncation) = lowest {
             let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if truncation.is_restart { "drops" } else { "truncates" });
             let to = place(truncation.to);
-            self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {to}"))?;
+            self.say(&file, format!("a record that no snapshot contains {verb} the log: the log goes on at {to}"))?;
             if truncation.is_restart {
                 return Ok(());
             }
@@ -95,7 +95,7 @@ impl View<'_, '_> {
         for slot in blank {
             let file = FileId::Snapshot(dir.clone(), slot);
             if Snapshot::is_due(slot, sequence) {
-                self.bad(&file, 0, Bad::Zero, "no snapshot, though one was written here; others have what it had")?;
+                self.bad(&file, 0, Bad::Zero, "no snapshot, though one was written here; the other slots have its content")?;
             } else {
                 self.say(&file, "not written yet")?;
             }
@@ -223,7 +223,7 @@ impl View<'_, '_> {
             let is_redone = end != at && redo.is_some_and(|from| from <= end.offset);
             if !is_redone && (end != at || !(was_open || crc == chain)) {
                 let (at, end) = (place(at), place(end));
-                self.damage(&segment, 0, format!("it begins at {at}; the segment before ends at {end}"))?;
+                self.damage(&segment, 0, format!("the segment begins at {at}; the segment before it ends at {end}"))?;
             }
             open = was_open;
         }

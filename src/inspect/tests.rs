@@ -461,8 +461,8 @@ fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     let mut out = vec![];
     let verdict = compare::run(&names, &InspectOptions::default(), &mut out).expect("it can be read");
     let text = String::from_utf8(out).expect("it is text");
-    let bad = format!("{}: its copy of the cluster file: ", names[1]);
-    assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("its last line is missing"), "{text}");
+    let bad = format!("{}: the copy of the cluster file: ", names[1]);
+    assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("the last line is missing"), "{text}");
     assert!(
         text.matches("its copy").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
         "{text}"
@@ -501,7 +501,10 @@ fn what_is_missing_is_a_difference() {
     assert!(!same && text.contains("identical in 2 data paths") && text.contains("MISSING in node2"), "{text}");
     // An etcd says it, which nobody asks.
     let (same, text) = said(&mut [&mut one, &mut two, &mut none], Placement::WhereFound("main"));
-    assert!(same && text.contains("identical in 2 data paths") && text.contains("compared where it is found"), "{text}");
+    assert!(
+        same && text.contains("identical in 2 data paths") && text.contains("the replicas in these data paths are compared"),
+        "{text}"
+    );
     let (same, text) = said(&mut [&mut one, &mut none], Placement::WhereFound("main"));
     assert!(!same && text.contains("partition 0: only in node0") && text.contains("nothing was compared"), "{text}");
     // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.

@@ -95,7 +95,10 @@ pub fn report(options: &ReportOptions) -> Result<(), LoadError> {
         let text = fs::read_to_string(path).map_err(|e| file_error(path, e))?;
         let run: Run = serde_json::from_str(&text).map_err(|e| file_error(path, format!("not a result of --json: {e}")))?;
         if run.format != result::FORMAT {
-            return Err(file_error(path, format!("format {} is not known, {} is", run.format, result::FORMAT)));
+            return Err(file_error(
+                path,
+                format!("format {} is not known; this version reads format {}", run.format, result::FORMAT),
+            ));
         }
         runs.push(run);
     }

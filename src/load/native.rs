@@ -211,7 +211,7 @@ impl Native {
                 match reply {
                     Some(Reply::Messages(messages)) => {
                         let place = self.places.get_mut(messages.subscription as usize);
-                        let place = place.ok_or("messages of a subscription that there is not")?;
+                        let place = place.ok_or("the node sent messages of an unknown subscription")?;
                         let mut walk = Messages::resume(payload, messages.log_id, messages.base_unix_ns);
                         let found = walk.by_ref().map(|message| each(Delivered::Message(message.body))).count();
                         if found != messages.num as usize || walk.rest_len() > 0 {
@@ -305,7 +305,7 @@ async fn partitions(
     if wanted != 0 && found.len() != wanted as usize {
         let has = found.len();
         return Err(format!(
-            "--partitions={wanted}: topic {name} is there already, with {has}; leave the flag out, or take another --topic"
+            "--partitions={wanted}: topic {name} exists with {has} partitions; leave the flag out, or give another --topic"
         ));
     }
     Ok(found)

@@ -73,7 +73,7 @@ impl Nsq {
                     Frame::Response(HEARTBEAT) => None,
                     Frame::Response(data) => Some(Ok(data.to_vec())),
                     Frame::Error(text) => Some(Err(format!("{what}: {}", String::from_utf8_lossy(text)))),
-                    Frame::Message(_) => Some(Err(format!("{what}: answered by a message"))),
+                    Frame::Message(_) => Some(Err(format!("{what}: the server answered with a message"))),
                 };
                 wire.took(len);
                 match answer {
@@ -127,7 +127,7 @@ impl Nsq {
                 Frame::Response(HEARTBEAT) => request::nop(out),
                 Frame::Response(other) => return Err(unexpected(other)),
                 Frame::Error(text) => each(PublishAnswer::Refused(None, &String::from_utf8_lossy(text)))?,
-                Frame::Message(_) => return Err("a message on a connection that has no subscription".into()),
+                Frame::Message(_) => return Err("the server sent a message on a connection without a subscription".into()),
             }
         }
         self.wire.took(at);
@@ -144,7 +144,7 @@ impl Nsq {
                 Frame::Message(message) => {
                     request::finish(out, &message.id);
                     let place = if self.is_ordered { frame::PLACE_LEN } else { 0 };
-                    let body = message.body.get(place..).ok_or("a message of SUB_ORDERED that has no place")?;
+                    let body = message.body.get(place..).ok_or("the server sent a message of SUB_ORDERED without its offset")?;
                     each(Delivered::Message(body));
                 }
                 Frame::Response(HEARTBEAT) => request::nop(out),

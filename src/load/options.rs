@@ -172,9 +172,9 @@ pub fn command() -> Command {
         .arg(flag("tls-key", "PEM file", "Private key of --tls-cert").requires("tls-cert"))
         .arg(flag("tls-name", "name", "Name in the node's certificate [default: the host of --address]").requires("tls-ca"))
         .next_help_heading("Course")
-        .arg(flag("duration", "duration", "How long to measure; with --ramp, each step").default_value("10s"))
+        .arg(flag("duration", "duration", "Time of the measurement; with --ramp, of each step").default_value("10s"))
         .arg(flag("warm-up", "duration", "Load before the measurement [default: 1s; with --messages 0]"))
-        .arg(flag("messages", "number", "Stop after so many messages, at the latest after --duration"))
+        .arg(flag("messages", "number", "Stop after this many messages, at the latest after --duration"))
         .arg(flag(
             "rate",
             "messages/s",
@@ -183,16 +183,19 @@ pub fn command() -> Command {
         .arg(switch("ramp", "Find the highest rate that keeps p99 below --p99 (of delivery in mode both, else of publishing)"))
         .arg(flag("p99", "duration", "The limit of --ramp"))
         .arg(switch("verify", "Exit with 1 unless every acknowledged message is consumed, intact; mode both"))
-        .arg(flag("drain", "duration", "How long to wait at the end for answers and deliveries").default_value("10s"))
-        .arg(number("threads", "Threads that load", "1"))
+        .arg(flag("drain", "duration", "Longest wait at the end for answers and deliveries").default_value("10s"))
+        .arg(number("threads", "Threads of the load generator", "1"))
         .next_help_heading("Output")
         .arg(flag("server-pid", "pid", "Measure CPU time and memory of this process too"))
         .arg(flag("label", "text", "Name of the run in reports [default: the mode and address]"))
         .arg(path("json", "File for the results"))
         .arg(path("hgrm", "File for the latencies, for HdrHistogram's plotters; mode both: publishing in <path>.publish"))
         .arg(path("report", "HTML page for the results"))
-        .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
-        .arg(switch("quiet", "No line each second"))
+        .arg(path(
+            "raw",
+            "Show the figures beside those of the raw disk, from a file that ringmq doctor --measure --json has written",
+        ))
+        .arg(switch("quiet", "Print no line each second"))
         .after_help("Exit codes: 0 done, 1 the run failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
 }
 
@@ -238,7 +241,7 @@ impl Flags<'_> {
 
     fn positive_duration(&self, name: &str) -> Result<Option<Duration>, String> {
         match self.duration(name)? {
-            Some(Duration::ZERO) => Err(format!("--{name}=0: it must be longer")),
+            Some(Duration::ZERO) => Err(format!("--{name}=0: the time must be longer")),
             other => Ok(other),
         }
     }
@@ -270,7 +273,7 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
     })?;
     let limit = flags.positive_duration("p99")?;
     let ramp = match (flags.0.get_flag("ramp"), limit) {
-        (true, None) => return Err("--ramp needs the limit to keep: --p99=10ms".into()),
+        (true, None) => return Err("--ramp needs the limit of the latency, such as --p99=10ms".into()),
         (false, Some(_)) => return Err("--p99 is the limit of --ramp, which is not given".into()),
         (_, limit) => limit,
     };
@@ -336,7 +339,7 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
     no(options.partitions.is_some() && !native, "--partitions needs --protocol=native: the NSQ protocol cannot ask for them")?;
     no(
         options.output_buffer_timeout.is_some() && native,
-        "--output-buffer-timeout is of the NSQ protocol: a native node holds nothing back",
+        "--output-buffer-timeout belongs to the NSQ protocol: the native protocol holds no deliveries back",
     )?;
     no(options.secure.is_some() && !native, "--tls-ca needs --protocol=native: the load generator speaks no TLS with nsqd")?;
     no(
@@ -345,14 +348,14 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
     )?;
     no(
         !native && options.mode.produces() && options.batch as usize * (4 + options.size.max()) > i32::MAX as usize - 8,
-        "--batch times --size is more than 2 GiB, the most that an MPUB can say it has",
+        "--batch times --size is more than 2 GiB, the most that an MPUB can announce",
     )?;
     no(options.ordered && !options.mode.consumes(), "--ordered is for consuming: --mode=consume or both")?;
-    no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
-    no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
+    no(consume && options.rate.is_some(), "--rate is for publishing: give --mode=publish or both")?;
+    no(consume && options.ramp.is_some(), "--ramp is for publishing: give --mode=publish or both")?;
     no(
         options.verify && options.mode != Mode::Both,
-        "--verify compares what was acknowledged with what comes: it needs --mode=both",
+        "--verify compares acknowledged messages with delivered ones: it needs --mode=both",
     )?;
     no(options.verify && options.ramp.is_some(), "--verify and --ramp do not go together: verify at the rate that was found")?;
     no(

@@ -206,7 +206,7 @@ impl Producer {
                     return Ok(());
                 }
             };
-            let done = self.waiting.take(id).ok_or("an answer to nothing")?;
+            let done = self.waiting.take(id).ok_or("the node sent an answer to no publish")?;
             shared.acknowledged.fetch_add(done.count as u64, Ordering::Relaxed);
             shared.saw(now);
             seen.published_ever.add(done.count as u64, done.bytes);

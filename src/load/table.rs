@@ -82,7 +82,7 @@ fn notes(run: &Run, out: &mut String) {
         // A few at the very end are only unlucky.
         let sent = run.published.as_ref().map_or(0, |flow| flow.messages);
         let why = if run.behind * 100 > sent { ": the rate is too high" } else { "" };
-        let _ = writeln!(out, "behind: {} messages were due and not sent before the end{why}", run.behind);
+        let _ = writeln!(out, "behind: {} due messages were not sent before the end{why}", run.behind);
     }
     if run.undelivered > 0 {
         let _ = writeln!(out, "undelivered: {} deliveries of acknowledged messages did not come before the end", run.undelivered);
@@ -106,7 +106,7 @@ fn notes(run: &Run, out: &mut String) {
         }
     }
     let busy = run.generator.busy * 100.0;
-    let limit = if busy > 90.0 { ": it may be the limit, try --threads" } else { "" };
+    let limit = if busy > 90.0 { ": the generator may be the limit, raise --threads" } else { "" };
     let _ = writeln!(out, "generator: {:.2} CPU s, busy {busy:.0} %{limit}", run.generator.cpu_seconds);
     if let Some(ramp) = &run.ramp {
         let limit = time(ramp.p99_limit_us);

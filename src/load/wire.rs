@@ -89,7 +89,7 @@ impl Wire {
     /// is another one: TLS on a plain connection, or HTTP.
     pub fn name_other_protocol(&self, error: impl ToString) -> String {
         if self.secure.is_none() && self.unread().starts_with(&TLS_ALERT) {
-            "the server speaks TLS on this port: --protocol=native with --tls-ca, the CA that has signed its certificate".into()
+            "the server speaks TLS on this port: --protocol=native with --tls-ca, the CA that signed its certificate".into()
         } else if self.unread().starts_with(b"HTTP/") {
             "the server speaks HTTP on this port: give the port of NSQ clients (4150 by default), or with --protocol=native \
              that of native clients (4153)"

@@ -131,7 +131,7 @@ async fn publish(link: Connection, mut producer: Producer, shared: Arc<RunContex
     };
     let in_time = tokio::time::timeout_at(last.into(), work).await.is_ok();
     if !in_time {
-        producer.give_up(&recorder, "the wait at the end was over");
+        producer.give_up(&recorder, "--drain was over");
     }
     producer.count_behind(&shared, &recorder);
 }

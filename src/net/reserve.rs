@@ -52,7 +52,12 @@ impl Reserved {
                 return Err(failed);
             }
             if !std::mem::replace(&mut is_told, true) {
-                tracing::warn!(address, ?wait, "the address is in use by a process that has ended or cannot be seen: waiting");
+                tracing::warn!(
+                    address,
+                    ?wait,
+                    "the address is in use by a process that has ended or cannot be seen: the node waits for \
+                    the address"
+                );
             }
             std::thread::sleep(RETRY);
         }

@@ -20,7 +20,7 @@ const NAMED_MAX: usize = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    #[error("--etcd-endpoints is missing: it names the etcd that is written to")]
+    #[error("--etcd-endpoints is missing: give the endpoints of the cluster's etcd")]
     NoEtcd,
     #[error("{word} needs --{flag}")]
     Missing { word: &'static str, flag: &'static str },
@@ -135,7 +135,7 @@ fn expand(settings: &Settings, asker: &Asker, names: &Names, out: &mut dyn Write
         return Err(AdminError::NoTopic(name).into());
     }
     let live = view.nodes().filter_map(|(id, _)| view.member(id)?.value.http_address.clone());
-    let mut last = "no node is there that could".to_owned();
+    let mut last = "no node is alive".to_owned();
     for address in live {
         match store::on_a_loop(asker.post(&address, &path)) {
             Ok(answer) if answer.status == 200 => {

@@ -34,7 +34,7 @@ pub fn init(settings: &Settings, random: [u8; 16], is_json: bool, out: &mut dyn 
             serde_json::json!({ "cluster": name, "id": id.to_string(), "is_new": is_new, "nodes": nodes, "topics": topics })
         )?;
     } else if is_new {
-        writeln!(out, "cluster {name} is made: id {id}. Start its nodes with these --etcd-endpoints and this --cluster-name")?;
+        writeln!(out, "cluster {name} is created: id {id}. Start its nodes with these --etcd-endpoints and this --cluster-name")?;
     } else {
         writeln!(out, "cluster {name} exists: id {id}, {nodes} nodes, {topics} topics. Nothing is changed")?;
     }
@@ -111,8 +111,8 @@ async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], asker: &Asker, to
             let so_far = told.entry(*id).or_insert(Ok(vec![]));
             let Ok(replicas) = so_far else { continue };
             let answer = match (&member.http_address, view.session(*id)) {
-                (_, None) => Err("it is away".to_owned()),
-                (None, _) => Err("it tells no HTTP address".to_owned()),
+                (_, None) => Err("the node is away".to_owned()),
+                (None, _) => Err("the node has no HTTP address in the metadata".to_owned()),
                 (Some(address), Some(_)) => asker.get(address, &path).await.and_then(ask::HttpResponse::good),
             };
             match answer.and_then(|body| serde_json::from_str(&body).map_err(|error| error.to_string())) {
@@ -121,8 +121,9 @@ async fn rounds(view: &View, nodes: &[(NodeId, MemberRecord)], asker: &Asker, to
             }
         }
     }
-    let three =
-        |rounds: Vec<verify::Replicas>| <[verify::Replicas; 3]>::try_from(rounds).map_err(|_| "it was not asked".to_owned());
+    let three = |rounds: Vec<verify::Replicas>| {
+        <[verify::Replicas; 3]>::try_from(rounds).map_err(|_| "the node was not asked".to_owned())
+    };
     verify::Rounds { nodes: told.into_iter().map(|(id, told)| (id, told.and_then(three))).collect() }
 }
 

@@ -66,10 +66,10 @@ pub fn findings(seen: &ClusterHealth) -> Vec<Finding> {
     all.extend(seen.read.as_ref().map(|read| match read {
         Ok(took) if *took > SLOW => {
             let found = format!("reading everything took {} ms", took.as_millis());
-            Finding::bad("etcd", found, "a faster disk for etcd, or a closer one: leases and elections wait for it")
+            Finding::bad("etcd", found, "give etcd a faster disk, or use a closer etcd: leases and elections wait for it")
         }
-        Ok(took) => Finding::good("etcd", format!("it has a quorum; reading everything took {} ms", took.as_millis())),
-        Err(why) => Finding::bad("etcd", format!("it does not answer reads: {why}"), "start a majority of its members"),
+        Ok(took) => Finding::good("etcd", format!("etcd has a quorum; reading everything took {} ms", took.as_millis())),
+        Err(why) => Finding::bad("etcd", format!("etcd does not answer reads: {why}"), "start a majority of its members"),
     }));
     all.extend(seen.nodes.iter().flat_map(node));
     all.extend(versions(&seen.nodes));
@@ -82,10 +82,12 @@ fn member(health: &Health) -> Finding {
     match (&health.version, health.is_fit()) {
         (Ok(version), Some(true)) => Finding::good(about, format!("version {version}")),
         (Ok(version), _) => {
-            let remedy = "3.5.28, 3.6.9, 3.7 or later: older ones may lose events of a watch, or renew a lease that is over";
+            let remedy = "use 3.5.28, 3.6.9, 3.7 or later: older versions may lose events of a watch, or renew an expired lease";
             Finding::bad(about, format!("version {version}"), remedy)
         }
-        (Err(why), _) => Finding::bad(about, format!("no answer: {why}"), "start it, or take it out of --etcd-endpoints"),
+        (Err(why), _) => {
+            Finding::bad(about, format!("no answer: {why}"), "start this member, or take it out of --etcd-endpoints")
+        }
     }
 }
 
@@ -100,22 +102,28 @@ fn space(used: u64, quota: u64) -> Finding {
 fn node(node: &Node) -> Vec<Finding> {
     let about = format!("node {}", node.name);
     if !node.is_there {
-        return vec![Finding::bad(about, "it is away: its lease is over", "start it, or `ringmq cluster remove` it")];
+        return vec![Finding::bad(
+            about,
+            "the node is away: its lease is over",
+            "start the node, or remove it with `ringmq cluster \
+            remove`",
+        )];
     }
     let mut all: Vec<Finding> = vec![];
     for (address, why) in &node.unreachable {
-        let remedy = "open it for nodes and clients, or say another one (--broadcast-address and its kin)";
+        let remedy =
+            "open the address for nodes and clients, or give another one (--broadcast-address, --broadcast-peer-address)";
         all.push(Finding::bad(&about, format!("{address} takes no connection from here: {why}"), remedy));
     }
     if let Some(ping) = node.ping.as_ref().filter(|ping| *ping != "OK") {
-        all.push(Finding::bad(&about, format!("/ping: {ping}"), "do as the answer says"));
+        all.push(Finding::bad(&about, format!("/ping: {ping}"), "act on the answer (docs/operating.md)"));
     }
     if let Some(seconds) = node.clock_seconds.filter(|seconds| seconds.abs() >= CLOCK_SECONDS_MAX) {
-        let found = format!("its clock differs by {seconds} s from this machine's");
+        let found = format!("the node's clock differs by {seconds} s from this machine's");
         all.push(Finding::bad(&about, found, "run NTP on both: deferred messages and retention go by the clock"));
     }
     if all.is_empty() {
-        all.push(Finding::good(about, format!("version {}, reached, well", node.version)));
+        all.push(Finding::good(about, format!("version {}, reachable and healthy", node.version)));
     }
     all
 }
@@ -124,7 +132,7 @@ fn versions(nodes: &[Node]) -> Option<Finding> {
     let of = group(nodes.iter().filter(|node| node.is_there).map(|node| (node.version.as_str(), node.name.as_str())));
     let told = |(version, names): (&&str, &Vec<&str>)| format!("{version}: {}", names.join(" "));
     let found = of.iter().map(told).collect::<Vec<_>>().join("; ");
-    (of.len() > 1).then(|| Finding::bad("versions", found, "end the upgrade: one version on all nodes"))
+    (of.len() > 1).then(|| Finding::bad("versions", found, "end the upgrade: run one version on all nodes"))
 }
 
 fn agreement(nodes: &[Node], setting: &'static str) -> Option<Finding> {
@@ -211,11 +219,11 @@ mod tests {
             "etcd http://127.0.0.1:2379: version 3.4.1",
             "etcd: alarm NOSPACE",
             "etcd: 1216 MiB of 1280 MiB are in use",
-            "etcd: it does not answer reads: no quorum",
-            "node a: it is away: its lease is over",
+            "etcd: etcd does not answer reads: no quorum",
+            "node a: the node is away: its lease is over",
             "node b: peer h:1 takes no connection from here: refused",
             "node b: /ping: NOK - x",
-            "node b: its clock differs by -4 s from this machine's",
+            "node b: the node's clock differs by -4 s from this machine's",
             "versions: 1: c; 2: b",
             "setting replicas: 2 on b; 3 on a c",
         ];

@@ -58,7 +58,7 @@ impl std::fmt::Display for CatchUp {
         write!(f, "{} left", bytes(self.left))?;
         match self.time_left() {
             Some(time) => write!(f, ", {}/s, about {}", bytes(self.rate), period(time)),
-            None if self.left > 0 => write!(f, ", not fewer than a second ago"),
+            None if self.left > 0 => write!(f, ", no progress in the last second"),
             None => Ok(()),
         }
     }
@@ -242,7 +242,7 @@ mod tests {
         };
         assert_eq!(said(30 << 20, 20 << 20), "20.0 MiB left, 5.0 MiB/s, about 4 s");
         assert_eq!(said(2 << 30, (2 << 30) - (2 << 20)), "2.0 GiB left, 1.0 MiB/s, about 35 min");
-        assert_eq!(said(20 << 20, 20 << 20), "20.0 MiB left, not fewer than a second ago");
+        assert_eq!(said(20 << 20, 20 << 20), "20.0 MiB left, no progress in the last second");
         assert_eq!(said(10, 0), "0 B left, 5 B/s, about 0 s");
         assert_eq!(said(0, 0), "0 B left");
     }

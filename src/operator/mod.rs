@@ -40,7 +40,7 @@ impl PageKind {
 
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
-    #[error("--etcd-endpoints is missing: it names the etcd that is asked")]
+    #[error("--etcd-endpoints is missing: give the endpoints of the cluster's etcd")]
     NoEtcd,
     #[error(transparent)]
     Coordinator(#[from] CoordinatorError),
@@ -48,7 +48,7 @@ pub enum OperatorError {
     View(#[from] ViewError),
     #[error(transparent)]
     NoCluster(#[from] NoCluster),
-    #[error("there is no topic {0} (`ringmq cluster topics` has those that there are)")]
+    #[error("there is no topic {0} (`ringmq cluster topics` lists the topics)")]
     NoTopic(String),
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
@@ -57,7 +57,7 @@ pub enum OperatorError {
 /// The etcd was asked for a cluster that it does not have.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this etcd has no cluster {name}: {found}. --cluster-name and --etcd-endpoints say which is meant; ringmq cluster init makes a new one"
+    "this etcd has no cluster {name}: {found}. check --cluster-name and --etcd-endpoints; ringmq cluster init creates a new cluster"
 )]
 pub struct NoCluster {
     name: String,

@@ -61,7 +61,7 @@ pub fn check(before: &View, view: &View, topic: Option<&str>, rounds: &Rounds) -
     let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
     for (node, told) in &rounds.nodes {
         if let Err(why) = told {
-            let remedy = "start it, or open its HTTP port; its replicas were not compared";
+            let remedy = "start the node, or open its HTTP port; its replicas were not compared";
             findings.push(Finding::bad(format!("node {}", name(*node)), format!("not asked: {why}"), remedy));
         }
     }
@@ -104,19 +104,19 @@ fn metadata(view: &View, about: &str, record: &PartitionRecord) -> Vec<Finding> 
     let mut findings = vec![];
     if !record.is_sane() {
         findings.push(bad(
-            "its record names a node twice, or a node that is no replica".into(),
+            "the partition's record names a node twice, or a node that is no replica".into(),
             "docs/cluster-failures.md, repair by hand",
         ));
     }
     if has_no_leader(view, record) {
-        findings.push(bad("nobody leads it".into(), "`ringmq cluster status` says what it waits for"));
+        findings.push(bad("the partition has no leader".into(), "`ringmq cluster status` has the reason"));
     }
     if is_below_min_isr(view, record) {
-        let found = format!("{} in sync and there, and min_isr is {}", living_in_sync(view, record), record.min_isr);
+        let found = format!("{} replicas are in sync and alive, and min_isr is {}", living_in_sync(view, record), record.min_isr);
         findings.push(bad(found, "start the nodes that are away"));
     }
     for node in record.replicas.iter().filter(|node| view.member(**node).is_none()) {
-        findings.push(bad(format!("replica {node} is on no node that is known"), "docs/cluster-failures.md, repair by hand"));
+        findings.push(bad(format!("replica {node} is on an unknown node"), "docs/cluster-failures.md, repair by hand"));
     }
     findings
 }
@@ -159,7 +159,7 @@ fn compare(
         };
         if let Some(offset) = replica.damaged {
             let found = format!("the replica on node {} is damaged from offset {offset}", name(*node));
-            findings.push(Finding::bad(about, found, "it is repaired from another replica; check the disk"));
+            findings.push(Finding::bad(about, found, "the damage is repaired from another replica; check the disk"));
         }
         if let Some(alarm) = &replica.alarm {
             findings.push(Finding::bad(about, format!("node {}: {alarm}", name(*node)), "docs/cluster-failures.md, log lines"));
@@ -168,8 +168,17 @@ fn compare(
     let Some(leader) = record.leader.map(|l| l.node) else { return findings };
     let (Some(Some(first)), Some(Some(last))) = (told(leader, 0), told(leader, 2)) else { return findings };
     if last.role != "leader" || last.epoch != record.epoch {
-        let found = format!("node {} is to lead it in epoch {}, and says that it is {}", name(leader), record.epoch, last.role);
-        findings.push(Finding::bad(about, found, "repeat it: a leader opens within seconds; else look at that node's log"));
+        let found = format!(
+            "node {} leads in epoch {} by the metadata, and says that its role is {}",
+            name(leader),
+            record.epoch,
+            last.role
+        );
+        findings.push(Finding::bad(
+            about,
+            found,
+            "repeat the command: a leader opens within seconds; otherwise look at that node's log",
+        ));
         return findings;
     }
     if *first.role != *last.role || first.epoch != last.epoch {
@@ -178,17 +187,12 @@ fn compare(
     for node in record.isr.iter().filter(|node| **node != leader) {
         let Some(Some(follower)) = told(*node, 1) else { continue };
         if follower.durable < first.committed {
-            let found =
-                format!("node {} has {} of the {} bytes that are committed", name(*node), follower.durable, first.committed);
-            findings.push(Finding::bad(about, found, "it must not lead: keep the others running, look at its log"));
+            let found = format!("node {} has {} of the {} committed bytes", name(*node), follower.durable, first.committed);
+            findings.push(Finding::bad(about, found, "this node must not lead: keep the others running, look at its log"));
         }
         if follower.committed > last.committed {
-            let found = format!(
-                "node {} knows {} bytes to be committed, and its leader {}",
-                name(*node),
-                follower.committed,
-                last.committed
-            );
+            let found =
+                format!("node {} has {} committed bytes, and its leader {}", name(*node), follower.committed, last.committed);
             findings.push(Finding::bad(about, found, "keep both running; docs/cluster-failures.md, log lines"));
         }
     }
@@ -245,11 +249,8 @@ mod tests {
         let well = "false partitions: 1 compared: metadata and replicas agree";
         assert_eq!(found(&view, [(100, 100), (100, 100)], (100, 100)), well);
         assert_eq!(found(&view, [(100, 150), (200, 200)], (200, 150)), well, "they move while they are asked");
-        assert_eq!(
-            found(&view, [(100, 100), (100, 100)], (90, 90)),
-            "true t/0: node n2 has 90 of the 100 bytes that are committed"
-        );
-        let ahead = "true t/0: node n2 knows 120 bytes to be committed, and its leader 100";
+        assert_eq!(found(&view, [(100, 100), (100, 100)], (90, 90)), "true t/0: node n2 has 90 of the 100 committed bytes");
+        let ahead = "true t/0: node n2 has 120 committed bytes, and its leader 100";
         assert_eq!(found(&view, [(100, 100), (100, 100)], (120, 120)), ahead);
     }
 
@@ -265,7 +266,10 @@ mod tests {
         let findings = check(&view, &view, None, &rounds);
         let all: Vec<&str> = findings.iter().map(|f| f.found.as_str()).collect();
         let left = "1 partitions of a topic that the metadata does not have";
-        assert_eq!(all, ["not asked: refused", "nobody leads it", "1 in sync and there, and min_isr is 2", left]);
+        assert_eq!(
+            all,
+            ["not asked: refused", "the partition has no leader", "1 replicas are in sync and alive, and min_isr is 2", left]
+        );
         assert!(findings.iter().all(|f| f.is_bad && !f.remedy.is_empty()));
         assert_eq!(check(&view, &view, Some("u"), &Rounds::default())[0].found, "0 compared: metadata and replicas agree");
     }

@@ -264,9 +264,9 @@ fn shorten_slice(wanted: Duration) {
     }
     match slice::ask(wanted) {
         Ok(SliceState::InForce(slice)) => tracing::debug!(us = slice.as_micros() as u64, "time slice"),
-        Ok(SliceState::NotKnown) => tracing::info!("this kernel cannot set a thread's time slice: Linux 6.12 can"),
+        Ok(SliceState::NotKnown) => tracing::info!("--time-slice has no effect: the kernel needs to be Linux 6.12 or later"),
         Ok(SliceState::OtherPolicy) => tracing::info!("the scheduling policy is not SCHED_OTHER: --time-slice has no effect"),
-        Err(e) => tracing::warn!("the time slice stays the kernel's own: sched_setattr: {e}"),
+        Err(e) => tracing::warn!("--time-slice has no effect: sched_setattr: {e}"),
     }
 }
 
@@ -315,7 +315,7 @@ impl Addresses {
         match Reserved::take(&settings.https_address, ADDRESS_WAIT) {
             Err(refusal @ NetError::InUse { .. }) if !settings.given.contains("https-address") => {
                 tracing::warn!(
-                    "HTTPS is not served on its default address: {refusal}. Give another --https-address, or an empty one to do without"
+                    "HTTPS is not served on its default address: {refusal}. Give another --https-address, or an empty one for no HTTPS"
                 );
                 Ok(None)
             }
@@ -330,8 +330,8 @@ impl Addresses {
             return Err(NodeError::NativeListed { source, listed });
         }
         tracing::warn!(
-            "the native protocol is not served on its default address: {source}. Give another --native-address, or an empty one to \
-             do without"
+            "the native protocol is not served on its default address: {source}. Give another --native-address, or an empty one for no \
+             native protocol"
         );
         Ok(())
     }

@@ -39,7 +39,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<node::Recovered<Shard>, Strin
         tracing::warn!(
             data_path = r.settings.data_path,
             node = format_args!("{node:032x}"),
-            "created a new data path: this node starts empty. If it should have data, --data-path names the wrong folder"
+            "the node created a new data path and starts empty. If it should have data, --data-path names the wrong folder"
         );
     }
     tracing::info!(

@@ -112,7 +112,7 @@ impl StopHandle {
                     }
                     libc::SIGUSR1 | libc::SIGUSR2 => {
                         let name = if signal == libc::SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
-                        tracing::warn!("{name} does nothing here: SIGHUP reads the node's files again, SIGTERM stops it");
+                        tracing::warn!("{name} has no effect: SIGHUP reads the node's files again, SIGTERM stops the node");
                         continue;
                     }
                     libc::SIGINT => "SIGINT",
@@ -121,7 +121,9 @@ impl StopHandle {
                 match answer(earlier, stop.is_requested()) {
                     Reaction::Stop => stop.request(name),
                     Reaction::Wait => {
-                        tracing::warn!("{name}: still stopping, for seconds at most; one more signal ends the process at once");
+                        tracing::warn!(
+                            "{name}: the node is stopping, for seconds at most; one more signal ends the process at once"
+                        );
                     }
                     Reaction::Exit => {
                         tracing::warn!("{name} again: the process ends at once; acknowledged messages are durable");

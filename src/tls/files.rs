@@ -122,7 +122,7 @@ impl PeerTerms {
         let name = |name: &str| ServerName::try_from(name.to_owned()).ok();
         let mut names: Vec<_> = [host(address), node].into_iter().filter_map(name).collect();
         if names.is_empty() {
-            return Err(format!("neither the host of {address} nor {node} is a name that a certificate can have"));
+            return Err(format!("neither the host of {address} nor {node} can be a name in a certificate"));
         }
         let first = names.remove(0);
         let configs = self.0.get();

@@ -39,14 +39,14 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     let error = cert("/no/such/file".into());
     assert!(error.starts_with("--native-tls-cert=/no/such/file: cannot be read: No such file"), "{error}");
     let error = cert(write("empty", "hello"));
-    assert!(error.contains("/empty: there is no certificate in it; it must be in PEM form"), "{error}");
+    assert!(error.contains("/empty: the file has no certificate; the file must be in PEM form"), "{error}");
     let error = cert(write("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n"));
-    assert!(error.contains("/cut: it is not PEM: "), "{error}");
+    assert!(error.contains("/cut: the file is not PEM: "), "{error}");
     let error = cert(write("zeros", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"));
-    assert!(error.contains("/zeros: a certificate in it is not valid: "), "{error}");
+    assert!(error.contains("/zeros: the file has an invalid certificate: "), "{error}");
     let error = cert(write("old", OLD));
     assert!(
-        error.contains("/old: a certificate in it is not valid: X.509 version 1, where version 3 is needed; sign"),
+        error.contains("/old: the file has an invalid certificate: X.509 version 1, where version 3 is needed; sign"),
         "{error}"
     );
 
@@ -55,7 +55,7 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     let error = key(write("locked", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"));
     assert!(error.contains("private key is encrypted; decrypt it"), "{error}");
     let error = key(write("zeros.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"));
-    assert!(error.contains("/zeros.key: its private key cannot be used: "), "{error}");
+    assert!(error.contains("/zeros.key: the private key cannot be used: "), "{error}");
     for (name, text, wanted) in
         [("p521", P521, "the curve P-521 is not supported"), ("r1024", RSA_1024, "RSA with less than 2048 bits")]
     {
@@ -71,9 +71,9 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     let error = ca("/no/such/ca".into());
     assert!(error.starts_with("--native-tls-client-ca=/no/such/ca: cannot be read"), "{error}");
     let error = ca(good.native_tls_key.clone());
-    assert!(error.contains("there is no certificate in it"), "{error}");
+    assert!(error.contains("the file has no certificate"), "{error}");
     let error = ca(PKI.path("zeros").to_str().unwrap().into());
-    assert!(error.contains("/zeros: a certificate in it is not valid: "), "{error}");
+    assert!(error.contains("/zeros: the file has an invalid certificate: "), "{error}");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn the_files_of_peers_are_named_by_their_own_flags() {
     let error = refused(Settings { peer_tls_key: text("client.key"), ..good.clone() });
     assert!(error.contains("--peer-tls-key=") && error.contains("does not fit the certificate in --peer-tls-cert="), "{error}");
     let error = refused(Settings { peer_tls_ca: text("node.key"), ..good });
-    assert!(error.starts_with("--peer-tls-ca=") && error.contains("there is no certificate in it"), "{error}");
+    assert!(error.starts_with("--peer-tls-ca=") && error.contains("the file has no certificate"), "{error}");
 
     // of the two names a certificate may have, the host goes first, where it is one
     let first = |address: &str, node: &str| terms.client(address, node).map(|(_, name)| name.to_str().into_owned());

@@ -43,7 +43,7 @@ struct Secured {
     unread: Vec<u8>,
 }
 
-const ENDED_EARLY: &str = "the other side closed the connection during the TLS handshake: see its log";
+const ENDED_EARLY: &str = "the peer closed the connection during the TLS handshake: see the peer's log";
 
 /// State that travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
 struct MovedTls {
@@ -283,7 +283,7 @@ impl Links {
         let late = self.dialling.iter().filter(|(_, dial)| dial.until <= now.ticks).map(|(conn, _)| *conn);
         for conn in late.collect::<Vec<_>>() {
             if let Some(dial) = self.dialling.remove(&conn) {
-                let error = "it does not answer the TLS handshake: does it speak TLS with its peers (--peer-tls-cert)?";
+                let error = "the peer does not answer the TLS handshake: check that it has --peer-tls-cert";
                 self.dialed.push((dial.number, Err(error.into())));
                 self.wires.push(Wire::Close { conn });
             }

@@ -53,7 +53,7 @@ class Tools(unittest.TestCase):
             with self.subTest(name):
                 address = "--nsqd-tcp-address=127.0.0.1:%d" % node.tcp_port
                 for without, other, said in (
-                    (("auth_secret",), {}, "the node wants a secret: the option auth_secret"),
+                    (("auth_secret",), {}, "the node asks for a secret: give the option auth_secret"),
                     ((), {"auth_secret": "none"}, "E_UNAUTHORIZED"),
                     (("tls_cert", "tls_key"), {}, "no TLS"),
                     (("tls_root_ca_file",), {}, "no TLS"),

@@ -25,7 +25,7 @@ TOPIC, CHANNEL = "soak", "c"
 # What a node that is well does not log.
 COMPLAINT = re.compile(r"\b(WARN|ERROR|panicked)\b")
 # But for its start, the connections that break off, and nsqjs, which says CLS without a SUB.
-EXPECTED = re.compile("it expires within 14 days|created a new data path|closing a connection .*(failed to read|TLS|E_INVALID cannot CLS)")
+EXPECTED = re.compile("the certificate expires within 14 days|created a new data path|closing a connection .*(failed to read|TLS|E_INVALID cannot CLS)")
 
 
 class Soak(unittest.TestCase):

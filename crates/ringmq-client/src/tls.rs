@@ -253,8 +253,8 @@ mod tests {
         let showing = Tls::with_ca(&ca).identity(&ca, &key).load().expect("it is sound");
         assert!(matches!(showing.explain(&alert), Some(TlsError::Other { .. })));
         let error = Tls::with_ca(&key).load().expect_err("no CA").to_string();
-        assert!(error.contains("ca.key: there is no certificate in it"), "{error}");
+        assert!(error.contains("ca.key: the file has no certificate"), "{error}");
         let error = Tls::with_ca(&ca).identity(&ca, &ca).load().expect_err("no key").to_string();
-        assert!(error.contains("ca.pem: there is no private key in it"), "{error}");
+        assert!(error.contains("ca.pem: the file has no private key"), "{error}");
     }
 }

@@ -83,7 +83,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         rest = &rest[letters..];
     }
     // The longest that Go can hold.
-    Duration::try_from_secs_f64(sum).ok().filter(|d| d.as_nanos() <= i64::MAX as u128).ok_or("this is too long".into())
+    Duration::try_from_secs_f64(sum).ok().filter(|d| d.as_nanos() <= i64::MAX as u128).ok_or("the duration is too long".into())
 }
 
 /// JSON as `json.Marshal` writes it: `<`, `>`, `&` and two line separators are escaped, so that a page may hold it.

@@ -52,19 +52,23 @@ const FLAGS: [(&str, &str, &str); 9] = [
     ("tombstone-lifetime", "45s", "Time for which /lookup leaves out a node after /topic/tombstone"),
     ("log-level", "info", "Lowest level of logged lines: debug, info, warn, error or fatal"),
     ("log-prefix", "[nsqlookupd] ", "Prefix of each log line"),
-    ("max-connections", "10000", "Connections of nodes at a time, and as many of HTTP; further ones are refused"),
-    ("max-registrations", "1000000", "Topics, channels, and nodes that have them, counted together; further ones are refused"),
+    ("max-connections", "10000", "Most connections of nodes at a time, and most of HTTP; further ones are refused"),
+    (
+        "max-registrations",
+        "1000000",
+        "Most registrations of topics, channels and nodes, counted together; further ones are refused",
+    ),
 ];
 
 /// The flags for a short help: each with a value and a description.
 pub fn brief() -> impl Iterator<Item = (String, &'static str)> {
     FLAGS.iter().map(|(name, default, about)| {
         let (value, about) = match *name {
-            "broadcast-address" => ("HOST", "This nsqlookupd, for nodes [the host's name]"),
+            "broadcast-address" => ("HOST", "Address of this nsqlookupd for nodes [the host's name]"),
             "log-prefix" => ("TEXT", "Prefix of each log line [[nsqlookupd]]"),
             "log-level" => (*default, "debug, info, warn, error or fatal"),
-            "max-connections" => (*default, "Connections of nodes, and as many of HTTP"),
-            "max-registrations" => (*default, "Topics, channels and nodes that have them"),
+            "max-connections" => (*default, "Most connections of nodes, and most of HTTP"),
+            "max-registrations" => (*default, "Most registrations of topics, channels and nodes"),
             "inactive-producer-timeout" => (*default, "Silence that hides a node"),
             "tombstone-lifetime" => (*default, "Time that a tombstone hides a node"),
             _ => (*default, *about),
@@ -104,13 +108,18 @@ pub fn command(name: &'static str) -> Command {
     Command::new(name)
         .about("Run nsqlookupd: nodes register, consumers look them up")
         .long_about(
-            "Run nsqlookupd: nodes tell it over TCP which topics and channels they have, consumers and tools ask it over HTTP.\n\n\
+            "Run nsqlookupd: nodes register their topics and channels over TCP, consumers and tools look nodes up over HTTP.\n\n\
              Called by the name `nsqlookupd` the binary does this, with the flags right behind the name.",
         )
         .disable_version_flag(true)
-        .arg(Arg::new("config").long("config").value_name("path").help("TOML file with the settings below, with `_` in their names"))
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("path")
+                .help("TOML file with the settings below, with `_` in their names"),
+        )
         .args(flags)
-        .arg(boolean("version").help("Print the version and end"))
+        .arg(boolean("version").help("Print the version"))
         .arg(boolean("verbose").hide(true))
         .after_help("SIGTERM and SIGINT stop it. Exit codes: 0 stopped, 1 failed, 2 a wrong flag or file.")
 }

@@ -59,7 +59,7 @@ pub struct PeerInfo {
 
 /// Too much is registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{entries_max} registrations are the most that are kept; delete unneeded topics, or raise --max-registrations")]
+#[error("the registry is full with {entries_max} registrations; delete unneeded topics, or raise --max-registrations")]
 pub struct Full {
     pub entries_max: usize,
 }

@@ -147,7 +147,8 @@ impl Session {
                 Flow::Continue
             }
             Err(refusal) => {
-                tracing::warn!(node = self.remote_address, error = %String::from_utf8_lossy(&refusal.text), "a node is refused");
+                tracing::warn!(node = self.remote_address, error = %String::from_utf8_lossy(&refusal.text), "a node's connection is \
+                    refused");
                 frame(&refusal.text, out);
                 if refusal.is_fatal {
                     self.awaits = Awaits::Nothing;
@@ -215,7 +216,7 @@ impl Session {
     }
 
     fn log_ping(&self, silent: Duration) {
-        tracing::debug!(node = self.remote_address, ?silent, "a sign of life");
+        tracing::debug!(node = self.remote_address, ?silent, "a node sent a PING");
     }
 }
 

@@ -11,20 +11,20 @@ pub enum PemError {
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
     #[error(
-        "{}: there is no {wanted} in it; it must be in PEM form, with a line -----BEGIN ...{}-----",
+        "{}: the file has no {wanted}; the file must be in PEM form, with a line -----BEGIN ...{}-----",
         path.display(), wanted.to_uppercase()
     )]
     Nothing { path: PathBuf, wanted: &'static str },
     #[error(
-        "{path}: its private key is encrypted; decrypt it, for example with `openssl pkey -in {path} -out FILE`",
+        "{path}: the private key is encrypted; decrypt it, for example with `openssl pkey -in {path} -out FILE`",
         path = path.display()
     )]
     Encrypted { path: PathBuf },
-    #[error("{}: it is not PEM: {what}", path.display())]
+    #[error("{}: the file is not PEM: {what}", path.display())]
     NotPem { path: PathBuf, what: String },
-    #[error("{}: a certificate in it is not valid: {what}", path.display())]
+    #[error("{}: the file has an invalid certificate: {what}", path.display())]
     Certificate { path: PathBuf, what: String },
-    #[error("{}: its private key cannot be used: {what}", path.display())]
+    #[error("{}: the private key cannot be used: {what}", path.display())]
     Key { path: PathBuf, what: String },
 }
 

@@ -74,7 +74,7 @@ pub fn given(matches: &ArgMatches, name: &str) -> Vec<String> {
 /// Go's durations, as the flags of NSQ's tools have them.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let ns = ringmq_core::config::value::parse_duration_ns(text)?;
-    u64::try_from(ns).map(Duration::from_nanos).map_err(|_| "this is too long".into())
+    u64::try_from(ns).map(Duration::from_nanos).map_err(|_| "the duration is too long".into())
 }
 
 pub fn positive_duration(text: &str) -> Result<Duration, String> {

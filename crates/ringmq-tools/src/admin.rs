@@ -14,7 +14,7 @@ const TOPIC: [(&str, &str, bool); 5] = [
     ("delete", "Delete topics with their channels and messages", true),
     ("empty", "Drop the messages that wait for a topic's first channel", true),
     ("pause", "Stop the flow of messages from topics to their channels", false),
-    ("unpause", "Resume the flow", false),
+    ("unpause", "Resume the flow of messages from topics to their channels", false),
 ];
 const CHANNEL: [(&str, &str, bool); 5] = [
     ("create", "Create channels", false),
@@ -32,7 +32,7 @@ fn common(command: Command) -> Command {
 }
 
 fn yes() -> Arg {
-    Arg::new("yes").long("yes").short('y').action(ArgAction::SetTrue).help("Do not ask on a terminal")
+    Arg::new("yes").long("yes").short('y').action(ArgAction::SetTrue).help("Do not ask for confirmation on a terminal")
 }
 
 pub fn topic_command() -> Command {
@@ -110,7 +110,7 @@ async fn change(nodes: &Nodes, matches: &ArgMatches, what: &str, paths: Vec<Stri
         let posted =
             if is_cluster { post_to_any(nodes, &addresses, &path).await } else { post_to_all(nodes, &addresses, &path).await };
         posted.map_err(|error| match error.status() {
-            Some(404) => format!("{error}; `ringmq topic list` and `ringmq channel list TOPIC` show what there is"),
+            Some(404) => format!("{error}; `ringmq topic list` and `ringmq channel list TOPIC` show the existing names"),
             _ => error.to_string(),
         })?;
     }
@@ -154,7 +154,7 @@ async fn post_to_all(nodes: &Nodes, addresses: &[String], path: &str) -> Result<
 }
 
 fn is_confirmed(what: &str) -> bool {
-    eprint!("{what}: messages that wait are gone then. Go on? [y/N] ");
+    eprint!("{what}: waiting messages will be lost. Go on? [y/N] ");
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
@@ -182,7 +182,7 @@ async fn list_topics(nodes: &Nodes, json: bool) -> Result<(), String> {
 
 async fn list_channels(nodes: &Nodes, topic: &str, json: bool) -> Result<(), String> {
     let look = look(nodes, Some(topic)).await?;
-    let missing = || format!("there is no topic {topic}: `ringmq topic list` shows them");
+    let missing = || format!("there is no topic {topic}: `ringmq topic list` shows the topics");
     let channels = &look.topics.get(topic).ok_or_else(missing)?.channels;
     if json {
         crate::print(&format!("{}\n", serde_json::json!(channels)));

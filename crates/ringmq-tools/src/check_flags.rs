@@ -20,10 +20,10 @@ const OTHERWISE: &[(&str, &str)] = &[
     ("max-msg-size", "at most 63 MiB are taken here"),
     ("max-body-size", "at most 64 MiB are taken here"),
     ("tls-min-version", "TLS 1.2 and 1.3 alone are spoken; older versions mean tls1.2"),
-    ("output-buffer-timeout", "told to clients; output goes out at the end of each turn, whatever it is"),
-    ("max-output-buffer-size", "told to clients; output is not held back for a buffer to fill"),
+    ("output-buffer-timeout", "the value is told to clients; output is sent at the end of each turn, whatever the value is"),
+    ("max-output-buffer-size", "the value is told to clients; output is not held back until a buffer is full"),
     ("log-level", "fatal means error"),
-    ("broadcast-address", "also the name under which statsd knows the node"),
+    ("broadcast-address", "also the node's name in statsd"),
 ];
 
 pub fn command() -> Command {
@@ -83,7 +83,7 @@ fn words(mut args: Vec<String>) -> Result<Vec<String>, &'static str> {
     if let [line] = &args[..]
         && line.contains(char::is_whitespace)
     {
-        args = shlex::split(line).ok_or("a quote in the line is not closed")?;
+        args = shlex::split(line).ok_or("the line has an unclosed quote")?;
     }
     if args.first().is_some_and(|first| !first.starts_with('-')) {
         args.remove(0);
@@ -161,7 +161,7 @@ fn parse(args: &[String]) -> Result<(ArgMatches, Vec<Finding>), String> {
         let has_value = !line[at].contains('=') && line.get(at + 1).is_some_and(|next| !next.starts_with('-'));
         line.drain(at..=at + usize::from(has_value));
         let tip = match error.get(ContextKind::SuggestedArg) {
-            Some(ContextValue::String(tip)) => format!("; is {tip} meant?"),
+            Some(ContextValue::String(tip)) => format!("; did you mean {tip}?"),
             _ => String::new(),
         };
         findings.push(Finding { written: unknown, becomes: Becomes::Refused, why: format!("there is no such flag{tip}") });

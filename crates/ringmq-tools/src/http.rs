@@ -15,7 +15,7 @@ const ANSWER_MAX: usize = 256 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    #[error("no connection to {address}: {source}; is the node's --http-address another one?")]
+    #[error("no connection to {address}: {source}; check the node's --http-address")]
     Connect { address: String, source: std::io::Error },
     #[error("{address}: no TLS: {why}; --http-client-tls-root-ca-file names the CAs to trust")]
     Insecure { address: String, why: String },
@@ -69,7 +69,7 @@ impl Http {
 
     pub async fn get(&self, path: &str) -> Result<Value, HttpError> {
         let body = self.ask(Method::GET, path, Bytes::new()).await?;
-        serde_json::from_slice(&body).map_err(|e| self.broken(path, format!("not the JSON that was expected: {e}")))
+        serde_json::from_slice(&body).map_err(|e| self.broken(path, format!("the answer is not the expected JSON: {e}")))
     }
 
     pub async fn text(&self, path: &str) -> Result<String, HttpError> {

@@ -14,15 +14,18 @@ const READ_LEN: usize = 256 << 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NsqError {
-    #[error("no connection to {address}: {source}; is a node there? (--nsqd-tcp-address)")]
+    #[error("no connection to {address}: {source}; check --nsqd-tcp-address")]
     Connect { address: String, source: std::io::Error },
     #[error("{address}: the connection was lost: {source}")]
     Lost { address: String, source: std::io::Error },
     #[error("{address}: {what}: {message}")]
     Refused { address: String, what: &'static str, message: String },
-    #[error("{address}: no TLS: {source}; tls_root_ca_file names the CAs to trust, tls_cert and tls_key what a node may ask for")]
+    #[error(
+        "{address}: no TLS: {source}; tls_root_ca_file names the CAs to trust, tls_cert and tls_key a client certificate for a node \
+        that asks for one"
+    )]
     Insecure { address: String, source: std::io::Error },
-    #[error("{address} does not speak the NSQ protocol ({why}); is it the HTTP port?")]
+    #[error("{address} does not speak the NSQ protocol ({why}); give the node's --tcp-address, not its --http-address")]
     Protocol { address: String, why: String },
 }
 
@@ -97,7 +100,7 @@ impl Connection {
 
     async fn authorize(&mut self, identity: &Identity) -> Result<(), NsqError> {
         let Some(secret) = &identity.auth_secret else {
-            return Err(self.refused("AUTH", "the node wants a secret: the option auth_secret".into()));
+            return Err(self.refused("AUTH", "the node asks for a secret: give the option auth_secret".into()));
         };
         request::auth(&mut self.out, secret.as_bytes());
         self.expect_answer("AUTH").await.map(drop)
@@ -113,7 +116,7 @@ impl Connection {
     async fn expect_ok(&mut self, what: &'static str) -> Result<(), NsqError> {
         match self.expect_answer(what).await? {
             Received::Ok => Ok(()),
-            other => Err(self.refused(what, format!("answered by {other:?}"))),
+            other => Err(self.refused(what, format!("the node answered {other:?}"))),
         }
     }
 
@@ -123,9 +126,9 @@ impl Connection {
         let message = match timeout(LIMIT, self.receive()).await {
             Ok(Ok(answer @ (Received::Ok | Received::Json(_)))) => return Ok(answer),
             Ok(Ok(Received::Error(message))) => message,
-            Ok(Ok(Received::Message(_))) => "answered by a message".into(),
+            Ok(Ok(Received::Message(_))) => "the node answered with a message".into(),
             Ok(Err(error)) => return Err(error),
-            Err(_) => format!("no answer within {LIMIT:?}"),
+            Err(_) => format!("the node did not answer within {LIMIT:?}"),
         };
         Err(self.refused(what, message))
     }

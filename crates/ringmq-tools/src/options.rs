@@ -93,7 +93,7 @@ impl Identity {
                     identity.msg_timeout_ms = Some(time.as_millis() as u64);
                 }
                 known if WITHOUT_EFFECT.contains(&known) => without_effect.push(option.to_owned()),
-                _ => return Err(format!("{option}: this is no option of a connection")),
+                _ => return Err(format!("{option} is no option of a connection")),
             }
         }
         if is_secure {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn an_option_that_is_wrong_is_named() {
         for (option, said) in [
-            ("colour,red", "colour: this is no option"),
+            ("colour,red", "colour is no option"),
             ("tls_v1,perhaps", "tls_v1,perhaps: true or false"),
             ("sample_rate,100", "sample_rate,100: a number from 0 to 99"),
             ("tls_min_version,2", "tls_min_version,2: tls1.0"),

@@ -36,7 +36,7 @@ pub fn command() -> Command {
                 .value_name("number")
                 .default_value("0")
                 .value_parser(clap::value_parser!(u64))
-                .help("Messages per second at most; 0: as fast as it goes"),
+                .help("Messages per second at most; 0: no limit"),
         )
         .arg(
             Arg::new("defer")
@@ -48,7 +48,7 @@ pub fn command() -> Command {
         .arg(crate::options::arg("producer-opt"))
         .after_help(
             "Counted messages are on the node's disk.\n\
-             Exit codes: 0 all are published, 1 failed (it says how many are published), 2 a wrong call.",
+             Exit codes: 0 all are published, 1 failed (the error says how many are published), 2 a wrong call.",
         )
 }
 
@@ -128,7 +128,7 @@ impl Lane {
             }
             Received::Error(text) => Err(self.connection.refused("PUB", text)),
             Received::Message(_) | Received::Json(_) => {
-                Err(self.connection.refused("PUB", "an answer that is none to a publish".into()))
+                Err(self.connection.refused("PUB", "the node's answer is not one to a publish".into()))
             }
         }
     }

@@ -16,19 +16,19 @@ pub fn command() -> Command {
         Arg::new(name).long(name).value_name("duration").default_value(default).value_parser(positive_duration).help(help)
     };
     Command::new("stat")
-        .about("Print depth, rates and counts: of a channel, or of everything")
+        .about("Print depth, rates and counts of a channel, or of all topics")
         .long_about(
             "Print depth, rates and counts of a channel of a topic, a line every --interval, as nsq_stat does. Without --channel a table \
              of all topics and channels, once unless --count says otherwise.",
         )
         .arg(Arg::new("topic").long("topic").value_name("name").help("Topic"))
         .arg(Arg::new("channel").long("channel").value_name("name").requires("topic").help("Channel of the topic"))
-        .arg(arg(HTTP, "HTTP address of a node; those of several add up [default: 127.0.0.1:4151]"))
+        .arg(arg(HTTP, "HTTP address of a node; the figures of several add up [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
         .args(tls_args())
         .arg(limit("interval", "2s", "Time between two reports"))
-        .arg(limit("http-client-connect-timeout", "2s", "Time for a connection"))
-        .arg(limit("http-client-request-timeout", "5s", "Time for an answer"))
+        .arg(limit("http-client-connect-timeout", "2s", "Time limit for connecting"))
+        .arg(limit("http-client-request-timeout", "5s", "Time limit for an answer"))
         .arg(
             Arg::new("count")
                 .long("count")
@@ -97,7 +97,7 @@ impl Report {
     fn unless_empty(&self, look: &StatsSample) -> Result<(), String> {
         match &self.topic {
             Some(topic) if !look.topics.contains_key(topic) => {
-                Err(format!("there is no topic {topic}: `ringmq topic list` shows them"))
+                Err(format!("there is no topic {topic}: `ringmq topic list` shows the topics"))
             }
             _ => Ok(()),
         }
@@ -106,7 +106,9 @@ impl Report {
     fn channel_of<'a>(&self, look: &'a StatsSample) -> Result<Option<&'a Counts>, String> {
         let (Some(topic), Some(channel)) = (&self.topic, &self.channel) else { return self.unless_empty(look).map(|()| None) };
         let found = look.topics.get(topic).and_then(|topic| topic.channels.get(channel));
-        found.map(Some).ok_or_else(|| format!("topic {topic} has no channel {channel}: `ringmq channel list {topic}` shows them"))
+        found
+            .map(Some)
+            .ok_or_else(|| format!("topic {topic} has no channel {channel}: `ringmq channel list {topic}` shows its channels"))
     }
 
     /// Prints the interval's numbers in nsq_stat's columns.

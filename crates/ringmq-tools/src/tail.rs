@@ -18,8 +18,8 @@ pub fn command() -> Command {
     Command::new("tail")
         .about("Print the messages of topics as they come")
         .long_about(
-            "Print the messages of topics as they come, one per line, through an ephemeral channel: other consumers miss nothing. With \
-             --channel through that channel: its other consumers miss the printed messages.",
+            "Print the messages of topics as they come, one per line, through an ephemeral channel: other consumers still get every \
+             message. With --channel the messages come through that channel, and its other consumers do not get them.",
         )
         .arg(Arg::new("topics").value_name("topic").num_args(0..).help("Topics, as with --topic"))
         .arg(Arg::new("topic").long("topic").value_name("name").action(ArgAction::Append).help("Topic; may be repeated"))
@@ -33,7 +33,7 @@ pub fn command() -> Command {
                 .value_name("number")
                 .default_value("200")
                 .value_parser(clap::value_parser!(u32).range(1..))
-                .help("Messages that a node sends ahead"),
+                .help("Unfinished messages that a node may send"),
         )
         .arg(
             Arg::new("n")
@@ -42,7 +42,7 @@ pub fn command() -> Command {
                 .value_name("number")
                 .default_value("0")
                 .value_parser(clap::value_parser!(u64))
-                .help("End after so many messages; 0: never"),
+                .help("End after this many messages; 0: never"),
         )
         .arg(
             Arg::new("print-topic")
@@ -109,7 +109,7 @@ pub fn execute(matches: &ArgMatches) -> ExitCode {
 }
 
 fn misused_topic() -> ExitCode {
-    crate::misused(&"name a topic: ringmq tail TOPIC (`ringmq topic list` shows them)")
+    crate::misused(&"name a topic: ringmq tail TOPIC (`ringmq topic list` shows the topics)")
 }
 
 /// Keeps a connection to each node that has the topic. The first one that fails where the node was named ends the tool.

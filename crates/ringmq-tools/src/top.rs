@@ -26,7 +26,7 @@ pub fn command() -> Command {
              `ringmq stat` prints the same as plain lines.",
         )
         .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic"))
-        .arg(arg(HTTP, "HTTP address of a node; those of several add up [default: 127.0.0.1:4151]"))
+        .arg(arg(HTTP, "HTTP address of a node; the figures of several add up [default: 127.0.0.1:4151]"))
         .arg(arg(LOOKUPD, "HTTP address of an nsqlookupd, which knows the nodes; may be repeated"))
         .args(tls_args())
         .arg(

@@ -79,7 +79,7 @@ pub enum MeasureError {
     Executor { cpu: usize, what: String },
     #[error("the CPUs that this process may use cannot be read: {0}")]
     Cpus(io::Error),
-    #[error("interrupted; its files are removed")]
+    #[error("interrupted; the files of the measurement are removed")]
     Interrupted,
 }
 
@@ -190,13 +190,13 @@ pub fn measure(
     let node_ran = ran_before || scratch::is_node_running(data);
     let mut notes = vec![];
     if node_ran {
-        notes.push("a node runs on this data path: the figures include its load, and it had theirs".to_owned());
+        notes.push("a node runs on this data path: its load changes the figures, and the measurement slowed it".to_owned());
     }
     for name in scratch::elsewhere(data) {
         notes.push(format!("{}/{name} is on another file system, which was not measured", data.display()));
     }
     if groups.iter().flatten().any(Job::is_empty) {
-        notes.push("the time was over before everything was measured: give more --seconds".to_owned());
+        notes.push("the time ended before everything was measured: raise --seconds".to_owned());
     }
     let mut report = Report::new(settings, findings, probe.folder(), cpu);
     (report.began_unix_ms, report.seconds) = (began_at, begun.elapsed().as_secs_f64());

@@ -56,7 +56,8 @@ impl NodePath {
             let ring = match ring {
                 Ok(ring) => ring,
                 Err(e) => {
-                    let _ = results.send(Err(MeasureError::Executor { cpu, what: format!("no io_uring ring: {e}") }));
+                    let _ =
+                        results.send(Err(MeasureError::Executor { cpu, what: format!("no io_uring ring can be created: {e}") }));
                     return;
                 }
             };
@@ -76,7 +77,7 @@ impl NodePath {
     }
 
     fn answer(&self, cpu: usize) -> Result<Samples, MeasureError> {
-        let ended = || MeasureError::Executor { cpu, what: "its thread has ended".into() };
+        let ended = || MeasureError::Executor { cpu, what: "the executor's thread has ended".into() };
         self.done.recv().map_err(|_| ended())?
     }
 
@@ -84,7 +85,7 @@ impl NodePath {
     pub fn run(&self, way: WritePath, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job { way, bytes, depth, time }).is_ok());
         if !sent {
-            return Err(MeasureError::Executor { cpu: 0, what: "its thread has ended".into() });
+            return Err(MeasureError::Executor { cpu: 0, what: "the executor's thread has ended".into() });
         }
         self.answer(0)
     }
@@ -167,7 +168,7 @@ impl Writer {
 
     fn reap(&mut self) -> Result<(), MeasureError> {
         let waited = self.ring.enter_and_wait(Duration::from_millis(100));
-        waited.map_err(|e| MeasureError::Executor { cpu: 0, what: format!("its io_uring ring fails: {e}") })?;
+        waited.map_err(|e| MeasureError::Executor { cpu: 0, what: format!("the executor's io_uring ring fails: {e}") })?;
         self.ring.take(&mut Vec::new(), RING_ENTRIES as usize); // files alone are on this ring
         self.disk.take_completed(&mut self.ring);
         Ok(())

@@ -115,10 +115,10 @@ impl Report {
         let not_ours = |why: String| format!("not a file of {KIND} --json: {why}");
         let head: Head = serde_json::from_str(text).map_err(|e| not_ours(e.to_string()))?;
         if head.kind != KIND {
-            return Err(not_ours(format!("it is of {:?}", head.kind)));
+            return Err(not_ours(format!("the file's kind is {:?}", head.kind)));
         }
         if head.format != FORMAT {
-            return Err(format!("format {} is not known, {FORMAT} is", head.format));
+            return Err(format!("format {} is not known; this version reads format {FORMAT}", head.format));
         }
         serde_json::from_str(text).map_err(|e| not_ours(e.to_string()))
     }
@@ -225,7 +225,7 @@ mod tests {
         let json = report.to_json().unwrap(); // it has no maps
         assert_eq!(Report::parse(&json), Ok(report));
         let newer = json.replace("\"format\": 1", "\"format\": 2").replace("durable", "endurable");
-        assert_eq!(Report::parse(&newer), Err("format 2 is not known, 1 is".into()));
+        assert_eq!(Report::parse(&newer), Err("format 2 is not known; this version reads format 1".into()));
         let more = json.replacen('{', "{\"later\": [1],", 1);
         assert!(Report::parse(&more).is_ok(), "fields may be added");
         for other in ["", "{}", "{\"kind\":\"x\",\"format\":1}", "[1]", &json[..json.len() / 2]] {

@@ -47,7 +47,7 @@ impl Scratch {
         let opened = File::open(&folder).and_then(|file| lock::try_flock(file.as_raw_fd()).map(|is_ours| (file, is_ours)));
         match opened {
             Ok((lock, true)) => Ok(Scratch { folder, _lock: lock }),
-            Ok((_, false)) => Err(failed(&folder, "flock", io::Error::other("another measurement removes it: try again"))),
+            Ok((_, false)) => Err(failed(&folder, "flock", io::Error::other("another measurement is removing it: try again"))),
             Err(e) => {
                 let _ = fs::remove_dir(&folder); // it is empty, and the error below says what went wrong
                 Err(failed(&folder, "open", e))

@@ -46,7 +46,7 @@ impl Net {
         let remedy = match errno {
             libc::EMFILE => "raise the limit of open files (ulimit -n, LimitNOFILE=) or lower --max-connections",
             libc::ENFILE => "the whole system is out of open files: raise sysctl fs.file-max",
-            _ => "tried again every 100 ms",
+            _ => "the node tries again every 100 ms",
         };
         tracing::warn!("new connections cannot be accepted ({cause}) with {} open on this core: {remedy}", self.open);
     }

@@ -17,7 +17,7 @@ impl Net {
         let mut done = Vec::new();
         while self.is_anything_in_flight() {
             if Instant::now() > end || self.ring.borrow_mut().enter_and_wait(Duration::from_millis(50)).is_err() {
-                tracing::error!("operations on sockets did not end in two seconds: their memory is left to the kernel");
+                tracing::error!("socket operations did not end in two seconds: their memory is left to the kernel");
                 return false;
             }
             self.ring.borrow_mut().take(&mut done, COMPLETIONS_MAX);

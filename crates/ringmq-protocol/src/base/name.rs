@@ -6,7 +6,7 @@ const NAME_LEN_MAX: usize = 64;
 const EPHEMERAL: &str = "#ephemeral";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a name has 1 to 64 characters of . a-z A-Z 0-9 _ - (a suffix #ephemeral counts with them)")]
+#[error("a name has 1 to 64 characters of . a-z A-Z 0-9 _ - (a suffix #ephemeral counts too)")]
 pub struct NameError;
 
 macro_rules! name {

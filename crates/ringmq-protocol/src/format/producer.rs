@@ -27,8 +27,8 @@ pub enum SequenceError {
     )]
     Overlap { expected: u64, first: u64, last: u64 },
     #[error(
-        "the partition does not know this producer (any more), so whether earlier batches are stored cannot be told; \
-         begin at sequence 0 under a new producer id"
+        "the partition does not know this producer, or has forgotten it, so earlier batches may be stored or not; begin at sequence 0 \
+         under a new producer id"
     )]
     UnknownProducer,
     #[error("sequences end at 2^64 - 1: go on under a new producer id")]

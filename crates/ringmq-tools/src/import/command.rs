@@ -21,20 +21,20 @@ pub fn command() -> Command {
         .long_about(
             "Import the backlogs in the data path of a stopped nsqd 1.x: its topics and channels, paused or not, and their messages. Each \
              channel gets the messages that waited for it, and no others. The nsqd's files stay as they are.\n\n\
-             With --into the node is not running: the import runs a node of its own on that data path, which nobody else can reach. \
-             Without, the messages go to the running node of --native-address and --http-address. Its channels of the same names are \
-             paused meanwhile.\n\n\
+             With --into no node may run on that data path: the import runs a node of its own there, which nobody else can reach. Without \
+             --into the messages go to the running node of --native-address and --http-address. That node's channels of the same names \
+             are paused meanwhile.\n\n\
              An import that was interrupted goes on when the same command is run again. Stored messages are not stored twice.",
         )
         .arg(Arg::new("source").required(true).value_name("nsqd data path").help("Data path of the nsqd (--data-path)"))
-        .arg(Arg::new("into").long("into").value_name("path").help("Data path of a node that does not run; it may be new"))
+        .arg(Arg::new("into").long("into").value_name("path").help("Data path of a node that does not run; the path may be new"))
         .arg(
             Arg::new("native-address")
                 .long("native-address")
                 .value_name("host:port")
                 .default_value("127.0.0.1:4153")
                 .conflicts_with("into")
-                .help("Native port of the running node"),
+                .help("Native address of the running node"),
         )
         .arg(
             Arg::new("http-address")
@@ -42,7 +42,7 @@ pub fn command() -> Command {
                 .value_name("host:port")
                 .default_value("127.0.0.1:4151")
                 .conflicts_with("into")
-                .help("HTTP port of the same node"),
+                .help("HTTP address of the same node"),
         )
         .arg(Arg::new("topic").long("topic").value_name("name").action(ArgAction::Append).help("Only this topic; may be repeated"))
         .arg(
@@ -64,7 +64,7 @@ pub fn command() -> Command {
                 .help("Behind `--`, with --into: flags for the import's own node, such as --config=/etc/ringmq/ringmq.toml"),
         )
         .after_help(
-            "Run it as the user that the node runs as: with --into the files belong to that user.\n\
+            "Run the import as the node's user: with --into the new files belong to the user of the import.\n\
              Exit codes: 0 done, 1 failed (run it again to go on), 2 a wrong call, 3 done, and something was left out (the summary \
              names it).",
         )

@@ -94,11 +94,11 @@ impl Queue {
                     |part: &Part, why: &str| LeftOut { what: file_name(&part.path), bytes: part.len, why: why.into() };
                 files.retain(|part| {
                     if part.number < meta.read.file {
-                        notes.push(leave_out(part, "its messages were consumed"));
+                        notes.push(leave_out(part, "the file's messages were consumed"));
                     } else if part.number > meta.write.file {
                         notes.push(leave_out(
                             part,
-                            "it lies behind the last file that the metadata names: nsqd would not read it either",
+                            "the file lies behind the last file that the metadata names: nsqd would not read it either",
                         ));
                     }
                     (meta.read.file..=meta.write.file).contains(&part.number)
@@ -109,7 +109,7 @@ impl Queue {
                 let last = files.last().filter(|part| part.number == meta.write.file).map_or(0, |part| part.len);
                 if meta.write.at > last {
                     let what = format!("{name}.diskqueue.{:06}.dat", meta.write.file);
-                    let why = format!("the metadata says {} bytes, {last} are there", meta.write.at);
+                    let why = format!("the metadata says {} bytes, and the file has {last}", meta.write.at);
                     notes.push(LeftOut { what, bytes: meta.write.at - last, why });
                 }
             }
@@ -118,7 +118,8 @@ impl Queue {
             None => notes.push(LeftOut {
                 what: meta_name,
                 bytes: 0,
-                why: "missing or not readable: every message of the queue's files is taken, also those that were consumed".into(),
+                why: "the metadata is missing or not readable: every message of the queue's files is taken, consumed ones too"
+                    .into(),
             }),
         }
         Ok(Queue { files, notes })
@@ -207,7 +208,7 @@ impl Open {
         self.reader.read_exact(&mut len).map_err(unreadable)?;
         let len = u32::from_be_bytes(len) as usize;
         if !(MESSAGE_HEAD..=MESSAGE_MAX).contains(&len) {
-            return Ok(ReadRecord::Bad(format!("{len} is no length of a message: the file is damaged from here on")));
+            return Ok(ReadRecord::Bad(format!("{len} is not a possible length of a message: the file is damaged from here on")));
         }
         if left < 4 + len as u64 {
             return Ok(ReadRecord::Bad(format!("a record of {len} bytes is truncated after {}", left - 4)));

@@ -43,9 +43,9 @@ pub enum ImportError {
     BadMetadata { path: PathBuf, source: serde_json::Error },
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{}: {source}; name another file with --state, or fix this one", path.display())]
+    #[error("{}: {source}; correct this file, or name another one with --state", path.display())]
     State { path: PathBuf, source: std::io::Error },
-    #[error("{} belongs to an import into {was}, not {is}: finish that one, or name another file with --state", path.display())]
+    #[error("{} belongs to an import into {was}, not {is}: finish that import, or name another file with --state", path.display())]
     OtherTarget { path: PathBuf, was: String, is: String },
     #[error(
         "the nsqd has run since the import of {} began: remove that file to import everything that waits now \
@@ -67,8 +67,8 @@ pub enum ImportError {
     )]
     TooLarge { topic: String, len: usize, max: usize },
     #[error(
-        "topic {topic}: the node does not know any more how far the import had come, since it was interrupted too long ago: at most \
-         {upto} messages may be stored already. Run it again with --accept-duplicates"
+        "topic {topic}: the import was interrupted too long ago, and the node has forgotten its progress: at most {upto} messages may be \
+         stored already. Run the command again with --accept-duplicates"
     )]
     Forgotten { topic: String, upto: u64 },
     #[error(
@@ -180,7 +180,7 @@ pub async fn run(
         let file = options.state.display();
         summary
             .notes
-            .push(format!("an earlier run has done all of it, and nothing was done now; to import again, remove {file}"));
+            .push(format!("an earlier run has imported everything, and nothing was done now; to import again, remove {file}"));
     }
     summary.target = name.to_owned();
     summary.state = saved.path().to_path_buf();

@@ -26,15 +26,15 @@ impl OwnNode {
     pub async fn start(data_path: &Path, flags: &[String], is_stopped: &dyn Fn() -> bool) -> Result<OwnNode, ImportError> {
         let failed = |why: String| ImportError::Node { path: data_path.to_path_buf(), why };
         let io = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
-        let program = std::env::current_exe().map_err(io("the program does not find itself")).map_err(failed)?;
-        let port = || free_port().map_err(io("no free port")).map_err(failed);
+        let program = std::env::current_exe().map_err(io("the path of the ringmq program is unknown")).map_err(failed)?;
+        let port = || free_port().map_err(io("no free port was found")).map_err(failed);
         let (native, http) = (port()?, port()?);
         let log_path = std::env::temp_dir().join(format!("ringmq-import-{}.log", std::process::id()));
         let log = File::options().read(true).write(true).create(true).truncate(true).open(&log_path);
         let log = log.map_err(io("the node's log cannot be written")).map_err(failed)?;
         // It is read through this descriptor alone.
         let _ = std::fs::remove_file(&log_path);
-        let to_log = log.try_clone().map_err(io("the node's log")).map_err(failed)?;
+        let to_log = log.try_clone().map_err(io("the node's log cannot be opened twice")).map_err(failed)?;
         let mut command = Command::new(program);
         // By its own name, since a binary that is called `nsqd` takes no `serve`.
         command.arg0("ringmq").arg("serve").args(flags).arg("--import-nsqd=false");
@@ -65,7 +65,7 @@ impl OwnNode {
                 return Err(ImportError::Interrupted);
             }
             if began.elapsed() > STARTUP_LIMIT {
-                return Err(failed(format!("it does not answer after {STARTUP_LIMIT:?}:\n{}", self.last_lines())));
+                return Err(failed(format!("the node does not answer after {STARTUP_LIMIT:?}:\n{}", self.last_lines())));
             }
             tokio::time::sleep(Duration::from_millis(30)).await;
         }

@@ -93,7 +93,7 @@ impl Source {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some((queue, rest)) = name.split_once(".diskqueue.") else { continue };
             let why = if name.ends_with(".bad") {
-                "nsqd could not read it and put it aside"
+                "nsqd could not read the file and set it aside"
             } else if known.contains(queue) || rest == "meta.dat" {
                 continue;
             } else {

@@ -136,7 +136,10 @@ impl StateFile {
                 let invalid = |e: serde_json::Error| failed(io::Error::new(io::ErrorKind::InvalidData, e));
                 let state: ImportState = serde_json::from_slice(&bytes).map_err(invalid)?;
                 if state.version != VERSION {
-                    let why = format!("version {}: another release of ringmq wrote it, which can go on", state.version);
+                    let why = format!(
+                        "version {}: another release of ringmq wrote this file; continue with that release",
+                        state.version
+                    );
                     return Err(failed(io::Error::new(io::ErrorKind::InvalidData, why)));
                 }
                 if state.target != target {

@@ -62,7 +62,8 @@ impl Summary {
             }
             if topic.is_paused {
                 self.notes.push(format!(
-                    "topic {} was paused in the nsqd: look with `ringmq topic list` whether it is here, since not every release can",
+                    "topic {} was paused in the nsqd: check with `ringmq topic list` that the topic is paused here, since not every \
+                     release can pause topics",
                     topic.name
                 ));
             }
@@ -73,15 +74,17 @@ impl Summary {
             }
         }
         if delivered > 0 {
-            self.notes
-                .push(format!("{} messages had been delivered before: their count of attempts begins anew", grouped(delivered)));
+            self.notes.push(format!(
+                "{} messages had been delivered before: their attempts are counted from 1 again",
+                grouped(delivered)
+            ));
         }
         if self.messages > 0 {
             self.notes.push(
-                "messages have new ids and the time of the import; a message that waited in two channels is stored for each"
-                    .into(),
+                "messages have new ids and the time of the import; a message that waited in two channels is stored twice".into(),
             );
-            self.notes.push("nsqd writes deferred messages without their delay at its stop: they are delivered at once".into());
+            self.notes
+                .push("nsqd wrote deferred messages without their delay when it stopped: they are delivered at once".into());
         }
     }
 

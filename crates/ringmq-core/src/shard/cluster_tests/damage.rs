@@ -134,7 +134,7 @@ fn damage_is_given_up_by_its_name() {
     net.pass_time(Duration::from_secs(6));
     got.extend(net.take(c));
     let Err(AcceptLossError::NotNamed { name, what }) = net.accept_loss(0, None) else { panic!("it is named first") };
-    assert!(what.contains("which is damaged") && what.contains("(1 messages)"), "{what}");
+    assert!(what.contains("the damaged messages") && what.contains("(1 messages)"), "{what}");
     assert!(net.accept_loss(0, Some("0-1")).is_err() && net.accept_loss(1, Some(&name)).is_err());
     assert!(net.damage(0) && got.len() < 40);
     assert!(net.accept_loss(0, Some(&name)).is_ok());

@@ -19,7 +19,7 @@ pub enum Retry {
 /// Reason why a replica refused a peer's message. The number is the one on the wire: never reused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerError {
-    #[error("the partition is not known here (yet)")]
+    #[error("the partition is not known here, or not yet")]
     UnknownPartition,
     #[error("this replica has promised epoch {}: lower epochs are fenced", promised.0)]
     StaleEpoch { promised: Epoch },
@@ -31,13 +31,13 @@ pub enum PeerError {
     NotAligned,
     #[error("the batch would leave a gap behind offset {}", end.offset)]
     Gap { end: Position },
-    #[error("the log has other bytes at offset {offset}: this replica leaves the ISR and catches up")]
+    #[error("this replica's log has other bytes at offset {offset}: the replica leaves the ISR and catches up")]
     Diverged { offset: i64 },
     #[error("a batch does not match its header: {0}")]
     BadBatch(Bad),
     #[error("the committed end here is offset {}: this replica does not truncate below it on a leader's word alone", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("the requested bytes are not stored here (any more)")]
+    #[error("the requested bytes are not stored here, or no longer")]
     OutOfReach,
     #[error("a write failed on this replica: no batch is accepted until a restart")]
     Failed,

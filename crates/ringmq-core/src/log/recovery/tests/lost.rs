@@ -103,7 +103,7 @@ fn a_journal_that_was_truncated_marks_its_partitions() {
         let has_damage = found.report.has_damage();
         assert!(has_damage || ends.is_none_or(|end| end <= cut), "{what}");
         // Where writes are known to have been complete and none is left that names what they touched, that may be any partition.
-        let is_unnamed = found.report.findings.iter().any(|f| f.what.contains("nothing names"));
+        let is_unnamed = found.report.findings.iter().any(|f| f.what.contains("unknown partitions"));
         for p in &found.partitions {
             let is_marked = has_damage && (is_unnamed || p.topic.core_of(p.dir.partition, 2).0 == core);
             assert_eq!(
