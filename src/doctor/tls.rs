@@ -170,7 +170,7 @@ mod tests {
             (format!("{zeros}{good}"), Warn, "1 certificate left out"),
             (format!("{no_base64}{good}{zeros}"), Warn, "2 certificates left out"),
             (String::new(), Fail, "the file has no certificate"),
-            (zeros.to_owned(), Fail, "not valid"),
+            (zeros.to_owned(), Fail, "invalid certificate"),
         ] {
             let (is, found) = of(text);
             assert!(is == level && found.contains(says), "{says}: {found}");

@@ -308,12 +308,7 @@ impl Publishing<'_> {
         match self.core.store.append_batch(now, idx, batch, self.core.outbox.io()) {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
-                let p = self.core.partitions.get_mut(idx);
-                p.publishers.push_back((ticket, publisher, now.ticks));
-                p.message_bytes += message_bytes as u64;
-                if let Some(cluster) = &mut self.cluster {
-                    cluster.has_grown(&mut self.core.partitions, idx);
-                }
+                self.note_appended(now, idx, ticket, publisher, message_bytes);
                 NativeTaken::Accepted
             }
             Ok(Appended::Duplicate { at, ticket }) => {

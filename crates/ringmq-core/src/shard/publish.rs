@@ -85,18 +85,23 @@ impl Publishing<'_> {
         }
         match append(self.core) {
             Ok(ticket) => {
-                let p = self.core.partitions.get_mut(idx);
-                p.publishers.push_back((ticket, publisher, now.ticks));
-                p.message_bytes += bytes as u64;
-                if let Some(cluster) = &mut self.cluster {
-                    cluster.has_grown(&mut self.core.partitions, idx);
-                }
+                self.note_appended(now, idx, ticket, publisher, bytes);
                 Attempt::Accepted
             }
             Err(Refusal::Busy) => Attempt::Wait,
             Err(Refusal::DiskFull) => Attempt::Refused(PublishError::DiskFull),
             Err(Refusal::ReadOnly) => Attempt::Refused(PublishError::ReadOnly),
             Err(Refusal::TooBig) => Attempt::Refused(PublishError::TooBig),
+        }
+    }
+
+    /// Notes the publisher of an append, which gets its answer when the messages are durable. `bytes`: of their bodies.
+    pub fn note_appended(&mut self, now: Now, idx: PartitionIdx, ticket: AppendTicket, publisher: Publisher, bytes: usize) {
+        let p = self.core.partitions.get_mut(idx);
+        p.publishers.push_back((ticket, publisher, now.ticks));
+        p.message_bytes += bytes as u64;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.has_grown(&mut self.core.partitions, idx);
         }
     }
 
