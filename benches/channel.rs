@@ -232,7 +232,7 @@ fn consume(channel: &mut Channel, log: &mut Log, messages: u64, each: Option<u64
     }
 }
 
-/// What unfinished messages cost the others, and what a million of them cost.
+/// Cost of unfinished messages for other deliveries, and of a million of them.
 fn gaps(c: &mut Criterion) {
     const MESSAGES: u64 = 200_000;
     let mut log = Log::new(2 * IN_FLIGHT);

@@ -97,7 +97,7 @@ mod native {
     use ringmq::base::{LogId, PartitionId};
     use ringmq::codec::native::{Encoder, Header, IdRange, Messages, Payload, Publish, Reply, Request, frame};
 
-    /// What a batch of [`MANY`] messages takes, whatever is in it: the codec does not look.
+    /// Time of a batch of [`MANY`] messages, which does not depend on their content: the codec does not look.
     const PAYLOAD: usize = MANY * 112;
 
     pub fn bench(group: &mut Group<'_>) {

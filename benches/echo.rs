@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: [usize; 4] = [1, 8, 64, 256];
 const MESSAGE: usize = 128;
 
-/// How often glommio's reactor gets its turn: as on a core without work for it.
+/// Pause between two turns of glommio's reactor, as on a core without work for it.
 const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq)]

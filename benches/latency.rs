@@ -14,7 +14,7 @@ use node::{Client, Node, command_with_body};
 use std::time::{Duration, Instant};
 
 const SIZES: [usize; 3] = [100, 1024, 16 << 10];
-/// Of a consumer that reads on: more than are ever under way.
+/// RDY of a consumer that reads on: more messages than are ever in flight.
 const READY: u32 = 100;
 
 struct Pair {

@@ -22,12 +22,12 @@ const APPENDS: [(&str, usize, usize); 4] =
 const IN_FLIGHT: usize = 16;
 /// Retention follows that far behind the end: as if a channel had confirmed the rest.
 const KEPT_BYTES: i64 = 128 << 20;
-/// Of the log that is read. What memory may still hold of it, the newest, is not.
+/// Bytes of the log that are read. The newest bytes are left out, since memory may still hold them.
 const READ_BYTES: i64 = 128 << 20;
 const IN_MEMORY_BYTES: i64 = 32 << 20;
 
 enum Job {
-    /// One after the other.
+    /// Appends, one after the other.
     Append {
         count: usize,
         len: usize,
@@ -38,9 +38,9 @@ enum Job {
         len: usize,
         times: u64,
     },
-    /// So many bytes are in the log, and not in memory.
+    /// Bytes of the log that are on the disk and not in memory.
     Fill(i64),
-    /// From the start, in order, and from the start again.
+    /// Reads from the start, in order, and from the start again.
     Read {
         bytes: u64,
     },

@@ -48,7 +48,7 @@ fn through_the_queue(c: &mut Criterion) {
     group.finish();
 }
 
-/// Until a message is there.
+/// Waits for a message.
 fn wait(port: &mut Port, is_over: &AtomicBool) -> Option<MeshMessage> {
     let mut got = None;
     loop {
@@ -59,7 +59,7 @@ fn wait(port: &mut Port, is_over: &AtomicBool) -> Option<MeshMessage> {
     }
 }
 
-/// One ball between two threads that never sleep, each on a CPU of its own.
+/// Time of one message that two sleepless threads pass back and forth, each on a CPU of its own.
 fn there_and_back(times: u64) -> Duration {
     let (mut ports, _http) = mesh(2);
     let (mut other, mut one) = (ports.pop().expect("two"), ports.pop().expect("two"));

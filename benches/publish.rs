@@ -124,7 +124,7 @@ fn median(figures: &[Figures]) -> Figures {
     }
 }
 
-/// What the node has used since.
+/// Resources that the node has used since the meter began.
 struct Meter {
     begun: Instant,
     cpu_s: f64,
@@ -215,7 +215,7 @@ impl Publisher {
     }
 }
 
-/// Each connection sends its command again and again. The first answer, which creates the topic, does not count.
+/// Load of connections that each send their command again and again. The first answer, which creates the topic, does not count.
 fn closed_loop(node: &Node, commands: Vec<Vec<u8>>, messages: usize, duration: Duration) -> Figures {
     let (address, pid) = (node.tcp(), node.pid());
     let run = move || {
@@ -273,7 +273,7 @@ fn closed_loop(node: &Node, commands: Vec<Vec<u8>>, messages: usize, duration: D
     std::thread::spawn(run).join().expect("the client does not panic")
 }
 
-/// One client takes what a topic holds: most of it from the disk, the end from memory.
+/// Reads of one client that takes the content of a topic: most of it from the disk, the end from memory.
 fn consume(node: &Node, topic: &str) -> Figures {
     let messages = if common::is_smoke() { 10_000 } else { 300_000 };
     let (address, pid, topic) = (node.tcp(), node.pid(), topic.to_owned());
@@ -322,7 +322,7 @@ fn consume(node: &Node, topic: &str) -> Figures {
     std::thread::spawn(run).join().expect("the client does not panic")
 }
 
-/// One durable write after the other, on the node's CPU, over a file that was written once before.
+/// Durable writes, one after the other, on the node's CPU, over a file that was written once before.
 fn raw_loop(folder: &Path, duration: Duration) -> Figures {
     let path = folder.with_file_name("raw");
     let run = move || {

@@ -15,7 +15,7 @@ use ringmq::log::SearchBy;
 use std::path::Path;
 use std::time::Instant;
 
-/// Between two messages.
+/// Time between two messages.
 const STEP_NS: i64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug)]

@@ -67,12 +67,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Who publishes what in a turn.
+/// Publishes of a turn: connections, messages and topics.
 struct Shape {
     name: &'static str,
     connections: usize,
     per_turn: usize,
-    /// Each connection its own topic.
+    /// True if each connection has its own topic.
     is_own: bool,
 }
 
@@ -92,7 +92,7 @@ impl Shape {
         if self.is_own { format!("bench-{connection}") } else { "bench".into() }
     }
 
-    /// What connection `i` publishes in a turn.
+    /// Commands that connection `i` publishes in a turn.
     fn publishes(&self, i: usize) -> Vec<u8> {
         let mut bytes = vec![];
         (0..self.per_turn).for_each(|_| request::publish(&mut bytes, &self.topic(i), &BODY));
@@ -104,13 +104,13 @@ struct Core {
     shard: Shard,
     now: Now,
     effects: Effects,
-    /// By connection, what it was sent.
+    /// Received bytes, by connection.
     received: Vec<Vec<u8>>,
     is_counted: bool,
     spent: Duration,
 }
 
-/// What valgrind counts: by this name, so that it is never inlined.
+/// One step of the shard, which valgrind counts by this function's name; so it is never inlined.
 #[inline(never)]
 fn counted_step(shard: &mut Shard, now: Now, event: Event<'_>, effects: &mut Effects) {
     IS_COUNTING.set(true);
@@ -145,12 +145,12 @@ impl Core {
         self.spent += start.elapsed();
     }
 
-    /// From here on it is measured.
+    /// Begins the measurement.
     fn begin(&mut self) {
         (self.is_counted, self.spent) = (true, Duration::ZERO);
     }
 
-    /// What was spent since the beginning.
+    /// Time since the beginning of the measurement.
     fn end(&mut self) -> Duration {
         self.is_counted = false;
         self.spent

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 const WORKERS: usize = 16;
 const TRY_AGAIN: Duration = Duration::from_millis(50);
 
-/// What the workers have done.
+/// Counts of the workers' messages.
 #[derive(Default)]
 struct Tally {
     done: AtomicU64,

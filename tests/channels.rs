@@ -24,7 +24,7 @@ fn subscribe(node: &Node, ready: u32) -> Client {
     client
 }
 
-/// So many numbers, sorted.
+/// Numbers of the next `count` messages, sorted.
 fn numbers(client: &mut Client, count: usize) -> Vec<u32> {
     let body = |c: &mut Client| String::from_utf8(c.message().expect("a message").body).expect("text");
     let mut all: Vec<u32> = (0..count).map(|_| body(client).parse().expect("a number")).collect();

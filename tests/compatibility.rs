@@ -21,7 +21,7 @@ fn section(heading: &str) -> &'static str {
     rest.find("\n## ").map_or(rest, |end| &rest[..end])
 }
 
-/// How the paragraphs begin that list names of one state, beside the tables, whose rows are what differs.
+/// Beginnings of the paragraphs that list names of one state, beside the tables, whose rows are the differences.
 const LISTS: [(&str, &str); 4] =
     [("Same", "same"), ("No effect", "no effect"), ("Not here", "not here"), ("Never sent", "never")];
 
@@ -48,7 +48,7 @@ fn in_marks(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// What the paragraph «Only here» names.
+/// Names in the paragraph «Only here».
 fn only_here(heading: &str) -> BTreeSet<&'static str> {
     let text = section(heading).split("\nOnly here").nth(1).unwrap_or_default();
     in_marks(text).collect()
@@ -149,7 +149,7 @@ fn every_endpoint_is_here_as_its_row_says() {
     assert_eq!(of_page, of_code.collect(), "the page's, then the code's");
 }
 
-/// What stands between the marks in the sources below these paths, their tests left out.
+/// Texts between the marks in the sources below these paths, without their tests.
 fn in_sources(paths: &[&str], mark: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut left: Vec<_> = paths.iter().map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).collect();
@@ -187,7 +187,7 @@ fn every_command_and_error_is_here_as_its_row_says() {
     assert_eq!(page("Errors of the protocol"), errors, "the page's, then the code's");
 }
 
-/// Each field with its type, below its objects.
+/// Collects each field with its type, below its objects.
 fn fields(value: &serde_json::Value, at: &str, found: &mut BTreeSet<String>) {
     use serde_json::Value;
     match value {

@@ -63,9 +63,9 @@ impl Name {
     }
 }
 
-/// What a connection did and saw before the crash, in order.
+/// Event of a connection before the crash, in order.
 enum ClientEvent {
-    /// These left in one command.
+    /// Names of messages that left in one command.
     Sent(Vec<Name>),
     Acknowledged(Vec<Name>),
     Delivered {
@@ -100,14 +100,14 @@ enum OnChannel {
 struct SentMessage {
     acknowledged: bool,
     delivered: bool,
-    /// After a restart neither acknowledged nor there: it must never come.
+    /// True if a message was neither acknowledged nor there after a restart: it must never come.
     absent: bool,
     /// The first message of its MPUB, for all or nothing.
     command: Option<Name>,
     channels: [OnChannel; 2],
 }
 
-/// All that was ever sent to one topic.
+/// Messages that were ever sent to one topic.
 #[derive(Default)]
 struct Topic {
     messages: HashMap<Name, SentMessage>,
@@ -152,7 +152,7 @@ impl Topic {
         Ok(())
     }
 
-    /// After both channels were consumed: what should have come, and did not?
+    /// Checks that both consumed channels got every message that they had to get.
     fn check_complete(&mut self) -> Result<(), String> {
         let mut commands: HashMap<Name, (u64, u64)> = HashMap::new();
         for (name, message) in &mut self.messages {
@@ -183,7 +183,7 @@ fn describe_broken(body: &[u8]) -> String {
     format!("a body of {} bytes that nobody sent: {start:?}", body.len())
 }
 
-/// One connection of the load; ends when the node does.
+/// One connection of the load. It ends when the node does.
 struct Connection<'a> {
     client: Client,
     topic: &'a str,
@@ -326,7 +326,7 @@ fn drain(address: SocketAddr, name: &str, topic: &mut Topic, channel: usize, sen
     Ok(count)
 }
 
-/// After a restart: consumes both channels of a topic and compares with what was sent.
+/// Consumes both channels of a topic after a restart and compares the messages with the sent ones.
 fn verify(address: SocketAddr, name: &str, topic: &mut Topic, round: u64) -> Result<u64, String> {
     // Seals of this very verification are acknowledged between the two channels: they are looked for in the next one.
     let before: HashSet<Name> = topic.messages.keys().copied().collect();
@@ -350,7 +350,7 @@ fn verify(address: SocketAddr, name: &str, topic: &mut Topic, round: u64) -> Res
     Ok(count)
 }
 
-/// Both channels exist before anything is published: so both get everything.
+/// Creates both channels before the first publish, so that both get every message.
 fn create(address: SocketAddr, name: &str) -> io::Result<()> {
     CHANNELS.iter().try_for_each(|channel| Client::connect(address)?.subscribe(name, channel, 0))
 }
@@ -455,7 +455,7 @@ impl Reused {
     }
 }
 
-/// What a kill leaves is no damage.
+/// Checks that a kill leaves no damage.
 fn inspect(node: &Node) -> Result<(), String> {
     if node::is_nsqd() {
         return Ok(());

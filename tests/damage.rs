@@ -31,7 +31,7 @@ use std::time::Duration;
 const SEGMENT_BYTES: u64 = 16 * 1024;
 const TOPICS: [(&str, usize); 2] = [("one", 90), ("two", 8)];
 const CHANNELS: [&str; 2] = ["a", "b"];
-/// What channel a has finished of each topic.
+/// Number of messages of each topic that channel a has finished.
 const FINISHED: usize = 5;
 
 // ---- the log of this thread
@@ -77,7 +77,7 @@ struct Node {
     shard: Shard,
     disk: SimDisk,
     now: Now,
-    /// What clients have not read yet, by connection.
+    /// Bytes that clients have not read yet, by connection.
     sent: BTreeMap<u64, Vec<u8>>,
     topics: Vec<TopicRef>,
     /// Answers about losses that were accepted.
@@ -87,7 +87,7 @@ struct Node {
 }
 
 impl Node {
-    /// What recovery found goes to the log.
+    /// Starts the node; the findings of recovery go to the log.
     fn start(disk: &mut SimDisk, life: u64, accept_lost_journal: u64) -> Result<Node, RecoverError> {
         let now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 + life as i64 };
         let options = RecoverOptions {
@@ -153,7 +153,7 @@ impl Node {
         self.step(Event::Sent { conn, bytes: bytes.len() });
     }
 
-    /// Until nothing moves without time passing.
+    /// Runs until the node waits for time to pass.
     fn settle(&mut self) {
         loop {
             if self.shard.deadline().is_some_and(|at| at <= self.now.ticks) {
@@ -264,7 +264,7 @@ enum Rot {
     Cut,
 }
 
-/// What kind of block it is.
+/// Kind of a block.
 fn class(path: &str, at: usize) -> &'static str {
     let is_first = at == 0;
     match path.rsplit(['/', '.']).next().unwrap_or(path) {
@@ -301,7 +301,7 @@ fn live_ring(disk: &SimDisk) -> Range<usize> {
     }
 }
 
-/// Where a message's batch stands in a file.
+/// Places of messages' batches in a file.
 fn places(bytes: &[u8], is_journal: bool) -> Vec<(usize, usize, Range<usize>)> {
     let mut found = vec![];
     for (t, (topic, messages)) in TOPICS.into_iter().enumerate() {
@@ -407,8 +407,8 @@ fn judge(
 
 const REFUSED: &str = "refused until its loss is accepted";
 
-/// What costs more. A journal that is cut to nothing is refused on purpose: it may be found again. A last
-/// write that is zeros looks like none.
+/// Damages that cost more. A journal that is cut to nothing is refused on purpose, since it may be found again. A last write of zeros
+/// looks like no write.
 const EXPECTED: &[(End, &str, Rot, &str)] = &[
     (End::Stopped, "journal slot", Rot::Cut, REFUSED),
     (End::Killed, "journal slot", Rot::Cut, REFUSED),

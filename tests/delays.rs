@@ -86,7 +86,7 @@ fn no_message_bears_a_time_before_it_was_sent() {
     }
 }
 
-/// Some wait while a client is there that has them put off already, some were never read: no restart changes anything for either.
+/// Some deferred messages wait beside a client that has deferred them already, some were never read: no restart changes their due times.
 #[test]
 fn deferred_messages_come_when_they_are_due_over_kills_and_stops() {
     let mut node = Node::start(&["--shards=2", "--partitions=3"]);
@@ -176,7 +176,8 @@ fn a_far_off_retry_comes_when_it_is_due_over_a_kill_as_the_same_message() {
     nothing_comes(&mut client);
 }
 
-/// What a client sees around a clean stop: messages that it finishes, keeps, puts off by a moment and for long, as body and attempts.
+/// Messages that a client sees around a clean stop, as body and attempts: some finished, some kept, some deferred for a moment and for
+/// long.
 fn around_a_stop(address: SocketAddr, restart: impl FnOnce()) -> Vec<(Vec<u8>, u16)> {
     let mut client = Client::connect(address).expect("it takes connections");
     client.subscribe("t", "ch", 4).expect("subscribed");
@@ -245,7 +246,7 @@ fn stock_nsqd(ports: &Ports, data: &Path, more: &[&str]) -> Process {
     process
 }
 
-/// What comes of delays at and above `--max-req-timeout=1s`: two DPUBs and a REQ.
+/// Answers to two DPUBs and a REQ with delays at and above `--max-req-timeout=1s`.
 fn bounded(tcp: SocketAddr) -> String {
     let mut client = Client::connect(tcp).expect("it takes connections");
     client.subscribe("t", "ch", 4).expect("subscribed");

@@ -306,7 +306,7 @@ fn agreed(cluster: &Cluster, path: &str, holds: impl Fn(&Value) -> bool) -> Valu
     agreed
 }
 
-/// Each node of a cluster answers for all of it, though it may have no replica of what is asked for; a failover changes the answers.
+/// Each node of a cluster answers for all topics, also for those of which it has no replica; a failover changes the answers.
 #[test]
 fn any_node_answers_lookups_for_its_cluster_also_after_a_failover() {
     let etcd = Member::start(&FAST);

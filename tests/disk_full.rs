@@ -20,14 +20,14 @@ const FLAGS: [&str; 4] = ["--shards=2", "--journal-bytes=1MiB", "--max-bytes-per
 /// Confirmed messages stay: the disk stays full.
 const KEEPING: [&str; 5] = [FLAGS[0], FLAGS[1], FLAGS[2], FLAGS[3], "--retention=24h"];
 
-/// What was published under a topic, and which of it was acknowledged.
+/// Published messages of a topic, and the acknowledged ones among them.
 struct Topic {
     name: String,
     sent: u64,
     acked: HashSet<Vec<u8>>,
 }
 
-/// Why a publish was not taken.
+/// Reason why a publish was refused.
 #[derive(Debug)]
 enum Refused {
     Full,
@@ -54,7 +54,7 @@ impl Topic {
         number.is_some_and(|n| n <= self.sent && body.last().is_some_and(|&b| b == n as u8 || b == b' '))
     }
 
-    /// One message over a connection of its own, since a refusal ends it.
+    /// Publishes one message over a connection of its own, since a refusal ends it.
     fn publish(&mut self, node: &Node, len: usize) -> Result<(), Refused> {
         let mut client = connect(node);
         self.publish_on(&mut client, len)
@@ -340,7 +340,7 @@ fn stats_say_how_much_is_kept_for_new_segments() {
     assert_says_what_it_keeps(&node);
 }
 
-/// Of more topics than are flushed side by side, what a checkpoint writes has become longer than the room it has.
+/// A checkpoint has more to write than its room holds, for more topics than are flushed side by side.
 #[test]
 fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
     let disk = SmallDisk::new(40 * MIB);

@@ -144,7 +144,7 @@ fn what_cannot_be_measured_is_said() {
     assert_eq!(output.status.code(), Some(2), "--seconds says how long --measure takes");
 }
 
-/// Both subcommands in a process that was first made so by `change`; what they say.
+/// Outputs of both subcommands in a process that `change` has prepared.
 fn refused(change: fn() -> io::Result<()>) -> [String; 2] {
     ["doctor", "serve"].map(|subcommand| {
         let data = folder();
@@ -164,7 +164,7 @@ fn done(answer: libc::c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// As Docker 25 and later do: io_uring_setup is answered EPERM.
+/// Answers io_uring_setup with EPERM, as Docker 25 and later do.
 fn forbid_io_uring() -> io::Result<()> {
     let step = |code: u32, jump_true, k: u32| libc::sock_filter { code: code as u16, jt: jump_true, jf: 0, k };
     let filter = [

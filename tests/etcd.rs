@@ -57,7 +57,7 @@ async fn list(etcd: &Etcd) -> Listing {
     }
 }
 
-/// What a watch has told so far, and how it ended.
+/// Changes that a watch has told so far, and its end.
 #[derive(Clone, Default)]
 struct WatchLog(Rc<RefCell<(Vec<Change>, Vec<WatchEnd>)>>);
 

@@ -86,7 +86,7 @@ fn a_client_publishes_and_consumes_where_nothing_is_led_while_the_leader_is_kill
     consumers.into_iter().for_each(|consumer| consume_all(consumer, &acknowledged));
 }
 
-/// What was in flight at a killed leader comes again, and a FIN of it may come too late.
+/// Consumes all messages. Those in flight at a killed leader are redelivered, and a FIN of one may come too late.
 fn consume_all(mut consumer: Client, wanted: &[Vec<u8>]) {
     let mut missing: BTreeSet<Vec<u8>> = wanted.iter().cloned().collect();
     let mut ids = BTreeMap::new();
@@ -301,7 +301,7 @@ fn stats(cluster: &Cluster, node: usize) -> serde_json::Value {
     serde_json::from_str(answer.split("\r\n\r\n").nth(1).expect("a body")).expect("it is JSON")
 }
 
-/// As the cluster calls the node.
+/// Name of the node in the cluster.
 fn name_of(cluster: &Cluster, node: usize) -> String {
     let tcp = cluster.nodes[node].tcp().to_string();
     let stats = stats(cluster, node);
@@ -360,7 +360,7 @@ fn an_operator_drains_a_node_and_moves_a_leader_while_clients_publish() {
     consume(cluster.nodes[third].tcp(), "orders", "c", &publisher.acknowledged);
 }
 
-/// One node is away while the topic is deleted, and one is killed in the middle of that.
+/// One node is away while the topic is deleted, and another one is killed during the deletion.
 #[test]
 fn a_deleted_topic_frees_the_disks_of_all_nodes_and_its_name() {
     let etcd = Member::start(&FAST);
@@ -493,7 +493,7 @@ fn partitions_are_added_under_publishers_and_consumers() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
-/// Any node takes them, also one that leads nothing of the topic.
+/// Any node takes the operations, also one that leads no partition of the topic.
 #[test]
 fn channels_are_changed_at_any_node_and_a_topic_leaves_them_to_operators() {
     let etcd = Member::start(&FAST);
@@ -569,7 +569,7 @@ fn channels_are_changed_at_any_node_and_a_topic_leaves_them_to_operators() {
     until(|| (0..3).all(|node| subscribe(node, "orders").is_ok()), || "subscriptions make channels again".into());
 }
 
-/// Of HTTP and of NSQ clients, at the leader and at nodes that forward; another limit holds without a restart.
+/// Limits of a topic hold for HTTP and NSQ clients, at the leader and at nodes that forward; another limit holds without a restart.
 #[test]
 fn a_topic_has_limits_of_its_own() {
     let etcd = Member::start(&FAST);

@@ -118,7 +118,7 @@ fn rot_text(node: &Node, text: &[u8]) -> usize {
     count
 }
 
-/// All nodes are killed. The journal of the first one that comes back has rotted, and an operator does not wait for the others.
+/// All nodes are killed. The journal of the first one to return has rotted, and an operator does not wait for the others.
 #[test]
 fn a_loss_is_accepted_at_an_opening_and_the_replica_that_had_it_begins_anew() {
     let etcd = Member::start(&FAST);

@@ -307,7 +307,7 @@ fn a_topic_of_1024_partitions_survives_a_node_and_leaves_the_disks() {
 
 // ---- data paths in the wrong place
 
-/// What a process says that does not start on this data path.
+/// Output of a process that does not start on this data path.
 fn refused(node: &Node, data: &Path, flags: &[&str]) -> String {
     let addresses = [("tcp", node.tcp()), ("http", node.http()), ("native", node.native()), ("peer", node.peer())];
     let mut command = Command::new("timeout");
@@ -619,7 +619,7 @@ fn a_node_logs_in_to_etcd_and_shows_its_certificate() {
     }
 }
 
-/// What a monitoring system reads while the lease still holds: whether to start etcd, or to correct the login.
+/// Metrics that a monitoring system reads while the lease still holds tell whether to start etcd or to correct the login.
 #[test]
 fn a_dead_etcd_and_a_refused_login_are_told_apart() {
     let mut etcd = Member::start(&FAST);

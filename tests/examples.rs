@@ -42,7 +42,7 @@ fn ended(name: &str, mut child: Child) -> String {
     out
 }
 
-/// One that goes on until it is stopped, also when the test fails.
+/// An example that runs until it is stopped, also when the test fails.
 struct Endless(Child);
 
 impl Drop for Endless {

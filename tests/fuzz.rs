@@ -62,7 +62,7 @@ fn conversation(seed: u64) -> Vec<u8> {
     out
 }
 
-/// Of a batch that a native client may send: the golden one has times that fall.
+/// Body of a batch that a native client may send: the golden one has falling times.
 fn body(num: u8) -> Vec<u8> {
     let mut builder = BatchBuilder::default();
     (0..num).for_each(|n| builder.push(n as i64 * 1_000_000, &vec![n; 10 * n as usize]));

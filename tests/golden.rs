@@ -142,7 +142,7 @@ fn snapshot(rng: &mut Rng) -> Snapshot {
     }
 }
 
-/// Of one replica of several: what it promised, its epochs, and where damage begins.
+/// Snapshot of one replica of several: its promised epoch, its epochs, and the begin of its damage.
 fn snapshot_with_epochs(rng: &mut Rng) -> Snapshot {
     let start = Position { offset: 0, ..position(rng) };
     let (mut offset, mut epoch) = (0, 0);
@@ -159,7 +159,7 @@ fn snapshot_with_epochs(rng: &mut Rng) -> Snapshot {
     Snapshot { start, end, committed: position(rng), epoch, promised, epochs, vouched, ..snapshot(rng) }
 }
 
-/// With idempotent producers, in the order in which they wrote last.
+/// Snapshot with idempotent producers, in the order of their last batches.
 fn snapshot_with_producers(rng: &mut Rng) -> Snapshot {
     let mut offset = 0;
     let producers = (0..1 + rng.below(4)).map(|i| {
@@ -471,7 +471,7 @@ fn fixtures_still_decode() {
     assert_eq!(WriteHeader::parse(second, &journal_id, core, second.len()).expect("it holds").previous, head.directory);
 }
 
-/// What stands at fixed places of files: a segment's header, a record of a commit log, a slot of node.meta, one of a journal.
+/// Structures at fixed places of files still decode: a segment's header, a record of a commit log, a slot of node.meta, one of a journal.
 fn files_still_decode() {
     let mut rng = Rng::new(103);
     let (topic_id, partition) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16));

@@ -105,7 +105,7 @@ fn forwards() -> Vec<Addressed> {
     forwards.into_iter().chain((0..=Outcome::ENUM_MAX).map(outcome)).collect()
 }
 
-/// What subscriptions of clients and leaders say to each other.
+/// Messages between subscriptions of clients and leaders.
 fn relays() -> Vec<Addressed> {
     let subscriber = Subscriber {
         channel: ChannelName::new("mail").unwrap(),
@@ -144,7 +144,7 @@ fn relays() -> Vec<Addressed> {
     all.map(|relayed| addressed(1, Body::Relay(relayed))).into()
 }
 
-/// What operators do to channels, and what became of it.
+/// Operations of operators on channels, and their outcomes.
 fn changes() -> Vec<Body> {
     let asker = |ticket| Asker { generation: 17, core: CoreId(3), ticket };
     let offset = |to, from| Changing::SetOffset { to, from, force: from.is_none() };

@@ -286,7 +286,7 @@ fn a_tls_port_is_recognised() {
     }
 }
 
-/// What the proxy does to the messages.
+/// Change that the proxy makes to the messages.
 #[derive(Clone, Copy)]
 enum Harm {
     None,
@@ -297,7 +297,7 @@ enum Harm {
     Delay,
 }
 
-/// Between the generator and the node: every 50th message of a connection is harmed.
+/// Proxy between the generator and the node, which harms every 50th message of a connection.
 fn proxy(node: SocketAddr, harm: Harm) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");

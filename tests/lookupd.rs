@@ -43,7 +43,7 @@ fn in_order(value: Value, key: &str) -> Value {
     }
 }
 
-/// What a node hears that says this, after what it said before; `None` where the connection ends.
+/// Connection of a node to an nsqlookupd.
 struct Peer(TcpStream);
 
 impl Peer {
@@ -87,7 +87,7 @@ impl Peer {
     }
 }
 
-/// In this order: later ones see what earlier ones did.
+/// Requests, in order: later ones see the changes of earlier ones.
 const REQUESTS: &[&str] = &[
     "GET /ping",
     "GET /ping?x=%zz",
@@ -205,7 +205,7 @@ fn requests_are_answered_as_by_nsqlookupd() {
     drop(nodes);
 }
 
-/// What nodes say, and what becomes of it: (what is sent at once, whether the write side closes then).
+/// Messages of nodes and their answers: (bytes that are sent at once, whether the write side closes then).
 #[test]
 fn nodes_are_answered_as_by_nsqlookupd() {
     let (ours, stock) = (Lookupd::ours(&[]), Lookupd::stock(&[]));
@@ -367,7 +367,7 @@ fn hostile_nodes_and_clients_do_no_harm() {
 }
 
 impl Peer {
-    /// Nobody says anything unasked.
+    /// Checks that the daemon sends nothing without a request.
     fn hear_nothing(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(50))).expect("a limit");
         self.hear().is_none()

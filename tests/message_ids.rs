@@ -40,7 +40,7 @@ fn subscribe(node: &Node, topic: &str) -> Client {
     client
 }
 
-/// All messages of the topic, which stay in flight for the client.
+/// Takes all messages of the topic, which stay in flight for the client.
 fn take_all(book: &mut Book, client: &mut Client) -> Vec<Message> {
     let messages: Vec<Message> = (0..EACH * PARTITIONS as usize).map(|_| client.message().expect("each message comes")).collect();
     messages.iter().for_each(|m| book.came(m));

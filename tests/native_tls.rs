@@ -59,7 +59,7 @@ impl Client {
         self.requests
     }
 
-    /// What it takes to ask for a core.
+    /// Hello that asks for a core.
     fn hello(&mut self, core: Option<u16>) -> Vec<u8> {
         let mut out = vec![];
         let hello = Hello {
@@ -109,7 +109,7 @@ impl Client {
     }
 }
 
-/// One message of a batch's body as docs/on-disk.md has it.
+/// One message of a batch's body, as in docs/on-disk.md.
 fn message(body: &[u8]) -> Vec<u8> {
     [&(8 + body.len() as u32).to_le_bytes(), &[0; 8][..], body].concat()
 }

@@ -262,8 +262,8 @@ fn a_client_that_never_reads_is_closed_after_a_second() {
     drop(stream);
 }
 
-/// What was sent before a close arrives, even though the client has sent what nobody reads: closing a socket with unread
-/// bytes would reset it and destroy the answer on its way.
+/// Bytes that were sent before a close arrive, even though the client has sent unread bytes: closing a socket with unread bytes would
+/// reset it and destroy the answer on its way.
 #[test]
 fn a_close_lets_the_last_answer_arrive() {
     const CLIENTS: usize = 50;
@@ -409,7 +409,7 @@ fn stop_accepting_refuses_new_clients_and_keeps_the_old() {
     server.join().unwrap();
 }
 
-/// Nothing else happens on this core, so each turn after the first is one that the deadline (or the test's end) woke.
+/// The core has no other work, so each turn after the first is woken by the deadline or by the test's end.
 #[test]
 fn a_deadline_wakes_a_sleeping_core_and_never_early() {
     let (listener, _) = listener();

@@ -21,10 +21,10 @@ fn memory(inside: &[u8], wanted: usize) -> Lent {
     Lent { memory, wanted }
 }
 
-/// What a connection of the server has seen.
+/// Input of a connection of the server.
 struct ReceivedInput {
     bytes: Vec<u8>,
-    /// What was in the memory that is lent, and how much was wanted.
+    /// Content of the lent memory, and the wanted length.
     lent: Option<(Vec<u8>, usize)>,
     rng: Rng,
 }
@@ -162,7 +162,7 @@ fn what_came_is_told_before_all_is_there() {
     server.join().unwrap();
 }
 
-/// It was heard a hundred times a second that nothing came.
+/// A silent client must not wake the core a hundred times a second.
 #[test]
 fn who_is_silent_in_the_middle_of_a_body_wakes_nobody() {
     let (listener, address) = listener();
@@ -190,7 +190,8 @@ fn who_is_silent_in_the_middle_of_a_body_wakes_nobody() {
     server.join().unwrap();
 }
 
-/// Of the connections that end while memory is lent: by the other side, by this one, and with the core. In each the kernel has it.
+/// Lent memory outlives connections that end meanwhile: by the peer, by this side, and with the core. In each case the kernel has the
+/// memory.
 #[test]
 fn memory_outlives_what_goes_there() {
     for who in ["client", "server", "core"] {

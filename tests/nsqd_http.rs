@@ -34,7 +34,7 @@ fn header<'a>(head: &'a str, name: &str) -> &'a str {
     line.map_or("", |(_, value)| value)
 }
 
-/// What a client sees of an answer: status, type, envelope and body.
+/// Answer as a client sees it: status, type, envelope and body.
 fn shown(http: SocketAddr, method: &str, path: &str) -> String {
     let (status, head, body) = request(http, method, path).unwrap_or_else(|e| panic!("{method} {path}: {e}"));
     let (kind, envelope) = (header(&head, "content-type"), header(&head, "x-nsq-content-type"));
@@ -310,7 +310,7 @@ fn a_paused_topic_keeps_what_is_published_for_the_channels_that_are_there_at_its
     both.post("/topic/create?topic=t", &[r#""t" 0 false []"#]);
 }
 
-/// As nsqd's, a pause survives a SIGKILL; and a consumer that waits all the while gets what it is owed when the pause ends.
+/// A pause survives a SIGKILL, as nsqd's does. A waiting consumer gets its messages when the pause ends.
 #[test]
 fn a_pause_of_a_topic_survives_a_kill() {
     let mut node = Node::start(&["--shards=2", "--partitions=3"]);
@@ -358,7 +358,7 @@ fn bytes_below(folder: &std::path::Path) -> u64 {
     entries.flatten().map(size).sum()
 }
 
-/// What is answered holds over a SIGKILL at once behind it: the topic is gone, its space is free, and its name is free for another one.
+/// A deletion that was answered survives a SIGKILL at once behind the answer: the topic is gone, and its space and its name are free.
 #[test]
 fn a_deleted_topic_stays_gone_and_its_space_is_free() {
     let mut node = Node::start(&["--shards=2", "--partitions=3", "--spare-bytes=0"]);

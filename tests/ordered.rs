@@ -30,7 +30,7 @@ fn subscribe_ordered(node: &Node, partition: u16) -> Client {
     client
 }
 
-/// Its place in the log, and its number.
+/// Offset of the message in the log, and its number.
 fn number(message: &Message) -> (i64, u32) {
     let (offset, rest) = message.body.split_first_chunk::<8>().expect("an offset");
     let number = std::str::from_utf8(&rest[4..]).expect("text").parse().expect("a number");
@@ -129,7 +129,7 @@ fn run<F: Future>(test: F) -> F::Output {
     runtime.block_on(async { tokio::time::timeout(HANG, test).await.expect("it hangs") })
 }
 
-/// Both protocols see one channel.
+/// One channel serves clients of both protocols.
 #[test]
 fn the_native_client_reads_in_order_and_sets_offsets() {
     let node = Node::start(&["--shards=2", "--partitions=2"]);

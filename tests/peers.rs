@@ -46,7 +46,7 @@ impl Write for Log {
     }
 }
 
-/// Of all tests of this process.
+/// Log of all tests of this process.
 fn log() -> Log {
     static LOG: OnceLock<Log> = OnceLock::new();
     LOG.get_or_init(|| {
@@ -62,7 +62,7 @@ fn log_len() -> usize {
     log().0.lock().unwrap().len()
 }
 
-/// Behind what the log had when it was so long.
+/// Waits for a line behind the log's length `from`.
 fn wait_for_line(from: usize, text: &str) {
     let lines = log();
     wait_until(text, || String::from_utf8_lossy(&lines.0.lock().unwrap()[from..]).contains(text));
@@ -80,7 +80,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 type Sending = (NodeId, Lane, Addressed);
 
-/// Between a core's links and the test.
+/// Driver between a core's links and the test.
 #[derive(Default)]
 struct Core {
     events: Mutex<Vec<LinkEvent>>,
@@ -235,7 +235,7 @@ fn batches(bytes: usize, n: u8) -> Batches {
     Batches::new(vec![Bytes::from(vec![n; bytes])])
 }
 
-/// On every lane, some large.
+/// Messages on every lane, some of them large.
 fn messages() -> Vec<(Lane, Addressed)> {
     let append = |bytes, n| Body::Append(Append { committed: AT, batches: batches(bytes, n) });
     let mut messages = vec![];
@@ -386,7 +386,7 @@ fn nodes_with_other_numbers_of_cores_meet_over_tls_and_connections_move() {
     exchange((1, &b), (0, &a));
 }
 
-/// Of a node with a certificate for these names.
+/// Settings of a node with a certificate for these names.
 fn secure(pki: &Pki, name: &str, names: &[&str]) -> Settings {
     let [peer_tls_cert, peer_tls_key, peer_tls_ca] = pki.peer(name, names);
     Settings { peer_tls_cert, peer_tls_key, peer_tls_ca, ..Settings::default() }

@@ -75,7 +75,7 @@ const KEPT_STORE: KeptSeeds = &[
     // replicas return behind a loss that an operator accepts
     (15, &[20_186, 20_617, 20_635]),
 ];
-/// With the real agents and the real controller.
+/// Kept seeds with the real agents and the real controller.
 const KEPT_ETCD: KeptSeeds = &[
     (10, &[12, 16, 17, 53, 91, 1086, 1104]),
     (12, &[950_000_000_000_342]),
@@ -179,7 +179,7 @@ fn asked() -> Option<Range<u64>> {
     Some(from.parse().expect("a number")..to.parse().expect("a number"))
 }
 
-/// So many seeds that nobody has run before, most likely: for each run, or for each word in `SIM_FRESH`.
+/// Range of `count` seeds that are most likely new: for each run, or for each word in `SIM_FRESH`.
 fn fresh(count: u64) -> Range<u64> {
     let word = std::env::var("SIM_FRESH").ok().filter(|word| !word.is_empty());
     let first = word.map_or_else(
@@ -329,7 +329,7 @@ fn replicas_move_between_nodes_and_leave_nothing_behind() {
     assert!(total.metadata.replica_changes > 60 && total.crashes > 10, "{total:?}");
 }
 
-/// All in-sync replicas of a partition are away, and an operator goes on with one that was left behind.
+/// All in-sync replicas of a partition are away, and an operator goes on with one that lags.
 #[test]
 fn an_operator_gives_up_what_the_lost_replicas_had() {
     let mut total = RunOutcome::default();

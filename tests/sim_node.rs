@@ -63,12 +63,12 @@ const ORDER_FULL_DISK: Plan = Plan { order: 0.35, ..FULL_DISK };
 /// An operator pauses them, and lets them go on.
 const PAUSES: Plan = Plan { pauses: 0.02, ..ORDER_CRASHES };
 
-/// He empties and deletes channels, too, also on a disk that fails (where a pause may stay for good) or is full.
+/// Plan in which the operator also empties and deletes channels, on a disk that fails (where a pause may stay for good) or is full.
 const REMOVALS: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_CRASHES };
 const REMOVALS_FAILING_DISK: Plan = Plan { removals: 0.02, ..ORDER_FAILING_DISK };
 const REMOVALS_FULL_DISK: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_FULL_DISK };
 
-/// Of what stands in two places a block of one rots, also before starts that crash.
+/// Plan in which one copy of doubly stored data rots in a block, also before startups that crash.
 const ROT: Plan = Plan { rot: 0.8, lives: 6, steps: 500, ..CRASHES };
 
 /// The seeds of `SIM_SEEDS=a..b`.
@@ -187,7 +187,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     }
 }
 
-/// What a client was told to be finished before the answer to a later publish stays so.
+/// A message that a client was told to be finished before the answer to a later publish stays finished.
 #[test]
 fn native_clients_publish_behind_what_they_have_finished() {
     let o = sweep("NATIVE_BOTH", 9000..9240, NATIVE_BOTH);

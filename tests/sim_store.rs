@@ -57,8 +57,8 @@ fn what_was_acknowledged_survives_a_full_disk() {
     assert!(o.acknowledged > 500 && o.refused > 100, "{o:?}");
 }
 
-/// Each (producer, sequence) at most once, what was acknowledged once, through crashes at any operation. The other runs
-/// here hold to it as well; this one keeps all segments, so that each recovery's table is compared with the whole log.
+/// Each (producer, sequence) is stored at most once, and an acknowledged one exactly once, through crashes at any operation. The other
+/// runs here check it too; this one keeps all segments, so that each recovery's table is compared with the whole log.
 #[test]
 fn no_duplicate_from_idempotent_producer() {
     let o = sweep(3..103, Plan { faults: Faults { late: 0.3, ..NO_FAULTS }, retention: false, ..QUIET });

@@ -67,7 +67,7 @@ fn a_scrape_counts_what_was_done() {
     assert!(after["process_resident_memory_bytes"] > 1e6 && after["ringmq_journal_bytes"] > 1e6);
 }
 
-/// What arrives until a line with this end does, and the time of one more push, in lines without their values.
+/// Lines that arrive up to one with this end, and in the time of one more push, without their values.
 fn pushed(socket: &UdpSocket, last: &str) -> BTreeMap<String, Vec<String>> {
     socket.set_read_timeout(Some(Duration::from_secs(30))).expect("not zero");
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();

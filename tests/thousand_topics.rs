@@ -24,7 +24,7 @@ const RESIDENT_MAX: u64 = 192 << 20;
 /// A startup reads the journal, and so much of each partition: its topic's folder, its snapshots, the ends of its files.
 const START_READS_PER_TOPIC: u64 = 20;
 const START_BYTES_PER_TOPIC: u64 = 96 * 1024;
-/// What one topic's log holds at the last startup, several times the journal.
+/// Length of one topic's log at the last startup, several times the journal.
 const LONG_LOG: u64 = 80 << 20;
 
 #[test]
@@ -132,7 +132,7 @@ struct Used {
 }
 
 impl Used {
-    /// Without the journal, which is there in any case.
+    /// Disk space per topic, without the journal, which is there in any case.
     fn disk_per_topic(&self) -> u64 {
         self.disk.saturating_sub(JOURNAL_BYTES) / TOPICS as u64
     }
@@ -162,7 +162,7 @@ fn settled(what: &str, node: &Node, files_max: usize) -> Used {
     }
 }
 
-/// As du counts: blocks that are allocated.
+/// Allocated bytes of the folder, as du counts them.
 fn disk_bytes(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a folder").path());
     let below = entries.map(|path| if path.is_dir() { disk_bytes(&path) } else { allocated(&path) });
@@ -174,7 +174,7 @@ fn allocated(path: &Path) -> u64 {
     path.symlink_metadata().map_or(0, |found| found.blocks() * 512)
 }
 
-/// What the node uses while nobody asks anything of it, once the first scrub of what it found is over.
+/// Checks the resources that the idle node uses, once the first scrub is over.
 fn idle(node: &Node) {
     let ticks = || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("it runs");

@@ -52,7 +52,7 @@ fn absolute_paths(module: &[String], source: &str) -> Vec<Vec<String>> {
     paths(&without_tests(&code_of(source))).iter().map(|path| absolute(path, module)).collect()
 }
 
-/// What every module names of other modules and of crates.
+/// Modules and crates that every module names.
 #[derive(Default)]
 struct Imports {
     modules: BTreeMap<String, BTreeSet<String>>,

@@ -25,7 +25,7 @@ pub fn numbers() -> Vec<u64> {
     std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect()
 }
 
-/// What follows `--name=` in the arguments.
+/// Value of `--name=` in the arguments.
 pub fn option(name: &str) -> Option<String> {
     std::env::args().find_map(|a| a.strip_prefix("--")?.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
@@ -36,7 +36,8 @@ pub fn criterion() -> Criterion {
     short.sample_size(20).configure_from_args()
 }
 
-/// Below the build's folder: /tmp may be a tmpfs, which knows no O_DIRECT. `--folder=PATH` is on the disk that is meant.
+/// Folder of a benchmark's data, below the build's folder: /tmp may be a tmpfs, which has no O_DIRECT. `--folder=PATH` names another
+/// disk.
 pub fn data_folder() -> tempfile::TempDir {
     let folder = option("folder").unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into());
     std::fs::create_dir_all(&folder).expect("the folder can be made");
@@ -115,7 +116,7 @@ impl<J: Send + 'static> Worker<J> {
         Worker { jobs: Some(jobs), times, thread: Some(thread) }
     }
 
-    /// What the job took, as it says itself.
+    /// Time of the job, as the job reports it.
     pub fn run(&self, job: J) -> Duration {
         self.jobs.as_ref().expect("it is taken when it is dropped").send(job).expect("the worker waits for jobs");
         self.times.recv().expect("the worker answers each job")

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 const BEGUN_UNIX_NS: i64 = 1_700_000_000_000_000_000;
 
-/// There are no channels, so that there is nothing to write of them.
+/// Cursors of no channel: the store has none to write.
 struct NoCursors;
 
 impl CursorSource for NoCursors {
@@ -42,13 +42,13 @@ pub struct RealStore {
 }
 
 impl RealStore {
-    /// What must be there before an executor is: the probe file and a journal of written zeros.
+    /// Creates the files that an executor needs before it starts: the probe file and a journal of written zeros.
     pub fn prepare(data: &Path, settings: &Settings) {
         files::write_probe(data).expect("the folder is writable");
         BlockingStorage::new(data).fill(&FileId::Journal(0), settings.journal_bytes).expect("there is room for the journal");
     }
 
-    /// With one partition, on a folder that was prepared.
+    /// Store with one partition, on a prepared folder.
     pub async fn start(data: &Path, settings: &Settings) -> Self {
         let bell = Bell::new();
         let disk = ShardDisk::start(data, DiskOptions::default(), bell.clone()).await.expect("the disk works");
@@ -71,7 +71,7 @@ impl RealStore {
         Now { ticks: Ticks(ns), unix_ns: BEGUN_UNIX_NS + ns as i64 + self.ahead_ns }
     }
 
-    /// Of the next message.
+    /// Timestamp of the next message.
     pub fn unix_ns(&self) -> i64 {
         self.now().unix_ns
     }
@@ -113,7 +113,7 @@ impl RealStore {
         self.turn();
     }
 
-    /// Until nothing is under way.
+    /// Runs until no operation is under way.
     pub async fn settle(&mut self) {
         self.pass().await;
         while self.disk.pending() > 0 || self.disk.has_done() {
@@ -121,7 +121,7 @@ impl RealStore {
         }
     }
 
-    /// One append; waits while the store has no room.
+    /// Appends one batch; waits while the store has no room.
     pub async fn append(&mut self, bodies: &[Vec<u8>]) -> AppendTicket {
         let bytes = bodies.iter().map(Vec::len).sum();
         loop {

@@ -6,7 +6,7 @@ use ringmq_core::sim;
 
 pub type Target = fn(&[u8]);
 
-/// By the name of the file in `fuzz_targets/`.
+/// Fuzz targets, by the names of the files in `fuzz_targets/`.
 pub const TARGETS: [(&str, Target); 9] = [
     ("batch", batch),
     ("body", body),

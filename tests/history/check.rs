@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub struct Channel {
     pub topic: Topic,
     pub name: &'static str,
-    /// One consumer a partition at a time read it, by SUB_ORDERED.
+    /// True if one consumer at a time read each partition, by SUB_ORDERED.
     pub is_ordered: bool,
 }
 
@@ -19,14 +19,14 @@ pub type Log = Vec<(u64, Message)>;
 /// A run that is over.
 #[derive(Default)]
 pub struct History {
-    /// In the order in which they happened.
+    /// Events in the order in which they happened.
     pub events: Vec<Event>,
     pub channels: Vec<Channel>,
-    /// What a reader found in each partition, from its first message on, when all was at rest.
+    /// Messages that a reader found in each partition, from the first one on, when the cluster was at rest.
     pub logs: BTreeMap<(Topic, u16), Log>,
 }
 
-/// What the events say of one message; numbers are indices of events.
+/// Events of one message; numbers are indices of events.
 #[derive(Default)]
 struct Fate {
     sent: Option<usize>,
@@ -110,14 +110,14 @@ impl Judge<'_> {
         self.history.logs.values().flatten().map(|(_, message)| *message)
     }
 
-    /// Nobody is told two things of one message.
+    /// Checks that each message has at most one outcome.
     fn told_once(&self) -> Vec<String> {
         let answers = |fate: &Fate| [fate.acknowledged, fate.refused, fate.unknown].into_iter().flatten().count();
         let twice = self.fates.iter().filter(|(_, fate)| answers(fate) > 1);
         twice.map(|(message, _)| format!("told_once: {message:?} has several outcomes")).collect()
     }
 
-    /// What was acknowledged stands in a log in the end.
+    /// Checks that every acknowledged message is in a log in the end.
     fn acked_survives(&self) -> Vec<String> {
         let lost = self.acknowledged().filter(|(message, _)| !self.places.contains_key(message));
         lost.map(|(message, at)| format!("acked_survives: {message:?}, acknowledged {}, is in no log", self.when(at))).collect()
@@ -138,7 +138,7 @@ impl Judge<'_> {
         complaints
     }
 
-    /// What is stored was sent, and what is delivered was sent before.
+    /// Checks that every stored message was sent, and every delivered one was sent before.
     fn none_invented(&self) -> Vec<String> {
         let is_sent = |message: &Message| self.fates.get(message).is_some_and(|fate| fate.sent.is_some());
         let strange = self.stored().filter(|message| !is_sent(message));
@@ -152,7 +152,7 @@ impl Judge<'_> {
         complaints
     }
 
-    /// What was refused as "not stored" is stored nowhere and comes to nobody.
+    /// Checks that a message refused as "not stored" is in no log and is delivered to no consumer.
     fn refused_stays_away(&self) -> Vec<String> {
         let refused = |message: &Message| self.fates.get(message).and_then(|fate| fate.refused);
         let stored = self.stored().filter_map(|m| Some((m, refused(&m)?)));
@@ -167,7 +167,7 @@ impl Judge<'_> {
         complaints
     }
 
-    /// What anybody was given stands in a log in the end: it was committed, and not only on a replica that did not keep it.
+    /// Checks that every delivered message is in a log in the end: it was committed, and not only on a replica that did not keep it.
     fn consumed_is_committed(&self) -> Vec<String> {
         let gone = self.deliveries().filter(|(.., message)| !self.places.contains_key(message));
         gone.map(|(at, channel, message)| {
@@ -203,7 +203,7 @@ impl Judge<'_> {
         complaints
     }
 
-    /// What was acknowledged before another message was sent stands before it, where both are of one partition.
+    /// Checks that a message that was acknowledged before another one was sent stands before it, if both are of one partition.
     fn log_keeps_real_time(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         for log in self.history.logs.values() {
@@ -227,8 +227,8 @@ impl Judge<'_> {
         complaints
     }
 
-    /// What one producer sent to one partition stands in the order of its numbers. A message without an acknowledgement may stand behind a
-    /// later one: its producer gave it up.
+    /// Checks that the messages of one producer to one partition stand in the order of their numbers. A message without an
+    /// acknowledgement may stand behind a later one: its producer gave it up.
     fn producers_in_order(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         for ((topic, partition), log) in &self.history.logs {

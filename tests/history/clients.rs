@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
 pub const PARTITIONS: u16 = 3;
-/// Of the topic with keys, in log order.
+/// Channel of the topic with keys, in log order.
 pub const ORDERED: &str = "ordered";
-/// Of the topic with keys, by the native client.
+/// Channel of the topic with keys, of the native client.
 pub const NATIVE: &str = "native";
-/// Of the other topics, by NSQ clients.
+/// Channel of the other topics, of NSQ clients.
 pub const STOCK: &str = "stock";
 
 /// Longer than a leader waits for its followers, and than a node rides out a failover for its client.
@@ -31,7 +31,7 @@ const WINDOW: usize = 50;
 const RETRY_LIMIT: Duration = Duration::from_secs(3600);
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
-/// What all clients of a run share.
+/// State that all clients of a run share.
 pub struct Shared {
     pub recorder: Recorder,
     tcp: Vec<SocketAddr>,

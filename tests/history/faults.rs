@@ -14,12 +14,12 @@ pub enum Fault {
     KillAll,
     /// SIGSTOP for longer than the lease.
     PauseLeader,
-    /// Two ways.
+    /// The leader is cut off from etcd, in both directions.
     CutLeaderFromEtcd,
     CutLeaderFromFollowers,
-    /// From the nodes and from etcd.
+    /// A node is cut off from the other nodes and from etcd.
     CutFromAll,
-    /// What a node sends is lost, what is sent to it comes; or the other way round.
+    /// Messages of a node to etcd are lost, and those of etcd to it come; or the other way round.
     OneWayFromEtcd,
     OneWayFromFollowers,
     OneWayFromAll,
@@ -29,9 +29,9 @@ pub enum Fault {
     /// A byte of a closed segment of one replica changes.
     Rot,
     RestartEtcd,
-    /// For a minute in a long run.
+    /// etcd is away, for a minute in a long run.
     EtcdAway,
-    /// Another node is added, and one of the others is emptied.
+    /// A node is added, and one of the others is drained.
     AddAndDrain,
     /// SIGTERM and a startup, one node after the other.
     RollingRestart,

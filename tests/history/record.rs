@@ -79,7 +79,7 @@ pub enum Fact {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Event {
-    /// Since the beginning of the record.
+    /// Time since the beginning of the record.
     pub at: Duration,
     pub fact: Fact,
 }
@@ -93,7 +93,7 @@ pub struct Recorder {
 #[derive(Default)]
 struct Recording {
     events: Vec<Event>,
-    /// What no client can have been given, as far as it is no message of this run.
+    /// Delivered messages that are no messages of this run.
     strange: Vec<String>,
 }
 
@@ -137,13 +137,13 @@ impl Recorder {
         self.began.elapsed()
     }
 
-    /// How many publishes to the topic are acknowledged.
+    /// Number of acknowledged publishes to the topic.
     pub fn acknowledged_count(&self, topic: Topic) -> usize {
         let is_one = |event: &&Event| matches!(event.fact, Fact::Acknowledged(message) if message.topic == topic);
         self.kept().events.iter().filter(is_one).count()
     }
 
-    /// What was acknowledged and did not come to the channel.
+    /// Acknowledged messages that did not come to the channel.
     pub fn missing(&self, topic: Topic, name: &str) -> BTreeSet<Message> {
         let kept = self.kept();
         let mut missing = BTreeSet::new();
@@ -164,7 +164,7 @@ impl Recorder {
         missing
     }
 
-    /// What anybody was told or given of the topic, so that it must be in the logs.
+    /// Messages that a client was told or given of the topic, so that they must be in the logs.
     pub fn must_be_stored(&self, topic: Topic) -> BTreeSet<Message> {
         let kept = self.kept();
         let of = |event: &Event| match event.fact {

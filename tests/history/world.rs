@@ -12,7 +12,7 @@ use base64::Engine;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-/// Of the nodes; the fault that adds a node takes the one behind those of the start.
+/// Names of the nodes; the fault that adds a node takes the name behind those of the start.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 /// Replicas of each partition, and nodes at the start where `HISTORY_NODES` says nothing.
 const REPLICAS: usize = 3;
@@ -46,7 +46,7 @@ pub struct World {
     pub cluster: Cluster,
     pub etcd: Member,
     pub wires: Wires,
-    /// That of the first node, where faults want one.
+    /// Disk of the first node, for faults that need a small one.
     pub disk: Option<SmallDisk>,
     pub chance: Chance,
     pub clients: Clients,
@@ -148,7 +148,7 @@ impl World {
         self.running().into_iter().chain([ETCD]).filter(|other| *other != node).collect()
     }
 
-    /// Until every topic takes publishes again.
+    /// Waits until every topic takes publishes again.
     pub fn wait_progress(&mut self) {
         let shared = self.clients.shared.clone();
         let before = Topic::ALL.map(|topic| shared.recorder.acknowledged_count(topic));
@@ -175,7 +175,7 @@ impl World {
         Topic::ALL.iter().map(|topic| (0..PARTITIONS as usize).filter(|p| has_three(*topic, *p)).count()).sum()
     }
 
-    /// Until every partition has a leader and all of its replicas in sync.
+    /// Waits until every partition has a leader and all of its replicas in sync.
     pub fn wait_in_sync(&self) {
         let all = Topic::ALL.len() * PARTITIONS as usize;
         until(
@@ -209,7 +209,7 @@ impl World {
         NAMES[self.first]
     }
 
-    /// As `ringmq cluster drain` writes it.
+    /// Drains the node, with the record that `ringmq cluster drain` writes.
     pub fn drain(&self, node: usize) {
         let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
         let key = encode(&format!("/ringmq/main/drain/{}", self.ids[node]));
@@ -284,7 +284,7 @@ impl World {
         self.tell("replicas are identical");
     }
 
-    /// All nodes are stopped and have the same bytes of what they are replicas of.
+    /// Stops all nodes and checks that all replicas of a partition have the same bytes.
     fn compare(&mut self, messages_min: usize) {
         if !self.has_added() {
             self.cluster.nodes.truncate(self.first);

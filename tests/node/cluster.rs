@@ -44,7 +44,7 @@ struct LinkState {
     connections: Mutex<Vec<TcpStream>>,
 }
 
-/// What stands between a node and another one that it dials.
+/// Proxy between a node and another one that it dials.
 pub struct Proxy {
     pub address: SocketAddr,
     state: Arc<LinkState>,
@@ -72,7 +72,7 @@ impl Proxy {
         Proxy { address, state }
     }
 
-    /// Nothing comes through any more, and nothing is closed.
+    /// Holds all bytes back and closes no connection.
     pub fn hold(&self) {
         self.set(HELD);
     }
@@ -149,7 +149,7 @@ pub struct FileTopic {
     pub partitions: Vec<FilePartition>,
 }
 
-/// What the tests change of the cluster file; the nodes in it stay.
+/// Part of the cluster file that tests change; the nodes in it stay.
 #[derive(Clone)]
 pub struct ClusterFile {
     pub version: u64,
@@ -162,7 +162,7 @@ impl ClusterFile {
         &mut topic.partitions[number]
     }
 
-    /// Another leader in a new epoch; `without` leaves the ISR.
+    /// Makes another node the leader, in a new epoch; `without` leaves the ISR.
     pub fn lead(&mut self, topic: &str, number: usize, leader: usize, without: Option<usize>) {
         let p = self.partition(topic, number);
         (p.leader, p.epoch) = (Some(leader), p.epoch + 1);
@@ -264,8 +264,8 @@ impl Cluster {
         cluster
     }
 
-    /// Until the nodes that run know each other. A node is ready before it is registered, and a topic that is created earlier has fewer
-    /// replicas at first.
+    /// Waits until the running nodes know each other. A node is ready before it is registered, and a topic that is created earlier has
+    /// fewer replicas at first.
     pub fn wait_registered(&self) {
         let running = || self.nodes.iter().filter(|node| node.is_up());
         let count = running().count();
@@ -275,7 +275,7 @@ impl Cluster {
         until(|| running().all(knows_all), || format!("all nodes are registered: {:?}", said()));
     }
 
-    /// These nodes, whose etcd says who leads what.
+    /// Cluster of these nodes, whose etcd has their partitions.
     pub fn of(nodes: Vec<Node>) -> Cluster {
         let file = ClusterFile { version: 0, topics: vec![] };
         Cluster { nodes, ids: vec![], file, links: vec![] }
@@ -378,7 +378,7 @@ impl Cluster {
         );
     }
 
-    /// Until these nodes have all that the leader has, and know it to be committed.
+    /// Waits until these nodes have the leader's whole log, and know it to be committed.
     pub fn wait_equal(&self, nodes: &[usize], topic: &str, partition: usize) {
         let marks = |node: usize| {
             let r = self.replica(node, topic, partition)?;
@@ -478,7 +478,7 @@ impl Publisher {
         }
     }
 
-    /// Until so many more are acknowledged.
+    /// Publishes until `count` more messages are acknowledged.
     pub fn publish(&mut self, count: usize) {
         let wanted = self.acknowledged.len() + count;
         let began = Instant::now();
@@ -519,7 +519,7 @@ impl Background {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// Until so many more are acknowledged.
+    /// Waits until `count` more messages are acknowledged.
     pub fn wait_more(&self, count: u64) {
         let wanted = self.acknowledged() + count;
         until(|| self.acknowledged() >= wanted, || format!("{wanted} are acknowledged, and it is {}", self.acknowledged()));

@@ -172,7 +172,7 @@ impl Member {
         status["leader"] == status["header"]["member_id"]
     }
 
-    /// With the token of a user.
+    /// Sends a request with the token of a user.
     pub fn post_as(&self, token: &str, path: &str, body: &str) -> String {
         // Version 1.0: a long answer does not come in chunks.
         let mut stream = TcpStream::connect(self.client()).expect("etcd listens");

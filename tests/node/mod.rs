@@ -33,10 +33,10 @@ pub struct Node {
     flags: Vec<String>,
 }
 
-/// Whose node it is.
+/// Source of the node's cluster membership.
 enum Membership {
     Alone,
-    /// It has a cluster file, which the test writes.
+    /// A cluster file, which the test writes.
     File,
     /// URLs of its etcd, and its name.
     Etcd(Vec<String>, String),
@@ -137,21 +137,21 @@ impl Node {
         Node { child: None, folder, data, ports: Ports::free(), flags, membership: Membership::Alone }
     }
 
-    /// One of a cluster, with folder and ports, and not started: its cluster file is not written yet.
+    /// Node of a cluster, with folder and ports, not started: its cluster file is not written yet.
     pub fn prepare(flags: &[&str]) -> Node {
         let mut node = Self::new(None, flags);
         node.membership = Membership::File;
         node
     }
 
-    /// One of a cluster that an etcd decides; not started.
+    /// Node of a cluster with an etcd, not started.
     pub fn prepare_with_etcd(urls: &[String], name: &str, flags: &[&str]) -> Node {
         let mut node = Self::new(None, flags);
         node.membership = Membership::Etcd(urls.to_vec(), name.into());
         node
     }
 
-    /// One more flag, from the next startup on.
+    /// Adds a flag, from the next startup on.
     pub fn with_flag(&mut self, flag: String) {
         self.flags.push(flag);
     }
@@ -161,7 +161,7 @@ impl Node {
         self.data = data;
     }
 
-    /// Where the node's cluster file is.
+    /// Path of the node's cluster file.
     pub fn cluster_file(&self) -> PathBuf {
         self.folder.path().join("cluster.toml")
     }
@@ -207,7 +207,7 @@ impl Node {
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display())));
     }
 
-    /// It serves; on a full disk it says that, and serves consumers.
+    /// Waits until the node serves. On a full disk the node says so, and serves consumers.
     pub fn wait_ready(&mut self) -> Result<(), String> {
         let began = Instant::now();
         loop {
@@ -241,7 +241,7 @@ impl Node {
         unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
-    /// It was started, and neither killed nor stopped.
+    /// True if the node was started, and neither killed nor stopped.
     pub fn is_up(&self) -> bool {
         self.child.is_some()
     }
@@ -269,12 +269,12 @@ impl Node {
         self.ports.at(1)
     }
 
-    /// Where the native protocol is spoken.
+    /// Address of the native protocol.
     pub fn native(&self) -> SocketAddr {
         self.ports.at(2)
     }
 
-    /// Where other nodes of its cluster connect.
+    /// Address for the other nodes of the cluster.
     pub fn peer(&self) -> SocketAddr {
         self.ports.at(3)
     }
@@ -293,7 +293,7 @@ impl Node {
         String::from_utf8_lossy(&text[text.len().saturating_sub(8_000)..]).into_owned()
     }
 
-    /// All of it.
+    /// The whole log of the process.
     pub fn whole_log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
@@ -344,7 +344,7 @@ impl Drop for Node {
     }
 }
 
-/// What a server sends.
+/// Frame of a server.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub enum Frame {
     Response(Vec<u8>),
@@ -360,7 +360,7 @@ pub struct Message {
     pub body: Vec<u8>,
 }
 
-/// One connection. Every call blocks, at most until the read timeout.
+/// One connection. Every call blocks, at most for the read timeout.
 pub struct Client {
     stream: TcpStream,
     unread: Vec<u8>,

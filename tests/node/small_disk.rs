@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Loop devices may all be in use for a while: by tests that run at the same time.
 const MOUNT_LIMIT: Duration = Duration::from_secs(120);
-/// What the kernel does for a process that was killed may keep files open a moment longer than the process.
+/// Longest time for which the kernel may keep files of a killed process open.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 pub struct SmallDisk {
@@ -34,7 +34,7 @@ impl SmallDisk {
         Self::mounted_at(bytes, at, folder)
     }
 
-    /// On a folder that is there already.
+    /// Disk on an existing folder.
     pub fn new_at(bytes: u64, at: &Path) -> SmallDisk {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
         Self::mounted_at(bytes, at.to_owned(), folder)
@@ -64,7 +64,7 @@ impl SmallDisk {
         self.is_mounted = true;
     }
 
-    /// Nothing may have a file of it open.
+    /// Unmounts the disk, of which no file may be open.
     pub fn unmount(&mut self) -> Result<(), String> {
         let began = Instant::now();
         while let Err(error) = run("umount", &[self.at.as_os_str()]) {
@@ -81,7 +81,7 @@ impl SmallDisk {
         &self.at
     }
 
-    /// What is left for files.
+    /// Free bytes for files.
     pub fn free_bytes(&self) -> u64 {
         let path = CString::new(self.at.as_os_str().as_bytes()).expect("a path holds no zero byte");
         // SAFETY: all zeros is a valid value of this plain C struct, the path ends with a zero, the call fills the struct.
@@ -110,7 +110,7 @@ impl SmallDisk {
         path
     }
 
-    /// From now on every read and write of it fails with EIO, as of a device that is gone. Ends with an unmount.
+    /// Makes every read and write of the disk fail with EIO, as of a device that is gone. Ends with an unmount.
     pub fn fail(&self) {
         const EXT4_IOC_SHUTDOWN: libc::c_ulong = 0x8004_587d;
         const NO_LOG_FLUSH: u32 = 2;

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 struct State {
-    /// From whom to whom.
+    /// Silenced directions, by sender and receiver.
     silent: [[AtomicBool; PARTIES_MAX]; PARTIES_MAX],
     /// The process of each party; 0: none.
     pids: [AtomicU32; PARTIES_MAX],
@@ -36,7 +36,8 @@ impl Wires {
         Wires { state: Arc::default(), listeners: vec![] }
     }
 
-    /// Where others reach the party `to`, which listens at `target`. `from`: who alone uses it; without: whoever dials is found out.
+    /// Address at which others reach the party `to`, which listens at `target`. `from`: the only user of the address; without it the
+    /// proxy finds out who dials.
     pub fn lay(&mut self, from: Option<usize>, to: usize, target: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -59,12 +60,12 @@ impl Wires {
         self.state.pids[party].store(pid, Ordering::SeqCst);
     }
 
-    /// Nothing comes from the one to the other any more.
+    /// Drops all bytes from one party to the other.
     pub fn silence(&self, from: usize, to: usize) {
         self.state.silent[from][to].store(true, Ordering::SeqCst);
     }
 
-    /// All directions are open, and what waited comes through.
+    /// Opens all directions; held bytes come through.
     pub fn heal(&self) {
         self.state.silent.iter().flatten().for_each(|silent| silent.store(false, Ordering::SeqCst));
     }

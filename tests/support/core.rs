@@ -19,7 +19,7 @@ pub enum Happened {
     Bytes(ConnId, Vec<u8>),
     Received(ConnId, Lent),
     Sent(ConnId, usize),
-    /// With `true`: bytes came after the last send.
+    /// End of a connection. With `true`: bytes came after the last send.
     Ended(ConnId, bool),
     Closed(ConnId),
     Moved(ConnId, OwnedFd, CoreId, Box<MovedSession>, Vec<u8>),

@@ -47,7 +47,7 @@ fn public_fields(source: &str) -> Vec<(String, usize)> {
     found
 }
 
-/// What is wrong with these counts.
+/// Complaints about these counts.
 fn check(counts: &BTreeMap<String, usize>, many: &[(&str, usize, &str)]) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, &count) in counts {

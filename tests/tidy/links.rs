@@ -56,7 +56,7 @@ fn normal(path: &Path) -> PathBuf {
     out
 }
 
-/// What is wrong with a document; `read` gives the text of a path, or an empty text for a folder.
+/// Complaints about a document; `read` gives the text of a path, or an empty text for a folder.
 fn check(document: &Path, text: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> {
     let folder = document.parent().unwrap_or(Path::new(""));
     let mut complaints = Vec::new();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// What is wrong with a list, whose files `read` gives.
+/// Complaints about a list, whose files `read` gives.
 fn complaints(list: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let list: toml::Table = list.parse().expect("list.toml is TOML");
     let text = |table: &toml::Value, key: &str| table.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();

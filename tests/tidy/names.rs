@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 // ---- tests
 
-/// All that can be named: sources by their path, with what stands in their strings.
+/// Texts that can be named: sources by their path, with the content of their strings.
 struct Sources {
     files: Vec<(PathBuf, String)>,
 }
@@ -36,7 +36,7 @@ impl Sources {
         })
     }
 
-    /// How the paths of a module's files begin: of the longest part of `module` that is one.
+    /// Beginning of the paths of a module's files: of the longest part of `module` that is a file or folder.
     fn place(&self, module: &str) -> Option<String> {
         let is_there = |p: &String| {
             [format!("{p}.rs"), format!("{p}/mod.rs")].iter().any(|f| self.files.iter().any(|(n, _)| n == Path::new(f)))
@@ -173,10 +173,10 @@ fn a_log_line_of_nobody_is_found() {
 
 // ---- flags
 
-/// Of other programs, and `--name` for any.
+/// Flags of other programs, and `--name` for any flag.
 const FOREIGN: &[&str] = &["security-opt", "release", "version", "help", "test", "name"];
 
-/// What each `.long(` and its like of a command names.
+/// Flags that `.long(` and its like of a command name.
 fn declared(source: &str) -> BTreeSet<String> {
     let makers = ["long(\"", "number(\"", "of_change(\""];
     let found = makers.iter().flat_map(|maker| source.match_indices(maker).map(|(at, maker)| &source[at + maker.len()..]));

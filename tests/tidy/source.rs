@@ -11,7 +11,7 @@ pub(super) fn code_of(source: &str) -> String {
     String::from_utf8(out).expect("only whole literals and comments were blanked")
 }
 
-/// Where comments and literals stand, and whether that is a string.
+/// Ranges of comments and literals; true for a string.
 pub(super) fn not_code(source: &str) -> Vec<(Range<usize>, bool)> {
     let bytes = source.as_bytes();
     let mut found = Vec::new();
@@ -95,7 +95,7 @@ pub(super) fn without_tests(code: &str) -> String {
     out + &code[at..]
 }
 
-/// Where in the code what stands under `#[cfg(test)]` is.
+/// Ranges of code under `#[cfg(test)]`.
 pub(super) fn tests_in(code: &str) -> Vec<Range<usize>> {
     const MARK: &str = "#[cfg(test)]";
     let (mut found, mut from) = (Vec::new(), 0);
