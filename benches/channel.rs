@@ -1,4 +1,4 @@
-//! What a channel pays per message with a million messages in flight, and what its timer wheel pays per timer.
+//! Cost of a channel per message with a million messages in flight, and of its timer wheel per timer.
 //!
 //! `cargo bench --bench channel`. The log is in memory; a figure is for the number of messages its name says.
 

@@ -1,10 +1,10 @@
 //! Echo of 128 B over loopback: this Net inside a glommio executor, glommio's TcpStream, a plain tokio server.
 //!
-//! `cargo bench --bench echo` (or longer with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on the
-//! last, closed loop: each connection sends its next request when it has the answer. The three take turns within a round; what is printed
-//! is the median of the rounds, and of the rounds' ratios to tokio in the same round (a virtual machine's speed changes by a
-//! fifth from one second to the next). "us CPU" is the server thread's user and system time per request, without setting it up.
-//! Not criterion's: it would measure one after the other, minutes apart, and knows no ratio within a round.
+//! `cargo bench --bench echo` (or longer with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on the last, closed
+//! loop: each connection sends its next request when it has the answer. The three take turns within a round; the printed figure is the
+//! median of the rounds, and of the rounds' ratios to tokio in the same round (a virtual machine's speed changes by a fifth from one
+//! second to the next). "us CPU" is the server thread's user and system time per request, without setting it up. Not criterion's: it
+//! would measure one after the other, minutes apart, and knows no ratio within a round.
 
 mod common;
 

@@ -2,8 +2,8 @@
 //! pwrite and fdatasync on the same core, in the same run. `cargo bench --bench journal [-- --folder=PATH --cpu=N]`; the
 //! folder should be on the disk that is meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
 //!
-//! One write at a time, as a core has it: what is measured is latency. The two take turns, so that a disk that slows down
-//! slows both. Both are those of `ringmq doctor --measure`, which has other depths and segments too.
+//! One write at a time, as a core has it: the figures are latencies. The two take turns, so that a disk that slows down slows both. Both
+//! are those of `ringmq doctor --measure`, which has other depths and segments too.
 
 mod common;
 

@@ -2,7 +2,7 @@
 //! turn has for the other core, and to and fro between two CPUs that are both awake. A figure is for one message; of
 //! `there and back` for one round trip, so two hops.
 //!
-//! `cargo bench --bench mesh`. What waking a core that sleeps costs on top is `cargo bench --bench wake`.
+//! `cargo bench --bench mesh`. The cost of waking a core that sleeps is that of `cargo bench --bench wake`.
 
 mod common;
 

@@ -1,10 +1,9 @@
 //! Publishing through a real node, over loopback: N closed-loop publishers, each on a topic of its own or all on one,
 //! beside a plain loop of pwrite and fdatasync on the same disk in the same run. Then MPUB and consuming, for orientation.
 //!
-//! `cargo bench --bench publish [-- ROUNDS SECONDS SHARDS]`, by default one round of 1 s; `-- 5 3` for figures. The node's
-//! first core is the first CPU; the client (one thread, epoll, closed loop: a publisher sends its next message when it
-//! has the answer) is on the last one. What is
-//! compared takes turns within a round, so that a machine that slows down slows all; printed are medians of the rounds.
+//! `cargo bench --bench publish [-- ROUNDS SECONDS SHARDS]`, by default one round of 1 s; `-- 5 3` for figures. The node's first core is
+//! the first CPU; the client (one thread, epoll, closed loop: a publisher sends its next message when it has the answer) is on the last
+//! one. The compared loops take turns within a round, so that a machine that slows down slows all; printed are medians of the rounds.
 //!
 //! "us CPU" is the process's user and system time (of the plain loop: its thread's), "disk B" what the kernel counts as
 //! written to the disk, per message. A third of the time before each measurement is not counted: a topic is created in it,

@@ -1,5 +1,5 @@
-//! What one core pays per message: a publish of 100 bytes until its OK, and a delivery with its FIN, through
-//! `Shard::step`, with a disk that answers at once and clients that take all. A figure is for one message.
+//! Cost of one core per message: a publish of 100 bytes until its OK, and a delivery with its FIN, through `Shard::step`, with a disk
+//! that answers at once and clients that take all. A figure is for one message.
 //!
 //! `cargo bench --bench shard`. In `lone` every message has a turn (and a journal write) of its own; in `busy` 64
 //! connections bring 16 per turn each; in `one topic` and `own topics` 64 bring one per turn, all to one topic or each to

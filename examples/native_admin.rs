@@ -1,5 +1,5 @@
-//! What an operator asks of a node: makes a topic, says where its partitions live and how much they hold, and sets a channel
-//! back to the oldest message: `cargo run --release --example native_admin [ADDRESS [TOPIC [CHANNEL]]]`, against `ringmq serve`.
+//! An operator's requests to a node: create a topic, print the places and lengths of its partitions, and set a channel back to the oldest
+//! message: `cargo run --release --example native_admin [ADDRESS [TOPIC [CHANNEL]]]`, against `ringmq serve`.
 
 use ringmq::client::{Client, Error, Start};
 

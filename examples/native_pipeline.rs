@@ -28,7 +28,7 @@ async fn pipeline(address: String, from: String, to: String) -> Result<(), Error
         } else if waiting.len() >= AHEAD {
             None
         } else {
-            // what comes first: another batch, or the oldest one's acknowledgement
+            // the first of two events: another batch, or the oldest one's acknowledgement
             let oldest: &mut (Ack, Received) = &mut waiting[0];
             tokio::select! {
                 received = consumer.next_batch() => Some(received?),

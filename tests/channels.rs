@@ -1,4 +1,4 @@
-//! What an operator does to channels over HTTP, as with nsqd: over the sockets of the real binary, and over kills.
+//! Operations on channels over HTTP, as with nsqd: over the sockets of the real binary, and over kills.
 
 mod node;
 
@@ -110,7 +110,7 @@ fn a_deleted_channel_leaves_nothing_behind_over_a_kill() {
     assert!(client.read().is_err(), "its client is disconnected");
     restart(&mut node);
     assert!(!stats(&node).contains("\"channel_name\":\"ch\""), "{}", stats(&node));
-    // It was the topic's only channel: what comes from then on is collected for the next.
+    // It was the topic's only channel: later messages are collected for the next one.
     publish(&node, 9..12);
     let mut client = subscribe(&node, 50);
     assert_eq!(numbers(&mut client, 3), [9, 10, 11]);

@@ -1,4 +1,4 @@
-//! The client library against a real node: what is acknowledged is there, in order, once; also when the node is killed meanwhile.
+//! The client library against a real node: acknowledged messages are stored, in order, once; also when the node is killed meanwhile.
 
 mod node;
 
@@ -71,7 +71,7 @@ fn what_is_sent_is_consumed_once_and_in_order() {
         let mut consumer = client.consumer("orders", "all").start(Start::Oldest).build().await.expect("it is there");
         assert_eq!(drain(&mut consumer, 5003).await, stored);
         consumer.close().await.expect("confirmed");
-        // what was finished does not come again
+        // finished messages do not come again
         producer.send_to(0, b"last").await.expect("taken").await.expect("stored");
         let mut consumer = client.consumer("orders", "all").build().await.expect("it is there");
         let last = consumer.next().await.expect("a message");
@@ -183,7 +183,7 @@ fn a_killed_node_costs_nothing_that_was_acknowledged_and_stores_nothing_twice() 
         }
         let found = consume(&mut consumer, 3000).await;
         assert_eq!(found.len(), 3000, "each once");
-        // what came before the last kill may have been finished on the connection that it broke: that is said, once
+        // messages from before the last kill may have been finished on the broken connection: the consumer says so, once
         if let Err(error) = consumer.sync().await {
             assert!(matches!(error, Error::Outcome { .. }), "{error}");
             consumer.sync().await.expect("the node takes the rest");

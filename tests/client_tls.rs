@@ -1,5 +1,5 @@
-//! The client library and the load generator over TLS, against a real node: what works without works with it, and who does
-//! not trust whom is said with what to do.
+//! The client library and the load generator over TLS, against a real node: everything works as without TLS, and an error names the
+//! untrusted side and the remedy.
 
 mod node;
 

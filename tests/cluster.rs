@@ -1,5 +1,5 @@
-//! Three nodes as real processes, by static files, with faults: what was acknowledged is on every node that the file then makes
-//! a leader, replicas that were away catch up, and in the end the logs are the same bytes.
+//! Three nodes as real processes, by static files, with faults: acknowledged messages are on every node that the file then makes a
+//! leader, replicas that were away catch up, and in the end the logs are the same bytes.
 //!
 //! Killed processes prove what the crash test says that a SIGKILL can prove; lost sectors and reordered messages are the
 //! simulator's. Here the sockets, files, signals and the operator's commands are real.
@@ -76,8 +76,8 @@ fn a_killed_follower_leaves_the_isr_catches_up_and_joins_again() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
-/// The line "may join the isr" stays true: whoever was named there has all that is acknowledged until the operator writes.
-/// Whether each connection with the peer, of which the log tells, has ended.
+/// The line "may join the isr" stays true: the named node has all acknowledged messages until the operator writes. Whether each
+/// connection with the peer, of which the log tells, has ended.
 fn has_lost(log: &str, peer: &str) -> bool {
     let of = |what: &str| log.lines().filter(|line| line.contains(what) && line.contains(&format!("peer={peer}"))).count();
     of(" connected to a peer core=") == of("the connection to a peer is lost")
@@ -260,11 +260,11 @@ fn a_client_follows_the_leader() {
         }
     };
     round(&cluster, 0);
-    // One that is well.
+    // A node that is well.
     cluster.change(|file| file.lead("orders", 0, B, None));
     cluster.wait_role(B, "orders", 0, "leader");
     round(&cluster, 1);
-    // One that is gone.
+    // A node that is gone.
     cluster.nodes[B].kill();
     cluster.change(|file| file.lead("orders", 0, A, Some(B)));
     cluster.wait_role(A, "orders", 0, "leader");
@@ -310,7 +310,7 @@ fn a_loss_is_accepted_by_its_name_alone() {
         client.finish(&message.id).expect("it reads");
         came += 1;
     }
-    // Who has it brings it all the same.
+    // The node that has the message brings it all the same.
     for node in [B, C] {
         cluster.nodes[node].spawn();
         cluster.nodes[node].wait_ready().unwrap_or_else(|e| panic!("{e}"));

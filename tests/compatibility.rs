@@ -98,7 +98,7 @@ fn every_flag_of_nsqd_is_here_as_its_row_says() {
     ];
     let both = Both::start();
     for (flag, state) in rows {
-        // They are no settings.
+        // These names are no settings.
         if ["config", "version"].contains(&flag) {
             continue;
         }

@@ -1,10 +1,10 @@
 //! Kills the node at a random moment, again and again, and looks for every message.
 //!
-//! **What a SIGKILL can prove**: that nothing acknowledged stands in the memory of the process alone; that recovery takes
-//! whatever half-done state of journal, segments and snapshots the process left, and restarts at once; that ids, cursors
-//! and channels go on. **What it cannot prove**: that the data is on the device. What the kernel has taken survives the
-//! process, written or not, in order or not. Lost, torn and reordered sectors are the simulated disk's (crates/ringmq-core/src/sim); that
-//! the writes ask for durability is the disk room's own test.
+//! **What a SIGKILL can prove**: that nothing acknowledged stands in the memory of the process alone; that recovery takes whatever
+//! half-done state of journal, segments and snapshots the process left, and restarts at once; that ids, cursors and channels go on.
+//! **What it cannot prove**: that the data is on the device. Bytes that the kernel has taken survive the process, written or not, in
+//! order or not. Lost, torn and reordered sectors are the simulated disk's (crates/ringmq-core/src/sim); that the writes ask for
+//! durability is the disk room's own test.
 //!
 //! A round: publishers and consumers on several connections, over topics that are old and one created just before; SIGKILL;
 //! restart on the same data (now and then killed again while it recovers); then both channels of every topic are
@@ -161,7 +161,7 @@ impl Topic {
             let parts = commands.entry(message.command.unwrap_or(*name)).or_default();
             *if exists { &mut parts.0 } else { &mut parts.1 } += 1;
             for (channel, state) in message.channels.iter_mut().enumerate() {
-                // Both channels are at their end: what did not come although its FIN was uncertain is finished for good.
+                // Both channels are at their end: a message with an uncertain FIN that did not come is finished for good.
                 if *state == OnChannel::Finished {
                     *state = OnChannel::Settled;
                 }
@@ -243,7 +243,7 @@ impl Connection<'_> {
                 continue;
             };
             self.seen.push(ClientEvent::Delivered { channel, name });
-            // What is left alone here stays in flight until the crash.
+            // Messages without an answer here stay in flight until the crash.
             if !self.chance.one_in(20) {
                 self.seen.push(ClientEvent::Finished { channel, name });
                 self.client.finish(&message.id)?;

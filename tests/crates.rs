@@ -1,4 +1,4 @@
-//! What each package of the workspace depends on, as cargo says: the core does no IO, and a client drags no node along.
+//! Dependencies of each package of the workspace, as cargo says: the core does no IO, and a client drags no node along.
 
 use std::process::Command;
 

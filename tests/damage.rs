@@ -1,7 +1,6 @@
-//! One damaged block may cost the messages that it holds, and nothing else: every block that is not zeros, of every file of a
-//! small data path, has one bit flipped, is zeroed, or is where its file ends. Then the node starts, its scrubber goes over what
-//! is there, and every channel is drained. What a channel does not get, the block held; what it gets is what was published; and
-//! the log names the file.
+//! One damaged block may cost the messages that it holds, and nothing else: every block that is not zeros, of every file of a small data
+//! path, has one bit flipped, is zeroed, or is where its file ends. Then the node starts, its scrubber goes over what is there, and every
+//! channel is drained. Messages that a channel does not get were in the block; all others come as published; and the log names the file.
 //!
 //! The real recovery and the real shard, over the simulated disk. `DAMAGE=<part of a path>` tries the files of that name alone and
 //! prints each case that does not hold.
@@ -245,7 +244,7 @@ fn data_path(end: End) -> (SimDisk, BTreeMap<(usize, usize), BTreeSet<usize>>) {
         node.finish(10 * t as u64, &got.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
     }
     node.pass(Duration::from_secs(1));
-    // What came last stands in the journal alone.
+    // The newest messages are in the journal alone.
     if end == End::Stopped {
         node.step(Event::Stop);
         (0..20).for_each(|_| node.pass(Duration::from_secs(1)));
@@ -435,9 +434,9 @@ fn every_block(end: End) {
                 let damaged = if rot == Rot::Cut { at..bytes.len() } else { at..at + BLOCK };
                 let is_held = |r: &Range<usize>| r.start < damaged.end && damaged.start < r.end;
                 let held = places.iter().filter(|(.., r)| is_held(r)).map(|(t, n, _)| (*t, *n)).collect();
-                // What a startup redoes no more is nobody's.
+                // Writes that a startup no longer redoes belong to no partition.
                 let must_name = class != "journal write" || (ring.start < damaged.end && damaged.start < ring.end);
-                // What a journal held behind its new end is in no other place.
+                // Bytes of a journal behind its new end are in no other file.
                 let must_tell = class == "journal write" && rot == Rot::Cut && must_name;
                 let mut disk = disk.clone();
                 apply(&mut disk, path, at, rot);
@@ -480,7 +479,7 @@ fn one_block_costs_what_it_holds_after_a_kill() {
     every_block(End::Killed);
 }
 
-/// No single block does this. What was finished is delivered again: that is better than a loss.
+/// No single block does this. Finished messages are delivered again, which is better than a loss.
 #[test]
 fn channels_of_which_no_snapshot_is_left_begin_at_the_oldest_message() {
     let (disk, owed) = data_path(End::Stopped);
@@ -629,7 +628,7 @@ fn a_process_starts_with_one_block_damaged_and_names_the_file() {
         node.wait_ready().expect("it starts");
         let log = node.whole_log()[before..].to_owned();
         assert!(log.contains(file.to_str().expect("it is text")), "{} {rot:?} is not named:\n{log}", file.display());
-        // What is not finished comes again with the next startup.
+        // Unfinished messages come again with the next startup.
         let mut client = subscribe(&node, 100);
         let body = |client: &mut Client| String::from_utf8(client.message().expect("a message").body).expect("text");
         let got: BTreeSet<String> = (0..expected.len()).map(|_| body(&mut client)).collect();

@@ -124,7 +124,7 @@ fn stats_count_what_waits_for_its_time_and_an_empty_takes_it() {
     let mut publisher = Client::connect(node.tcp()).expect("it takes connections");
     (0..5).for_each(|number| publish_deferred(&mut publisher, number, 3_600_000));
     publish_deferred(&mut publisher, 5, 0);
-    // What is behind them is not held up by them.
+    // Messages behind the deferred ones are not held up.
     read(&mut client, &mut BTreeSet::from([5]));
     let stats = || node.get("/stats?format=json&topic=t&channel=ch").expect("it answers");
     assert!(stats().contains("\"deferred_count\":5") && stats().contains("\"depth\":0"), "{}", stats());

@@ -1,4 +1,5 @@
-//! Discovery with real processes, ours and the stock ones of NSQ 1.3.0 in any mixture: who registers with whom, and who finds whom.
+//! Discovery with real processes, ours and the stock ones of NSQ 1.3.0 in any mixture: nodes register with nsqlookupds, and clients find
+//! nodes.
 
 mod node;
 
@@ -72,7 +73,7 @@ fn a_node_registers_what_comes_and_unregisters_what_goes() {
         assert_eq!((&about["tcp_port"], &about["http_port"]), (&json!(port), &json!(node.http().port())));
         assert_eq!(about["version"], "1.3.0");
     }
-    // What is on disk is registered again by the next startup.
+    // The next startup registers the topics on disk again.
     node.stop();
     wait_found(&lookupds, "t", None, &["c"]);
     node.spawn();
@@ -224,7 +225,7 @@ fn a_stock_nsqd_registers_with_ours() {
     eventually("it is gone", || lookupds[0].get("/nodes")["producers"] == json!([]));
 }
 
-/// nsqadmin sees all nodes, ours and stock ones, through our nsqlookupd and a node's own answers; what it does reaches both.
+/// nsqadmin sees all nodes, ours and stock ones, through our nsqlookupd and a node's own answers; its actions reach both.
 #[test]
 fn nsqadmin_works_above_a_mixture() {
     let ours = Lookupd::ours(&[]);
@@ -288,7 +289,7 @@ fn a_node_answers_lookups_itself() {
     assert_eq!(get_json(own.at(0), "/topics"), json!({ "topics": ["t"] }));
     assert_eq!(get_json(own.at(0), "/nodes")["producers"][0]["http_port"], node.http().port());
     assert!(node.stop() < Duration::from_secs(20));
-    // What is on disk is found after the next startup.
+    // Topics on disk are found after the next startup.
     node.spawn();
     node.wait_ready().expect("it starts again");
     eventually("the topic is found again", || found(own.at(0), "t") == (vec![port], vec![]));

@@ -1,7 +1,7 @@
 //! A full disk, and a failing one, under the real binary: publishers hear of it, everybody else goes on (rule 10).
 //!
-//! Each test has a small file system of its own and fills it with messages. Whatever was acknowledged must arrive,
-//! whatever happens in between. Nothing here measures time: limits only tell a slow machine from a hang.
+//! Each test has a small file system of its own and fills it with messages. Every acknowledged message must arrive, whatever happens in
+//! between. Nothing here measures time: limits only tell a slow machine from a hang.
 
 mod node;
 
@@ -301,7 +301,7 @@ fn publishers_hear_of_it_and_everybody_else_goes_on() {
     }
     assert_answers(&node);
 
-    // What was confirmed on the full disk stays confirmed, what was not comes.
+    // Messages that were confirmed on the full disk stay confirmed, all others come.
     let took = node.stop();
     assert!(took < STOP_LIMIT, "it took {took:?} to stop");
     restart(&mut node);

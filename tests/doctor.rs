@@ -60,7 +60,7 @@ fn every_way_size_and_depth_is_in_the_table_and_in_the_json_and_nothing_is_left(
                 let row = durable.iter().find(is_it).unwrap_or_else(|| panic!("{way} {bytes} {depth} is missing"));
                 let figures = &row["figures"];
                 if figures.is_null() {
-                    assert!(table.contains("note: the time was over"), "{table}"); // a slow disk
+                    assert!(table.contains("note: the time ended"), "{table}"); // a slow disk
                     continue;
                 }
                 let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
@@ -203,7 +203,7 @@ fn too_little_locked_memory_is_said_with_what_is_needed() {
     }
 }
 
-/// No etcd is asked: what the command line says is enough.
+/// No etcd is asked: the command line is enough.
 #[test]
 fn a_wrong_call_of_ringmq_cluster_ends_with_2() {
     const ETCD: &str = "--etcd-endpoints=http://127.0.0.1:1";
@@ -239,7 +239,7 @@ fn a_wrong_call_of_ringmq_cluster_ends_with_2() {
         let error = text(&output.stderr);
         assert!(output.status.code() == Some(2) && error.contains(said), "{call:?}: {}: {error}", output.status);
     }
-    // What etcd does not answer is no wrong call.
+    // A silent etcd is no wrong call.
     for word in ["status", "rebalance", "doctor"] {
         let output = Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["cluster", word, ETCD]).output().expect("the binary runs");
         assert_eq!(output.status.code(), Some(1), "{word}: {}", text(&output.stderr));

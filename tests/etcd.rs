@@ -106,7 +106,7 @@ fn place(change: &Change) -> u64 {
     }
 }
 
-/// Traps 11, 13, 16, 19: what requests do, and what is refused.
+/// Traps 11, 13, 16, 19: effects of requests, and refusals.
 #[test]
 fn transactions_and_leases_are_carried() {
     let member = Member::start(&FAST);
@@ -203,7 +203,7 @@ fn a_host_that_swallows_connections_is_left_in_time() {
     on_a_thread(async {
         let etcd = client(&[hole.clone(), member.url()]);
         let began = Instant::now();
-        // What was not sent is tried elsewhere: it is no refusal, and it has one outcome.
+        // A request that was not sent is tried at another endpoint: this is no refusal, and it has one outcome.
         let outcome = etcd.carry(put("a", "1")).await;
         assert!(!matches!(outcome, Err(Failure::Unknown(_))), "it was never sent to anybody who is silent: {outcome:?}");
         while !matches!(etcd.carry(put("a", "2")).await, Ok(Answer::Txn { succeeded: true, .. })) {}
@@ -395,7 +395,7 @@ fn a_silent_member_is_left_with_its_watch_and_no_event_is_lost() {
         for n in 0..20 {
             revision(writer.carry(put("a", n.to_string())).await);
         }
-        // What notices it is the next request: a renewal.
+        // The next request, a renewal, notices it.
         let silent = etcd.carry(put("b", "1")).await;
         assert!(matches!(silent, Err(Failure::Unknown(_))), "it was sent: {silent:?}");
         let last = revision(etcd.carry(put("b", "2")).await);
@@ -497,7 +497,7 @@ fn long_listings_and_messages_come_whole() {
     });
 }
 
-/// Trap 22: what a watch would go on from is gone.
+/// Trap 22: the revision from which a watch would go on is gone.
 #[test]
 fn a_compaction_is_told() {
     let member = Member::start(&FAST);

@@ -1,5 +1,5 @@
-//! Three nodes and a real etcd, as processes: topics come into being by a client's first command, and a killed leader is replaced by
-//! nobody's hand. What was acknowledged is never lost.
+//! Three nodes and a real etcd, as processes: a client's first command creates a topic, and a killed leader is replaced without an
+//! operator. No acknowledged message is lost.
 
 mod node;
 
@@ -107,7 +107,7 @@ fn consume_all(mut consumer: Client, wanted: &[Vec<u8>]) {
 #[test]
 fn a_stopped_node_gives_its_lease_back_and_nobody_waits_for_its_end() {
     let etcd = Member::start(&FAST);
-    // Nobody could wait for these.
+    // No client could wait for these.
     let limits = ["--lease-ttl=60s", "--follower-limit=300s", "--replica-write-limit=400s"];
     let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &limits);
     let mut publisher = Publisher::new(&cluster, "orders");
@@ -183,7 +183,7 @@ fn a_wiped_etcd_changes_nothing_and_a_data_path_stays_in_its_cluster() {
 #[test]
 fn a_killed_process_is_replaced_long_before_its_lease_is_over() {
     let etcd = Member::start(&FAST);
-    // Nobody could wait for this one.
+    // No client could wait for this one.
     let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--lease-ttl=60s"]);
     let mut publisher = Publisher::new(&cluster, "orders");
     publisher.publish(50);
@@ -242,7 +242,7 @@ fn an_operator_verifies_replicas_and_asks_the_doctor() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
-    // One that is not there is not well.
+    // A cluster that does not exist is not well.
     for word in ["status", "nodes", "topics", "partitions", "verify", "rebalance"] {
         let (code, text) = ringmq(&[word]);
         assert!(code == Some(1) && text.contains("this etcd has no cluster main: it has none"), "{word}: {text}");
@@ -622,7 +622,7 @@ fn a_topic_has_limits_of_its_own() {
     }
 }
 
-/// The nodes' own records come once a minute: what one of them takes is written by this test.
+/// The nodes' own records come once a minute, so this test writes the record of one node's publishes.
 #[test]
 fn a_leader_moves_from_a_node_that_takes_much_more_than_others() {
     let etcd = Member::start(&FAST);

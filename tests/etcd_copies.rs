@@ -54,7 +54,7 @@ fn copy_comes_in_sync(cluster: &Cluster, (leader, origin): (usize, usize), copy:
     until(|| in_sync() == Some(3), || format!("the copy is in sync: {:?}\n{}", in_sync(), copy.log()));
 }
 
-/// The process that is registered stands still, so its links are free. What the copy confirmed would count as its own.
+/// The process that is registered stands still, so its links are free. Confirmations of the copy would count as those of the process.
 #[test]
 fn a_copy_of_a_data_path_takes_no_part_while_its_origin_is_registered() {
     let etcd = Member::start(&FAST);
@@ -125,7 +125,7 @@ fn an_origin_without_etcd_is_refused_by_peers_that_know_of_its_copy() {
             .post(&format!("/topic/partition/move?topic=orders&partition=0&move_leader=true&move_to={}", ids[leader]), b"")
     };
     until(|| cluster.role(leader, "orders", 0) == "leader" || lead().is_err(), || format!("{:?}", lead()));
-    // Before it stops: what etcd told it meanwhile would wait in its socket.
+    // Before the process stops: messages of etcd would wait in its socket.
     ways[origin].hold();
     cluster.nodes[origin].signal(libc::SIGSTOP);
 

@@ -1,5 +1,5 @@
-//! What an operator gives up, with a real etcd: a replica that returns with it stays out until the loss is accepted, and begins anew by
-//! itself then.
+//! Accepted losses, with a real etcd: a replica that returns with the lost data stays out until the loss is accepted, and then begins
+//! anew by itself.
 
 mod node;
 
@@ -7,7 +7,7 @@ use node::Node;
 use node::cluster::{Cluster, Publisher, consume, until};
 use node::etcd::{FAST, Member};
 
-/// docs: "all nodes of an ISR are lost for good". They come back nevertheless.
+/// docs: "all nodes of an ISR are lost for good". The nodes come back nevertheless.
 #[test]
 fn replicas_that_return_after_a_repair_by_hand_begin_anew_once_an_operator_accepted_the_loss() {
     let etcd = Member::start(&FAST);

@@ -1,5 +1,5 @@
-//! What docs/cluster.md and docs/cluster-failures.md tell an operator, done with real processes and a real etcd: the first three nodes, a
-//! node that stays away or is removed, the largest topic, data paths in the wrong place, a single node that joins, a restore of everything,
+//! The procedures of docs/cluster.md and docs/cluster-failures.md, with real processes and a real etcd: the first three nodes, a node
+//! that stays away or is removed, the largest topic, data paths in the wrong place, a single node that joins, a restore of everything,
 //! and an etcd whose members fail.
 
 mod node;
@@ -109,7 +109,7 @@ fn a_node_that_stays_away_is_replaced_at_a_limited_rate_and_gets_its_share_back(
     };
     until(is_even, || format!("d has its share: {:?}", list(&etcd, "partitions")));
     until(is_whole, || format!("all are in sync: {:?}", list(&etcd, "partitions")));
-    // By the records: what the operator's page lists has no order.
+    // By the records, since the list of the operator's page has no order.
     let is_led_first = || {
         let all = etcd.values("/ringmq/main/part/");
         all.iter().all(|(_, p)| p["leader"]["node"] == p["replicas"][0] && p["wanted"].is_null())
@@ -173,7 +173,7 @@ fn a_node_is_removed_over_http() {
     let first = cluster.leader("orders", 0);
     let (name, at) = (names[first], (first + 1) % 3);
     let id = id_of(&cluster.nodes[first]);
-    // What a creation leaves whose node is killed: a partition without a topic, which no node ever takes.
+    // A creation whose node is killed leaves a partition without a topic, which no node ever takes.
     let stray = format!("/ringmq/main/part/{}/0000", "ab".repeat(16));
     let tag = json!({ "session": 0, "number": 0 });
     let record = json!({ "v": 1, "epoch": 1, "leader": null, "replicas": [&id], "isr": [&id], "min_isr": 1, "tag": tag });
@@ -266,7 +266,7 @@ fn a_topic_of_1024_partitions_survives_a_node_and_leaves_the_disks() {
     assert_eq!(list(&etcd, "topics"), [Value::Null; 0], "nothing was created");
     let began = Instant::now();
     let took = |what: &str| println!("{:7.2} s  {what}", began.elapsed().as_secs_f64());
-    // Asked for at all nodes at once. Those that come too late leave no partition behind.
+    // Asked for at all nodes at once. Requests that come too late leave no partition behind.
     let create = format!("/topic/create?topic=wide&partition_num={PARTITIONS_MAX}&replicator=3");
     std::thread::scope(|scope| cluster.nodes.iter().for_each(|node| drop(scope.spawn(|| post(node, &create)))));
     assert_eq!(etcd.values("/ringmq/main/part/").len(), PARTITIONS_MAX);
@@ -379,7 +379,7 @@ fn a_data_path_is_refused_where_it_does_not_belong() {
 
 // ---- a single node that joins
 
-/// docs/cluster.md, "Joining with existing data": what it stored alone has lower epochs than any of the cluster's.
+/// docs/cluster.md, "Joining with existing data": the node's own data has lower epochs than any of the cluster's.
 #[test]
 fn a_log_that_ran_alone_joins_a_cluster() {
     let etcd = Member::start(&FAST);
@@ -493,7 +493,7 @@ fn a_backup_of_everything_is_restored_and_a_lost_disk_is_filled_again() {
     cluster.wait_equal(&[0, 1, 2], "orders", 0);
     cluster.stop_and_compare(publisher.acknowledged.len());
 
-    // docs/cluster-failures.md, "etcd is lost": what the channel has left.
+    // docs/cluster-failures.md, "etcd is lost": the messages that the channel has left.
     let rescue = kept.path().join("rescue");
     copy_folder(&cluster.nodes[lost].data_path(), &rescue);
     ["cluster.etcd", "cluster.etcd.copy"].iter().for_each(|name| std::fs::remove_file(rescue.join(name)).expect("it is there"));
@@ -556,7 +556,7 @@ fn the_first_three_nodes_come_up_as_the_page_says() {
 
 // ---- etcd
 
-/// Longer than a lease each time: what a node renewed at a member that is gone it renews at another one.
+/// Each absence is longer than a lease: a node renews its lease at another member when one is gone.
 #[test]
 fn nodes_serve_while_members_of_etcd_die_and_fall_silent() {
     let mut etcds = members(3, &FAST);

@@ -1,4 +1,4 @@
-//! The examples, as a user runs them, against a real node: what they print is what happened.
+//! The examples, as a user runs them, against a real node: their output is true.
 
 mod node;
 
@@ -21,7 +21,7 @@ fn example(name: &str, arguments: &[&str]) -> Child {
     command.spawn().unwrap_or_else(|e| panic!("{}: {e} (cargo build --examples makes it)", path.display()))
 }
 
-/// Waits until it ends by itself; what it printed.
+/// Waits until the example ends by itself; returns its output.
 fn ended(name: &str, mut child: Child) -> String {
     let until = Instant::now() + HANG;
     let status = loop {

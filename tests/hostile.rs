@@ -72,7 +72,7 @@ fn half_sent_commands_cost_little_and_hold_up_nobody() {
     // A byte each, every now and then: they are never done.
     for _ in 0..5 {
         for stream in &mut slow {
-            // One that was refused meanwhile is no loss.
+            // A publish that was refused meanwhile is no loss.
             let _ = stream.write_all(b"x");
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -213,7 +213,7 @@ fn ten_thousand_idle_connections_cost_little() {
     let each = node.resident_bytes().saturating_sub(before) / COUNT;
     eprintln!("{COUNT} idle connections, {each} bytes each");
     assert!(each < 32 * 1024, "an idle connection costs {each} bytes");
-    // They are held: none was closed.
+    // The connections are held: none was closed.
     for stream in &idle {
         stream.set_nonblocking(true).expect("it is open");
         let seen = stream.peek(&mut [0; 1]);
@@ -256,7 +256,7 @@ fn a_consumer_that_never_reads_holds_up_itself_alone() {
         let message = others.message().expect("the other channel is served");
         others.finish(&message.id).expect("it reads");
     }
-    // And its own channel, by somebody who reads: what the deaf one holds comes back when it is gone.
+    // Its own channel too, by a client that reads: the deaf client's messages come back when it is gone.
     drop(deaf);
     let mut heir = Client::connect(node.tcp()).expect("it takes connections");
     heir.subscribe("topic", "c", 100).expect("it takes a SUB");

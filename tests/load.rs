@@ -100,7 +100,7 @@ fn native_produce_then_consume_counts_every_message() {
     let (code, run, table) = measured(node.native(), &[&native[..], &flags].concat());
     assert_eq!((code, &run["delivered"]["messages"], &run["errors"]), (0, &20_000.into(), &serde_json::json!([])), "{table}");
     assert!(number(&run["seconds"]) < 10.0, "it ends with the last message: {table}");
-    // What was confirmed does not come again.
+    // Confirmed messages do not come again.
     let (_, run, table) =
         measured(node.native(), &[&native[..], &["--mode=consume", "--duration=300ms", "--warm-up=0"]].concat());
     assert_eq!(run["delivered"]["messages"], 0, "{table}");

@@ -9,8 +9,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The same in both answers: status, the headers that clients and tools look at, and the body. What names a process of its own
-/// (ports, host, times) is replaced, and lists that nsqlookupd has in random order are sorted.
+/// The same in both answers: status, the headers that clients and tools look at, and the body. Values of a single process (ports, host,
+/// times) are replaced, and lists that nsqlookupd has in random order are sorted.
 #[derive(Debug, PartialEq, Eq)]
 struct ShownAnswer {
     status: u16,
@@ -69,7 +69,7 @@ impl Peer {
     }
 
     fn say(&mut self, bytes: &[u8]) {
-        // Whoever was refused may be gone.
+        // A refused client may be gone.
         let _ = self.0.write_all(bytes);
     }
 

@@ -288,7 +288,7 @@ fn stream_and_compare(address: SocketAddr, seed: u64, len: usize) {
     });
 }
 
-/// A client that reads nothing cannot hold its connection between two cores for ever; what the other core gets is dead.
+/// A client that reads nothing cannot hold its connection between two cores for ever; the other core gets a dead connection.
 #[test]
 fn a_move_does_not_wait_for_a_dead_client_for_ever() {
     let (listener, address) = any_listener();

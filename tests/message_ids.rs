@@ -116,7 +116,7 @@ fn an_id_of_another_topic_is_not_in_flight() {
     }
     a.finish(&of_a.id).expect("it reads");
     b.finish(&of_b.id).expect("it reads");
-    // Nobody was refused, and nothing is left: what comes next is new.
+    // No client was refused, and no message is left: the next ones are new.
     for (client, topic) in [(&mut a, "a"), (&mut b, "b")] {
         publisher.publish(topic, b"new").expect("stored");
         assert_eq!(client.message().expect("a message").body, b"new");

@@ -1,4 +1,4 @@
-//! A core that connects: what it sends and hears, names, and addresses where nobody answers.
+//! Outgoing connections of a core: bytes in both directions, host names, and addresses without an answer.
 
 #[path = "support/core.rs"]
 mod core;

@@ -69,7 +69,7 @@ fn streams(options: NetOptions, clients: u64, bytes: usize) {
             }
             for conn in touched {
                 let s = seen.get_mut(&conn).unwrap();
-                // what would never come is not wanted
+                // bytes that would never come are not wanted
                 let left = bytes + 1 - s.bytes.len();
                 if s.lent.is_none() && left > 0 && s.rng.chance(0.6) {
                     let wanted = 1 + s.rng.below(left.min(300_000) as u64) as usize;

@@ -48,8 +48,8 @@ fn no_signal_of_the_usual_ones_ends_a_node_without_a_word() {
     let mut client = Client::connect(node.tcp()).expect("it listens");
     for (signal, said) in [
         (libc::SIGHUP, "no --config file was given: the log level stays info"),
-        (libc::SIGUSR1, "SIGUSR1 does nothing here"),
-        (libc::SIGUSR2, "SIGUSR2 does nothing here"),
+        (libc::SIGUSR1, "SIGUSR1 has no effect"),
+        (libc::SIGUSR2, "SIGUSR2 has no effect"),
     ] {
         node.signal(signal);
         wait_for(&node, said, 1);

@@ -1,4 +1,4 @@
-//! What the benches share: how long a run may be, where its threads run, what they cost, and a folder on a real disk.
+//! Parts that the benches share: the length of a run, the CPUs of its threads, their cost, and a folder on a real disk.
 //!
 //! Every bench knows a smoke run, as criterion does: with `--test`, or without the `--bench` that `cargo bench` adds, each
 //! thing is done once or for a moment, to see that it still works. `cargo bench -- --test` runs all so, `cargo test
@@ -85,7 +85,7 @@ pub fn percentile_us(sorted_ns: &[u32], q: f64) -> f64 {
     sorted_ns.get((sorted_ns.len().saturating_sub(1) as f64 * q) as usize).map_or(f64::NAN, |ns| *ns as f64 / 1e3)
 }
 
-/// The load of the last minute: what ran beside.
+/// The load of the last minute, by which other work shows.
 pub fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or_default().to_owned()
 }

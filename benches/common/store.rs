@@ -81,7 +81,7 @@ impl RealStore {
         self.io.drain(..).for_each(|(op, request): (OpId, _)| self.disk.submit(op, request));
     }
 
-    /// Ends the turn: what was appended is sealed and on its way.
+    /// Ends the turn: the appends are sealed and on their way.
     fn turn(&mut self) {
         let now = self.now();
         if self.store.deadline().is_some_and(|at| at <= now.ticks) {

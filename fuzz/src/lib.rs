@@ -1,5 +1,5 @@
-//! What each fuzz target does with bytes that may be anything: the same for libFuzzer (`fuzz_targets/`) and for `cargo test`
-//! (`tests/fuzz.rs`, which takes this file in).
+//! Entry point of each fuzz target for arbitrary bytes: the same for libFuzzer (`fuzz_targets/`) and for `cargo test` (`tests/fuzz.rs`,
+//! which takes this file in).
 
 use ringmq::{codec, peer as links, session};
 use ringmq_core::sim;

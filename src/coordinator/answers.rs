@@ -145,7 +145,7 @@ impl Answers {
         self.file.nodes.iter().map(node).collect()
     }
 
-    /// Another file is in force: facts about removed entries, then about all present ones, under the new version.
+    /// Adopts another file: facts about removed entries, then about all present ones, under the new version.
     pub fn adopt(&mut self, file: Arc<ClusterFile>) -> Vec<Fact> {
         let gone: Vec<TopicRef> = gone_topics(&self.file, &file).collect();
         self.file = file;

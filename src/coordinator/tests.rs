@@ -177,7 +177,7 @@ fn what_a_version_may_do_to_another() {
     }
     let no_leader = parse(&one(5, "ab", "", 3)).unwrap();
     let error = compare(&no_leader, &parse(&one(6, "abc", "a", 4)).unwrap()).unwrap_err().to_string();
-    assert!(error.contains("c cannot join the isr yet, since nobody leads"), "{error}");
+    assert!(error.contains("c cannot join the isr yet, since the partition has no leader"), "{error}");
     let fewer = parse(&text(5, &topic("t", "7", &[&partition("ab", "ab", "a", 3)]))).unwrap();
     let error = compare(&fewer, &parse(&one(6, "abc", "a", 3)).unwrap()).unwrap_err().to_string();
     assert!(error.contains("c cannot join the isr yet, since it is no replica"), "{error}");
@@ -402,7 +402,7 @@ fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
     assert!(place.open().err().unwrap().contains("version 7 is older than version 8"));
 }
 
-/// Each block of either copy of a file of several blocks: one bit is flipped, the block is zeroed, or the file ends there.
+/// Damages of each block of either copy of a file with several blocks: one flipped bit, a zeroed block, a file that ends there.
 #[test]
 fn each_block_of_the_copies_may_be_damaged() {
     let place = NamedNode::new();
@@ -539,7 +539,7 @@ fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
     let coordinator = place.open().unwrap();
     coordinator.begin(2).unwrap();
     assert_eq!(joining(first(&coordinator, 2).1), [id("b")], "another life");
-    // The operator may write it now, and a node that starts with it takes it; whoever was not named is refused.
+    // The operator may write this file now, and a node that starts with it takes it; a node that was not named is refused.
     place.write(&one(6, "abc", "a", 3));
     assert!(place.open().err().unwrap().contains("that c has caught up"));
     place.write(&one(6, "ab", "a", 3));

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Any number of tasks that wait for the next change of something.
+/// Tasks that wait for the next change of a value.
 #[derive(Default)]
 pub struct Waiters {
     changes: Cell<u64>,

@@ -109,7 +109,7 @@ impl ShardDisk {
         }
     }
 
-    /// Like `submit`, on the core's own ring where that can be. False: it is with glommio, whose reactor must run.
+    /// Submits like `submit`, on the core's own ring where that can be. False: the request is with glommio, whose reactor must run.
     pub fn submit_on(&self, ring: &mut Ring, op: OpId, request: DiskOp) -> bool {
         match self.for_ring(op, &request) {
             Some(operation) => self.inner.in_ring.borrow_mut().begin(ring, operation),

@@ -321,7 +321,7 @@ fn an_executor_refuses_a_probe_that_would_poison_the_device() {
     let executor = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(Duration::from_secs(3600));
     let start = executor.spawn(move || async move { ShardDisk::start(&data, DiskOptions::default(), Bell::new()).await.err() });
     let error = start.unwrap().join().unwrap().expect("an empty probe file is refused");
-    assert!(error.to_string().contains("it has 0 bytes"), "{error}");
+    assert!(error.to_string().contains("the file has 0 bytes"), "{error}");
 }
 
 #[test]
@@ -381,7 +381,7 @@ fn a_full_disk_refuses_allocations_and_changes_nothing() {
         }
         assert_eq!(std::fs::metadata(at.join("topics/t/0/00000000000000000000.segment")).unwrap().len(), 4 << 20);
         assert!(!at.join("topics/t/1/00000000000000000000.segment").exists());
-        // what is allocated can be written on the full disk, and what was refused goes when there is room
+        // allocated space can be written on the full disk, and refused writes go when there is room
         assert!(is_done(&h.one(write(&first, K4, 6, K4, Durability::Durable)).await));
         assert!(is_done(&h.one(DiskOp::Allocate { file: second, len: 1 << 20 }).await));
     });

@@ -194,7 +194,7 @@ mod tests {
             (&cert, &key, &other_cert, today, &[(Ok, ""), (Ok, ""), (Ok, "1 CA may sign")]),
             (&nowhere, &key, "", today, &[(Fail, "/no/such/file: cannot be read"), (Ok, "a private key")]),
             (&key, &key, "", today, &[(Fail, "the file has no certificate"), (Ok, "")]),
-            (&cert, &cert, "", today, &[(Ok, ""), (Fail, "there is no private key in it")]),
+            (&cert, &cert, "", today, &[(Ok, ""), (Fail, "the file has no private key")]),
             (&cert, &other_key, "", today, &[(Ok, ""), (Fail, "does not fit the certificate")]),
             (&cert, &key, &zeros, today, &[(Ok, ""), (Ok, ""), (Fail, "the file has an invalid certificate")]),
             (&cert, &key, "", day(30_000), &[(Warn, "has expired"), (Ok, "")]),

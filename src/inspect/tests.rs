@@ -230,7 +230,7 @@ fn the_table_in_a_first_block_is_shown_and_held_against_the_segments() {
     }
 }
 
-/// All that was written is confirmed and removed, and the next segment is not begun yet.
+/// All written messages are confirmed and removed, and the next segment is not begun yet.
 #[test]
 fn what_retention_let_go_is_not_missed() {
     let mut disk = node();
@@ -314,7 +314,7 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
     let (meta, state) = ("topics/orders/topic.meta.0", "topics/orders/0/state.1");
     let (segment, commit) = ("topics/orders/0/00000000000000000000.segment", "topics/orders/0/00000000000000000000.commit");
     let snapshot_len = Snapshot::len_of(node().contents_of(state)).expect("it holds");
-    // The last one: what is before the checkpoint is not looked at.
+    // The last write: writes before the checkpoint are not looked at.
     let wrote = node().contents_of("journal/0").chunks(BLOCK).rposition(|b| b.starts_with(&WRITE_MAGIC)).expect("it has") * BLOCK;
     let head = {
         let disk = node();
@@ -464,7 +464,7 @@ fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     let bad = format!("{}: the copy of the cluster file: ", names[1]);
     assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("the last line is missing"), "{text}");
     assert!(
-        text.matches("its copy").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
+        text.matches("the copy of the cluster file").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
         "{text}"
     );
 }
@@ -494,7 +494,7 @@ fn what_is_missing_is_a_difference() {
         (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
     };
     let (mut one, mut two, mut none) = (stopped(node(), 16 * 1024), stopped(node(), 16 * 1024), SimDisk::new(1));
-    // Nobody says who should have it: all.
+    // No file says which node has the partition: all are compared.
     let (same, text) = said(&mut [&mut one, &mut none], Placement::Everywhere);
     assert!(!same && text.contains("partition 0: MISSING in node1") && text.contains("nothing was compared"), "{text}");
     let (same, text) = said(&mut [&mut one, &mut two, &mut none], Placement::Everywhere);
@@ -507,7 +507,7 @@ fn what_is_missing_is_a_difference() {
     );
     let (same, text) = said(&mut [&mut one, &mut none], Placement::WhereFound("main"));
     assert!(!same && text.contains("partition 0: only in node0") && text.contains("nothing was compared"), "{text}");
-    // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
+    // Replicas by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
     let mut third = SimDisk::new(1);
     recover(&mut third, &RecoverOptions { seed: 2, ..recover_options(16 * 1024) }).expect("an empty disk recovers");
     let node_id = |disk: &SimDisk| {

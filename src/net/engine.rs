@@ -115,7 +115,7 @@ impl Net {
         Net::with_wake(vec![listener], options, wake)
     }
 
-    /// Like `new`, with several listeners and a wake that other threads have already.
+    /// Engine like that of `new`, with several listeners and a wake that other threads have already.
     pub fn with_wake(listeners: Vec<TcpListener>, options: NetOptions, wake: Arc<WakeFd>) -> Result<Net, NetError> {
         let ring = options.ring(&wake)?;
         Net::on_ring(listeners, options, wake, ring)

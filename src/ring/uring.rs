@@ -128,7 +128,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Like `enter`, and waits for a completion, blocking the thread.
+    /// Enters the kernel like `enter`, and waits for a completion, blocking the thread.
     pub fn enter_and_wait(&mut self, at_most: Duration) -> io::Result<()> {
         let queued = self.fill();
         let limit = types::Timespec::from(at_most);

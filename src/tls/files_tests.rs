@@ -51,7 +51,7 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
     );
 
     let error = key(good.native_tls_cert.clone());
-    assert!(error.starts_with("--native-tls-key=") && error.contains("there is no private key in it"), "{error}");
+    assert!(error.starts_with("--native-tls-key=") && error.contains("the file has no private key"), "{error}");
     let error = key(write("locked", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"));
     assert!(error.contains("private key is encrypted; decrypt it"), "{error}");
     let error = key(write("zeros.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"));

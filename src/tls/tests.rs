@@ -350,8 +350,7 @@ fn a_connection_that_cannot_have_tls_gets_no_plaintext_either() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// However the bytes are cut, on either side: what was said is heard, and no plaintext counts as sent before the peer
-    /// can read it.
+    /// However the bytes are cut, on either side: every sent byte arrives, and no plaintext counts as sent before the peer can read it.
     #[test]
     fn any_cut_of_the_bytes(seed in any::<u64>(), sizes in proptest::collection::vec(0usize..50_000, 1..6)) {
         let mut rng = Rng::new(seed);

@@ -1,5 +1,5 @@
-//! What must be true of a run, judged from its history alone: what clients sent, were told, were given and finished, and what stood in the
-//! logs in the end. Pure: no clock, no socket. Each complaint begins with the checker's name.
+//! Promises that a run must keep, checked by its history alone: the messages that clients sent, the answers and deliveries that they got,
+//! their FINs, and the logs in the end. Pure: no clock, no socket. Each complaint begins with the checker's name.
 
 use super::record::{Event, Fact, Message, Topic};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -38,7 +38,7 @@ pub struct Shared {
     native: Vec<SocketAddr>,
     producers_end: AtomicBool,
     consumers_end: AtomicBool,
-    /// Channels of partitions that consumers have begun; what is published before would not be theirs.
+    /// Channels of partitions that consumers have begun; they would not get messages from before.
     begun: AtomicUsize,
 }
 
@@ -290,7 +290,7 @@ async fn produce_keyed(shared: Arc<Shared>, producer: u16) {
         // An ordered channel takes a few a second on a machine that is busy.
         tokio::time::sleep(Duration::from_millis(40)).await;
     }
-    // What has no outcome by then is unknown.
+    // A publish without an answer by then has an unknown outcome.
     let _ = tokio::time::timeout(READ_LIMIT, window.acquire_many(WINDOW as u32)).await;
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong in a run: each fault is made, lasts, and ends; then the cluster must serve again.
+//! Faults of a run: each is made, lasts, and ends; then the cluster must serve again.
 
 use super::world::{ETCD, LEASE, World};
 use crate::node::cluster::{rot, until};
@@ -174,7 +174,7 @@ fn silence(world: &mut World, ways: &[(usize, usize)]) {
     ways.iter().for_each(|(from, to)| world.wires.silence(*from, *to));
     std::thread::sleep(world.some_time(1000, 7000));
     if world.chance.one_in(2) {
-        // What waits on the way is lost with its connection.
+        // Bytes on the way are lost with their connection.
         ways.iter().for_each(|(from, to)| world.wires.drop_connections(*from, *to));
     }
     world.wires.heal();

@@ -1,4 +1,5 @@
-//! A history checker over real processes: what clients saw while nodes, disks, networks and etcd failed, and whether it keeps the promises.
+//! A history checker over real processes: it records the answers and deliveries of clients while nodes, disks, networks and etcd fail,
+//! and checks the promises.
 
 pub mod check;
 pub mod clients;

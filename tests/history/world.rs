@@ -247,7 +247,7 @@ impl World {
             Channel { topic: Topic::Keyed, name: NATIVE, is_ordered: false },
         ];
         channels.extend([Topic::Plain, Topic::Deferred].map(|topic| Channel { topic, name: STOCK, is_ordered: false }));
-        // What does not come while nothing else comes is the checker's to tell.
+        // The checker finds messages that do not come.
         let missing = || channels.iter().map(|channel| shared.recorder.missing(channel.topic, channel.name).len()).sum::<usize>();
         let (mut least, mut began) = (missing(), Instant::now());
         while least > 0 && began.elapsed() < QUIET_LIMIT {

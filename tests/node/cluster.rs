@@ -525,7 +525,7 @@ impl Background {
         until(|| self.acknowledged() >= wanted, || format!("{wanted} are acknowledged, and it is {}", self.acknowledged()));
     }
 
-    /// A fault keeps an in-sync replica away: what is in flight may still be acknowledged, then nothing is for so long.
+    /// A fault keeps an in-sync replica away: publishes in flight may still be acknowledged, then none is for so long.
     pub fn stands_still(&self, time: Duration) {
         let settling = Duration::from_millis(500);
         std::thread::sleep(settling);

@@ -42,7 +42,7 @@ enum Membership {
     Etcd(Vec<String>, String),
 }
 
-/// A fast source of chance; what a seed gives is always the same.
+/// A fast source of random numbers, which are the same for a seed.
 pub struct Chance(u64);
 
 impl Chance {
@@ -67,8 +67,8 @@ impl Chance {
     }
 }
 
-/// Four ports in a row: NSQ, HTTP, native, peers. They are free now, outside the range from which the kernel takes them for
-/// outgoing connections, and no other test's, in this process or another, while this lives: also while the node is down.
+/// Four ports in a row: NSQ, HTTP, native, peers. The ports are free now, outside the range from which the kernel takes them for outgoing
+/// connections, and no other test's, in this process or another, while this lives: also while the node is down.
 pub struct Ports {
     first: u16,
     /// A name that only one process can have, and that goes with it; tests/clients/server.py claims by it, too.

@@ -29,7 +29,7 @@ impl Pki {
         self.sign_for(name, &["node"], &[purpose], year_of_end)
     }
 
-    /// The paths of NAME.pem, NAME.key and the CA: what a node with these names and addresses shows other nodes.
+    /// The paths of NAME.pem, NAME.key and the CA: the files with which a node of these names and addresses proves itself to other nodes.
     pub fn peer(&self, name: &str, names: &[&str]) -> [String; 3] {
         let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         self.sign_for(name, names, &both, 4000);

@@ -144,7 +144,7 @@ fn run(program: &str, arguments: &[&std::ffi::OsStr]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("{program}: {} {text}", output.status)) }
 }
 
-/// Once per thread: what it mounts is then seen by itself and the processes it starts alone.
+/// Once per thread: only the thread and its child processes then see its mounts.
 fn enter_own_namespace() {
     thread_local!(static IS_DONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
     if IS_DONE.replace(true) {

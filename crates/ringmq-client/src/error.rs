@@ -161,7 +161,8 @@ impl Error {
         }
     }
 
-    /// Any name that a node takes is shorter; with so many bytes of each, a frame's metadata has room for all.
+    /// Most bytes of a name in a request. Every name that a node takes is shorter, and a frame's metadata has room for so many bytes of
+    /// each name.
     const NAME_BYTES_MAX: usize = 4096;
 
     /// Refuses a name that does not fit a frame. Other rules for names are the node's.

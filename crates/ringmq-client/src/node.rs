@@ -160,7 +160,7 @@ impl Inner {
         timeout(limit, connecting).await.unwrap_or_else(|_| Err(Error::Silent { address: address.clone(), limit }))
     }
 
-    /// Any connection, for requests that every core answers.
+    /// A connection for requests that every core answers.
     pub async fn any_link(&self) -> Result<Arc<Connection>> {
         let slots: Vec<_> = locked(&self.slots).values().cloned().collect();
         for slot in slots {

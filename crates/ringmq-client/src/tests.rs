@@ -302,7 +302,7 @@ fn body(i: u64) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever goes wrong on the way: each message is acknowledged, and stored once, in order, where the answer says.
+    /// Each message is acknowledged and stored once, in order, at the answered offset, whatever faults come.
     #[test]
     fn an_idempotent_producer_stores_each_message_once_and_in_order(
         seed: u64, lost in (0..60u64, 0..60u64), refused in (0..40u64, 0..40u64, 0..20u64), per_batch in 1..20u32, window in 1..8usize,
@@ -330,7 +330,7 @@ proptest! {
         }
     }
 
-    /// Loss of a connection is an unknown outcome without idempotence; what is acknowledged is there, and nothing is there twice.
+    /// Loss of a connection is an unknown outcome without idempotence. Acknowledged messages are stored, and none is stored twice.
     #[test]
     fn without_idempotence_nothing_is_sent_twice(seed: u64, lost_before in 0..60u64, lost_after in 0..60u64, later in 0..40u64) {
         let setup = setup(Faults { lost_before, lost_after, later, ..Faults::default() }, seed);

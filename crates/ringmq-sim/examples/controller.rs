@@ -88,7 +88,7 @@ impl Rig {
         self.carry(&Request::Txn(Txn { then, ..Txn::default() })).expect("it is carried out");
     }
 
-    /// Another node registers. Its lease never ends.
+    /// Registers another node, whose lease never ends.
     fn arrive(&mut self, n: usize) {
         let node = NodeRecord { machine: format!("m{n}"), data_path: "/d".into(), start: 1, suspects: Suspects::None };
         let put = |key: Key, value| Op::Put { key: self.layout.key(&key), value, lease: None };

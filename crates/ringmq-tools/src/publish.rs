@@ -96,7 +96,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// All that was sent is answered.
+    /// Waits until every publish is answered.
     async fn settle(&mut self) -> Result<(), NsqError> {
         for lane in &mut self.connections {
             lane.connection.flush().await?;

@@ -462,7 +462,7 @@ impl Agent {
         }
     }
 
-    /// All that has become possible or due.
+    /// Does all work that has become possible or due.
     fn go_on(&mut self, now: Ticks, out: &mut Vec<Effect>) {
         if self.session.is_stopped() {
             return;

@@ -225,7 +225,7 @@ impl World {
         (node.is_refusing, node.probes) = (false, vec![]);
     }
 
-    /// Nothing listens at the node any more, and its connections end.
+    /// Closes the node's listener and ends its connections.
     fn refuse(&mut self, n: usize) {
         self.nodes[n].is_refusing = true;
         for other in (0..self.nodes.len()).filter(|other| *other != n) {

@@ -197,7 +197,7 @@ impl Backlog {
         self.deferred.deadline()
     }
 
-    /// All deferred entries, and when each is due.
+    /// All deferred entries with their due times.
     pub(super) fn deferred(&self) -> impl Iterator<Item = (u32, Ticks)> {
         self.deferred.iter(&self.open)
     }

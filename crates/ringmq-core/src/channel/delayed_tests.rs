@@ -115,7 +115,7 @@ fn a_stretch_costs_one_entry_whatever_its_due_times() {
     assert_eq!((channel.deferred_count(), channel.confirmed()), (0, log.end()));
 }
 
-/// Each is a batch of its own, as a DPUB makes it: ten million of 100 B are some 9 MB by this before any is due, and at most 140 MB when
+/// Each message is a batch of its own, as a DPUB makes it. Ten million of 100 B take some 9 MB before any is due, and at most 140 MB when
 /// every second one is finished.
 #[test]
 fn a_span_of_small_batches_costs_one_entry_whatever_its_due_times() {

@@ -85,7 +85,7 @@ fn a_log_of_deferred_messages_is_not_copied_again_and_again() {
     assert!((43_000..45_000).contains(&copied), "{copied} copies, and clients got nothing");
 }
 
-/// The entry that is copied was put off last: what follows must not become a part of it.
+/// The copied entry was deferred last: the following entries must not become a part of it.
 #[test]
 fn what_is_put_off_meanwhile_is_not_confirmed_with_the_copy() {
     let policy = ForwardPolicy { held_bytes: 0, ..POLICY };

@@ -28,7 +28,7 @@ fn what_was_in_flight_comes_again_with_its_attempts_and_what_was_put_off_not_bef
     let handed = |start, attempts, due_unix_ns, wait_s| Handed { start: LogId(start), num: 1, attempts, due_unix_ns, wait_s };
     assert_eq!(image.handed, [handed(1, 1, 0, 0), handed(2, 2, 0, 0), handed(4, 1, 1_400_000_000, 1), handed(5, 1, 0, 0)]);
 
-    // Nobody reads it before the next stop: it is kept.
+    // No client reads the message before the next stop: it is kept.
     let image = stopped(channel_at(image), 0, 0);
     assert_eq!(image.handed.len(), 4);
 

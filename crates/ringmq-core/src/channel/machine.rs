@@ -309,7 +309,7 @@ impl Channel {
         [self.flights.wheel.next_deadline(), self.backlog.deadline()].into_iter().flatten().min()
     }
 
-    /// Another client has it in flight.
+    /// True if the message is in flight for another client.
     pub fn is_anothers(&self, sub: SubId, id: LogId) -> bool {
         self.flights_of(id).any(|timer| self.holder(timer) != sub)
     }

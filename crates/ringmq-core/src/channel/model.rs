@@ -1,6 +1,6 @@
-//! Random lives of a channel against a naive model: a map of what each message's state must be, kept by what the channel
-//! was told and what it handed out, and compared after every step. The model knows messages only: what a channel does by
-//! runs and ranges must be what it would do message by message.
+//! Random lives of a channel against a naive model: a map of the state that each message must have, by the channel's inputs and
+//! deliveries, compared after every step. The model knows single messages only: a channel with its runs and ranges must act as it would
+//! message by message.
 
 use super::deliver::Turn;
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
@@ -584,7 +584,7 @@ impl Life {
         assert_eq!(image.intervals, runs);
         assert_eq!((image.generation, image.paused), (7, model.paused));
         let waiting = model.count(|s| matches!(s, State::Unread | State::Waiting));
-        // What is not due may have been met, or not; of a stretch of which some is due all waits.
+        // Messages that are not due may have been read, or not. A stretch with a due message waits as a whole.
         let (deferred, asked) = (channel.deferred_count(), model.count(|s| matches!(s, State::Deferred { .. })));
         assert_eq!(channel.depth(model.end) + deferred, waiting + asked);
         assert!((asked..=asked + put_off).contains(&deferred));
@@ -602,7 +602,7 @@ impl Life {
         assert!(hungry.iter().all(|c| model.clients[c].credit == 0));
     }
 
-    /// Whatever happened, a client that finishes everything empties the channel.
+    /// Empties the channel: a client that finishes all messages must reach this after any course of events.
     fn drain(&mut self) {
         for client in 0..CLIENTS {
             self.step(Step::Unsubscribe { client });

@@ -261,7 +261,7 @@ impl OpenSet {
         (next != NONE).then_some(next)
     }
 
-    /// Another entry needs no more memory.
+    /// True if another entry needs no more memory.
     pub fn has_room(&self) -> bool {
         self.arena.has_room()
     }
@@ -342,7 +342,7 @@ impl Deferred {
         (*due_ms, list)
     }
 
-    /// All of them, and when each is due.
+    /// All deferred entries with their due times.
     pub fn iter(&self, open: &OpenSet) -> impl Iterator<Item = (u32, Ticks)> {
         self.by_ms.iter().flat_map(move |(&ms, list)| {
             let keys = std::iter::successors(list.first(), move |&key| Some(open.get(key).next).filter(|next| next & END == 0));

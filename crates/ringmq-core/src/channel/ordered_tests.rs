@@ -220,7 +220,7 @@ enum Step {
     Settle(bool),
     Requeue,
     Advance(u64),
-    /// Restart, also after a crash: what was journaled and not settled may be there or not.
+    /// Restart, also after a crash: journaled changes that were not settled may be there or not.
     Restart {
         with_unsettled: bool,
     },
@@ -374,7 +374,7 @@ proptest! {
             life.step(step);
             life.check();
         }
-        // Whatever happened, one client that finishes everything gets all that is left, in order.
+        // After any course of events, one client that finishes everything gets all remaining messages, in order.
         life.step(Step::Settle(true));
         for client in 0..CLIENTS.len() {
             life.step(Step::Unsubscribe(client));

@@ -1,4 +1,4 @@
-//! One behaviour of a channel per test; what is about ranged clients is in `range_tests`, random mixtures are in `model`.
+//! One behaviour of a channel per test. Tests of ranged clients are in `range_tests`, random mixtures in `model`.
 
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, SubId, Ticks, TopicId};
@@ -234,7 +234,7 @@ fn the_memory_bound_stops_the_log_but_not_what_waits() {
     let read = got.take().len() as u64;
     assert!((100..=128).contains(&read) && channel.is_full(log.end()), "{read}");
     assert_eq!(channel.recall(A), 1000 - read as u32);
-    // Nobody is asked for credit that would be of no use.
+    // No client is asked for useless credit.
     channel.hungry(log.end(), &mut |_| panic!("nothing may go out"));
     channel.lend(A, 1000);
     channel.requeue(ms(0), A, LogId(5), Duration::ZERO).unwrap();
@@ -326,7 +326,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
         assert!(all - bytes < 200_000, "{all}");
         let restored = channel_at(channel.image());
         assert!(restored.memory_bytes() < 64 * gaps && restored.depth(log.end()) == gaps as u64);
-        // They come again, half of them are done, and their memory is free; then all.
+        // The messages come again, half of them are finished, and their memory is free; then all.
         for part in 0..2 {
             let now = 10_000_000 + part as u64;
             while channel.deadline().is_some_and(|at| at <= ms(now)) {

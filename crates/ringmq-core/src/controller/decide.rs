@@ -9,7 +9,7 @@ use crate::metadata::view::View;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
-    /// Nothing to do until a key changes.
+    /// No work until a key changes.
     Rest,
     Wait(Stage),
     Write(Box<PartitionRecord>),

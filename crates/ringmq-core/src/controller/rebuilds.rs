@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(super) struct Rebuilds {
     max: usize,
-    /// Each with the time at which a look at the distribution first met it.
+    /// Running rebuilds, each with the time at which a look at the distribution first met it.
     running: BTreeMap<PartitionKey, Option<Ticks>>,
 }
 

@@ -420,7 +420,7 @@ fn a_busy_node_lets_one_leader_go_and_new_leaders_stand_elsewhere() {
     run(&mut rig);
     assert_eq!((led(&rig, 0), led(&rig, 2)), (vec![mine[1]], others[1].clone()), "one leader moves, to the least busy node");
     assert_eq!(led(&rig, 1).len(), others[0].len() + 1);
-    // What came of it is told: the next move would make it no better.
+    // The next move would not improve the distribution, and the outcome is told.
     tell(&mut rig, 0, 4000, &[(mine[1], 4000)]);
     tell(&mut rig, 1, 5100, &[(mine[0], 5000)]);
     rig.look();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 /// Place of a partition in the [`Worklist`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// To be decided now.
+    /// A partition that is to be decided now.
     Due,
     /// The change waits until the leases' mass expiry is over.
     Held,

@@ -111,7 +111,7 @@ struct InFlight<N> {
     notes: Vec<N>,
     is_complete: bool,
     len: u64,
-    /// All of it but the payloads that are parts.
+    /// Bytes of the write, without payloads that are parts of their own.
     own: Bytes,
 }
 

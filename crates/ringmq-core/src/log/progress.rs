@@ -122,7 +122,7 @@ impl Progress {
         self.pinned
     }
 
-    /// All that was sealed is durable.
+    /// True if every sealed batch is durable.
     pub fn is_all_durable(&self) -> bool {
         self.durable.number == self.end.number
     }
@@ -181,7 +181,7 @@ impl Progress {
         self.sync();
     }
 
-    /// All that is written is synced.
+    /// Marks every written batch as synced.
     pub fn sync(&mut self) {
         self.synced = self.written;
     }

@@ -199,7 +199,7 @@ impl Store {
         }
     }
 
-    /// All that was asked for is there.
+    /// Judges the bytes of a complete read.
     pub(super) fn judge_read(&mut self, now: Now, key: u32, io: &mut Io) {
         let read = &mut self.reader.reads[key as usize];
         let there = read.at + read.len() as u64;

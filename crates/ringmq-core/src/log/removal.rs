@@ -135,7 +135,7 @@ impl Store {
         self.forget_records(p, io);
     }
 
-    /// All partitions of all cores are gone.
+    /// Removes the topic's file, once the partitions of all cores are gone.
     pub fn remove_topic(&mut self, key: u64, io: &mut Io) {
         if let Some(delete) = self.removal.deletes.get_mut(&key) {
             delete.is_wanted = true;

@@ -46,7 +46,8 @@ impl Retention {
 }
 
 impl Store {
-    /// All channels have confirmed everything before `at`. Never moves back, and stays while a lost channel may come again.
+    /// Sets the offset before which all channels have confirmed everything. It never moves back, and stays while a lost channel may come
+    /// again.
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
         let is_short = self.full_disk.is_short();
         let part = self.part_mut(p);

@@ -248,7 +248,8 @@ impl Store {
         }
     }
 
-    /// Another core has no space, or has space again. While it lacks space, this core frees bytes that it would keep otherwise.
+    /// Notes that another core has no space, or has space again. While another core lacks space, this core frees bytes that it would keep
+    /// otherwise.
     pub fn set_other_full(&mut self, core: CoreId, full: bool) {
         let was_short = self.full_disk.is_short();
         if full {

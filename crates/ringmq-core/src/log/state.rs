@@ -29,7 +29,7 @@ pub struct RecoveredPartition {
     /// Epoch of the last batch before `end`; zero at the very start. New batches of a partition without other replicas take the
     /// generation, which is higher.
     pub epoch: Epoch,
-    /// All epochs before `end` but that one.
+    /// Epochs before `end`, without the last one.
     pub epochs: Epochs,
     /// The highest epoch that the replica promised to follow; zero: the partition has no other replica.
     pub promised: Epoch,

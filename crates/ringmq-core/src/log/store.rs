@@ -371,7 +371,7 @@ impl Store {
         notices.append(&mut self.notices);
     }
 
-    /// Whatever can go on, goes on.
+    /// Continues all work that can go on.
     fn drive(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.retain(now, io);
         self.pack(io);

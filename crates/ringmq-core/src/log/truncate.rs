@@ -484,7 +484,7 @@ impl Store {
         self.found_place(now, p);
     }
 
-    /// All that is needed is known: the truncation is journaled.
+    /// Journals the truncation, whose facts are all known.
     fn record_truncation(&mut self, p: PartitionIdx) {
         let Some(truncation) = &self.part(p).truncation else { return };
         let (at, kind) = (truncation.tail.at, if truncation.is_restart { RecordKind::Restart } else { RecordKind::Truncate });

@@ -29,7 +29,7 @@ impl Turn {
         self.has_sealed = true;
     }
 
-    /// All that the turn's end would find is open batches that may stay open.
+    /// True if the turn's end would find only open batches that may stay open.
     pub fn may_stay_open(&self) -> bool {
         !self.has_sealed
     }
@@ -78,7 +78,7 @@ impl Turn {
         self.last_record
     }
 
-    /// All facts up to this one are durable.
+    /// Ticket of the last durable fact; all before it are durable.
     pub fn durable_record(&self) -> RecordTicket {
         self.durable_record
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct FactsTold {
     me: NodeId,
-    /// This node's session. It does not lead the partitions of another session of the node.
+    /// Session of this node. The node does not lead partitions of its other sessions.
     session: Option<u64>,
     /// Sessions of this node up to this one are over.
     ended: u64,
@@ -311,7 +311,7 @@ mod tests {
         assert!(rig.put(Key::Node(n(3)), encode(&node)).is_empty());
         assert!(rig.delete(Key::Node(n(3))).is_empty());
     }
-    /// Another process may be this node before the registration: a confirmation of this one would count as that one's.
+    /// Another process may be this node before the registration: a confirmation of this process would count as the other's.
     #[test]
     fn no_other_node_is_known_before_this_process_is_registered_and_each_one_after_that() {
         let mut rig = Rig::new();

@@ -271,7 +271,7 @@ pub struct PartitionRecord {
 /// [`GivenUp`] in a record.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub struct GivenUpRecord {
-    /// As in [`PartitionRecord::epoch`].
+    /// Epoch of the partition, as in [`PartitionRecord::epoch`].
     pub epoch: u64,
     /// Last epoch of the log, with all bits, as text: a stand-alone node or a static file may have given it.
     #[serde(with = "epoch_text")]

@@ -64,7 +64,7 @@ pub enum Op {
     Delete {
         key: Bytes,
     },
-    /// All keys that begin so. One operation, whatever their number.
+    /// Deletes all keys with the prefix. One operation, whatever their number.
     DeletePrefix {
         prefix: Bytes,
     },
@@ -73,7 +73,7 @@ pub enum Op {
     },
 }
 
-/// All of `then` at one revision if all compares hold, otherwise all of `otherwise`. No key is changed twice.
+/// Transaction: all of `then` at one revision if all compares hold, otherwise all of `otherwise`. No key is changed twice.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Txn {
     pub compares: Vec<Compare>,
@@ -83,7 +83,7 @@ pub struct Txn {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
-    /// All keys of the prefix; every page as of the first page's revision. Linearizable.
+    /// Lists all keys of the prefix; every page as of the first page's revision. Linearizable.
     List,
     Txn(Txn),
     Grant {

@@ -129,7 +129,7 @@ impl View {
         &self.layout
     }
 
-    /// All changes up to this revision are in. A watch goes on behind it.
+    /// Revision up to which all changes are in. A watch goes on behind it.
     pub fn read(&self) -> u64 {
         self.read
     }
@@ -173,7 +173,7 @@ impl View {
         self.members.get(&id)
     }
 
-    /// All nodes that ever registered, those that are away, too.
+    /// All nodes that ever registered, also those that are away.
     pub fn members(&self) -> impl Iterator<Item = (NodeId, &Entry<MemberRecord>)> {
         self.members.iter().map(|(id, e)| (*id, e))
     }

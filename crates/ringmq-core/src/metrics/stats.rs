@@ -43,7 +43,7 @@ pub struct ShardStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClosedPartitions {
     pub count: u64,
-    /// One of these partitions, and the reason.
+    /// Name of one of these partitions, and the reason.
     pub example: String,
 }
 

@@ -72,7 +72,7 @@ pub fn links_input(data: &[u8]) {
                     links.sent(now, conn, bytes.len());
                 }
                 Effect::SendPieces { conn, pieces } => links.sent(now, conn, pieces.iter().map(Bytes::len).sum()),
-                // what comes goes there from the next bytes on, and comes back with each
+                // received bytes go to the lent memory from the next bytes on, and come back with each
                 Effect::ReceiveInto { conn, lent: memory } => lent = Some((conn, memory)),
                 Effect::Close { conn } | Effect::Move { conn, .. } => links.closed(now, conn),
                 other => panic!("not of the acceptor: {other:?}"),

@@ -201,7 +201,7 @@ impl Links {
 
     // ---- events
 
-    /// Another node connected.
+    /// Handles a connection that another node opened.
     pub fn opened(&mut self, now: Now, conn: ConnId, peer: Peer) {
         let strangers = self.conns.values().filter(|c| matches!(c.phase, Phase::Stranger { .. })).count();
         let until = now.ticks + HANDSHAKE_MAX;

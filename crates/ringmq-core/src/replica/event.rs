@@ -342,7 +342,7 @@ pub struct Loss {
 pub enum LossKind {
     /// The log would end at `from`: the replicas that have more are away.
     Tail,
-    /// As `Tail`, and no available replica knows the lost bytes.
+    /// A loss like `Tail` whose bytes no available replica knows.
     Unknown,
     /// Damage that no other replica mends; the log behind it stays.
     Damage,

@@ -121,7 +121,7 @@ pub(super) fn take_run(
     if walk.unproven { Err(PeerError::NotAligned) } else { Ok(any) }
 }
 
-/// Any batch that is held, not only the last, is success; other bytes under its id are not.
+/// Checks a batch against the log. A stored batch is a success, not only the last one; other bytes under its id are not.
 fn check_held(log: &dyn LogView, taken: &Tail, h: &BatchHeader, walk: &mut Walk) -> Result<(), PeerError> {
     let offset = h.offset.get();
     if h.end().offset > taken.at.offset {

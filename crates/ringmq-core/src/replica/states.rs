@@ -48,7 +48,7 @@ pub enum Trigger {
     Dropped,
     /// A session begins.
     Inquired,
-    /// All that was written is durable: the replica reports its standing.
+    /// Every written batch is durable: the replica reports its standing.
     Stood,
     /// The leader's order, with something to truncate.
     OrderedToTruncate,

@@ -1,5 +1,5 @@
-//! Entry points for random bytes: the fuzz targets and `cargo test` run the same. They check what must hold for any input:
-//! no panic, bounded memory, whole frames.
+//! Entry points for random bytes: the fuzz targets and `cargo test` run the same. For any input there is no panic, memory is bounded, and
+//! frames are whole.
 
 use super::{Bodies, CommandTaken, ConnectionState, Host, Limits, ReplySlot, Session, Subscribe};
 use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};

@@ -34,7 +34,7 @@ pub struct Subscribe<'a> {
 /// Implemented by the shard. Names, sizes and counts were checked; borrowed bytes are valid for the call only.
 /// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::in_flight_failed`.
 pub trait Host {
-    /// All of `bodies` or none, to a partition or the one whose turn it is.
+    /// Publishes all of `bodies` or none, to a partition or the one whose turn it is.
     fn publish(
         &mut self,
         now: Now,

@@ -234,7 +234,7 @@ impl Net {
         self.run();
     }
 
-    /// Another node leads, in a new epoch.
+    /// Makes another node the leader, in a new epoch.
     fn elect(&mut self, partition: u16, node: usize) {
         self.change(partition, |m| (m.leader, m.epoch) = (Some(id_of_node(node)), Epoch(m.epoch.0 + 1)));
         self.pass_time(Duration::from_millis(10));
@@ -510,7 +510,7 @@ impl Net {
         }
     }
 
-    /// The process ends at once; what was not durable may be gone.
+    /// The process ends at once; data that was not durable may be gone.
     fn kill(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         n.is_down = true;

@@ -48,7 +48,7 @@ impl Consumers<'_> {
         self.decide(conn, |s, actions| s.set_rdy(rdy, actions));
     }
 
-    /// All partitions of the connection's subscription were asked: credit is lent to them.
+    /// Lends credit to the partitions of the connection's subscription, which were all asked.
     pub fn open(&mut self, conn: ConnId) {
         let Some(s) = self.subs.get(conn) else { return };
         let full: Vec<_> = s.parts.iter().filter(|_| s.blocked).map(|part| (part.partition, part.core)).collect();

@@ -41,7 +41,7 @@ pub struct CopyOutcome {
 /// Copies that a channel gets in one turn.
 #[derive(Default)]
 pub struct CopiesToAppend {
-    /// Each with its number.
+    /// Copies, each with its number.
     pub copies: Vec<(u64, Copy)>,
     /// The channel wants more, which the turn has no room for.
     pub has_more: bool,

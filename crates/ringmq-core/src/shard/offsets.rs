@@ -52,7 +52,7 @@ impl Setter {
 pub(super) struct Offsets {
     /// The batch at the place is being read.
     reading: Vec<WantedOffset>,
-    /// Another change of the cursor is not final.
+    /// Wanted offsets that wait for an earlier change of the cursor.
     waiting: Vec<WantedOffset>,
 }
 

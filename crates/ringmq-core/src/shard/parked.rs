@@ -45,7 +45,7 @@ impl ParkedSubs {
         self.parked.retain(|s| s.request.topic.id != topic);
     }
 
-    /// Some may go on: all are tried again before the step ends.
+    /// Notes that some parked subscriptions may go on: all are tried again before the step ends.
     pub fn resume(&mut self) {
         self.resumes = true;
     }
@@ -54,7 +54,7 @@ impl ParkedSubs {
         self.resumes
     }
 
-    /// All of them, if they are to be tried again.
+    /// All parked subscriptions, if they are to be tried again.
     pub fn take_resuming(&mut self) -> Vec<ParkedSub> {
         if std::mem::take(&mut self.resumes) { std::mem::take(&mut self.parked) } else { vec![] }
     }

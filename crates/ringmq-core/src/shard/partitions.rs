@@ -67,7 +67,7 @@ impl Publisher {
 
 /// Outcome of a FIN.
 pub enum Finished {
-    /// Nothing more: the channel has a turn and a journal write coming.
+    /// No further work: the channel has a turn and a journal write coming.
     Quietly,
     /// The FIN waits for the journal, and the message's credit is free.
     Frees,
@@ -414,7 +414,7 @@ impl Partitions {
         })
     }
 
-    /// So many messages in flight are done: their credit is the client's again, but for the returned part, which was recalled.
+    /// Counts `num` messages in flight as done: their credit is the client's again, but for the returned part, which was recalled.
     pub fn free(&mut self, key: ChannelKey, sub: SubId, num: u32) -> u32 {
         let Some(c) = channel_at(&mut self.slots, key) else { return 0 };
         let back = c.free(sub, num);

@@ -329,7 +329,7 @@ impl Publishing<'_> {
         }
     }
 
-    /// Another core or node has answered a publish.
+    /// Tries waiting publishes again after an answer of another core or node.
     pub fn retry_waiting_elsewhere(&mut self) {
         // Not at each answer: all waiting publishes are tried again, and most would only wait again.
         if self.elsewhere_bytes() <= self.core.settings.max_pub_waiting_size / 2 {

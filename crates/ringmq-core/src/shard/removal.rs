@@ -313,8 +313,8 @@ impl Removing<'_> {
         }
     }
 
-    /// All have answered. The partitions stay open until the journal takes the record that removes them: only then do checkpoints pass
-    /// the journal's records of them.
+    /// Decides, after all answers. The partitions stay open until the journal takes the record that removes them: only then do
+    /// checkpoints pass the journal's records of them.
     fn decide(&mut self, now: Now, topic: &TopicRef) {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
         let goes = !closing.is_refused && !self.is_in_use(topic);

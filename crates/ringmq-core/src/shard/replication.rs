@@ -221,7 +221,7 @@ impl Cluster {
         !self.work.is_empty()
     }
 
-    /// All replicas of this core take such an event.
+    /// Gives such an event to all replicas of this core.
     fn tell_all(&mut self, core: &CoreParts, event: impl Fn() -> Event) {
         core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }

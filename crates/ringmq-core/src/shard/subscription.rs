@@ -170,7 +170,7 @@ pub struct Subscription {
     is_open: bool,
     /// Whether the channel is its topic's first one, as the first partition said.
     first: Option<bool>,
-    /// Each partition judges for itself whether the channel is its first one.
+    /// True if the channel is the first one of each partition, which judges that for itself.
     pub is_alone: bool,
     rdy: u32,
     hungry_seq: u64,
@@ -325,7 +325,7 @@ impl Subscription {
         if self.is_open { self.parts.len() } else { 1 }
     }
 
-    /// All partitions have been asked for the channel: lends the client's RDY to them.
+    /// Lends the client's RDY to the partitions, which have all been asked for the channel.
     pub fn open(&mut self, out: &mut Vec<LendAction>) {
         self.is_open = true;
         self.balance(out);

@@ -1,4 +1,4 @@
-//! One node of a few cores in one thread over a disk that does all it is told: what clients see, byte for byte.
+//! One node of a few cores in one thread, over a disk without faults: the bytes that clients see.
 
 use super::*;
 use crate::base::{DiskDone, DiskError, DiskOp, FileId, LogId, MessageId, MessageIds, MessagePlace, OpId, PartitionId, Peer};
@@ -36,9 +36,9 @@ struct Node {
     is_full: bool,
     /// Topic whose segments cannot be written.
     failing: &'static str,
-    /// Snapshots get no answer: what is asked of them waits here.
+    /// Requests for snapshots that wait here, since they get no answer.
     held: Option<Vec<(usize, OpId, DiskOp)>>,
-    /// First channels do not come to other cores: what says so waits here.
+    /// Messages about first channels that wait here, so that they do not come to other cores.
     held_creations: Option<Vec<(CoreId, CoreId, MeshMessage)>>,
     /// Answers to the HTTP thread, and what it is told unasked.
     http: Vec<MeshMessage>,

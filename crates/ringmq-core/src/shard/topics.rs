@@ -73,7 +73,7 @@ pub struct Waiters {
     pub asked_by: Vec<WaitingCore>,
 }
 
-/// Another core wants the topic, with so many partitions if it is created (0: as the node decides).
+/// Core that wants the topic, with so many partitions if it is created (0: as the node decides).
 #[derive(Debug)]
 pub struct WaitingCore {
     pub from: CoreId,

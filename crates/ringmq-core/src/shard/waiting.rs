@@ -32,7 +32,7 @@ fn cost(count: usize, bytes: usize) -> u64 {
     (bytes + count * size_of::<u32>() + size_of::<Parked>()) as u64
 }
 
-/// Each list has the oldest first.
+/// Lists of waiting publishes, the oldest first.
 pub(super) struct WaitingPublishes {
     /// Time after which a waiting publish is refused.
     limit: Duration,

@@ -510,7 +510,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Another leader, or this node leads, or does no longer.
+    /// Opens a new epoch, under another leader, under this node, or no longer under this node.
     fn change_epoch(&mut self, i: usize, p: PartitionIdx) {
         if self.books[i].truncation.is_some() || !self.books[i].held.is_empty() {
             return;
@@ -521,7 +521,7 @@ impl<'a> Node<'a> {
         self.learn();
         let book = &mut self.books[i];
         if book.promised_max == Epoch(0) {
-            // Until now it was alone: what is durable is committed.
+            // Until now the leader was alone: durable data is committed.
             book.told = book.told.max(book.tail(book.durable).at.offset);
         }
         (book.epoch, book.epoch_max, book.promised_max) = (promise.0, promise.0, promise);

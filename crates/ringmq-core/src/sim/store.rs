@@ -552,7 +552,7 @@ impl Node<'_> {
         }
     }
 
-    /// All channels have confirmed up to where the reader stands: retention may begin.
+    /// Confirms all channels up to the reader's offset: retention may begin.
     fn low_water(&mut self, core: usize) {
         let Some((p, key)) = self.any_part(core) else { return };
         let reader = &self.readers[&key];

@@ -44,7 +44,7 @@ const KEPT: usize = 512;
 /// Result of a decoding step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// There may be more bytes: call again.
+    /// More bytes may be there: call again.
     More,
     /// All input is decoded.
     Dry,
@@ -66,7 +66,7 @@ pub struct Transport {
     compressor: Option<Compressor>,
     /// Wire bytes that are not decoded yet.
     wire: Vec<u8>,
-    /// Out of TLS, and not decompressed yet.
+    /// Bytes out of TLS, not decompressed yet.
     compressed: Vec<u8>,
     /// Output for the wire.
     out: Vec<u8>,

@@ -64,7 +64,7 @@ fn unfolded(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     said
 }
 
-/// Text, noise and zeros: what compresses well, not at all, and beyond all measure.
+/// Text, noise and zeros: data that compresses well, not at all, and extremely well.
 fn writes() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let write = (0u8..3, 1usize..200_000, any::<u64>()).prop_map(|(kind, len, seed)| {
         let mut rng = Rng::new(seed);

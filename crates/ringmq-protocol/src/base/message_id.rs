@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(MessageId::from_binary(&id.binary()), id);
     }
 
-    /// Any 64 bits name a place of any topic, and no two the same.
+    /// Any 64 bits name one offset of any topic, and no two values the same.
     #[test]
     fn an_id_names_one_place() {
         let mut rng = Rng::new(1);

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// More are not believed and not kept: the oldest is forgotten, as if retention had taken it.
 pub const EPOCHS_MAX: usize = 1 << 16;
 
-/// All epochs of a log but its last one, whose end is the log's. Ascending. Empty, it has allocated nothing.
+/// Epochs of a log, ascending, without the last one, whose end is the log's. Empty, it has allocated nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Epochs {
     closed: VecDeque<EpochEnd>,

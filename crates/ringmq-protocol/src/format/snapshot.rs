@@ -276,7 +276,7 @@ impl Snapshot {
         last && self.vouched.is_none_or(|v| inside(v.at)) && Epochs::restore(self.epochs.clone()).is_some()
     }
 
-    /// Each producer once, in the order of their last batches, all of them before the end.
+    /// Checks that each producer stands once, in the order of their last batches, all of them before the end.
     fn producers_agree(&self) -> bool {
         let ids: BTreeSet<_> = self.producers.iter().map(|p| p.id).collect();
         let last = |p: &Producer| p.places().last().map_or(i64::MAX, |place| place.at.offset);

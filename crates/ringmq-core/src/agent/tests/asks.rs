@@ -6,7 +6,7 @@ fn route_of((topic_id, number): (TopicId, u16)) -> crate::codec::peer::message::
     crate::codec::peer::message::Route { topic_id, partition: crate::base::PartitionId(number) }
 }
 
-/// The watch of the node is late: what it knows of the metadata is not what there is.
+/// The watch of the node is late: the node's view of the metadata is old.
 #[test]
 fn a_replica_may_leave_only_by_the_version_that_the_store_has_when_it_is_asked() {
     let mut world = cluster(3);

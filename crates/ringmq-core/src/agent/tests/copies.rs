@@ -89,7 +89,7 @@ fn partitions_are_added_once_whatever_copies_come() {
     assert_eq!(record(&world).partitions, 130);
 }
 
-/// Each node begins to create the topic, in several transactions, and one gets to the end.
+/// Each node begins to create the topic, in several transactions; one node completes them.
 #[test]
 fn creations_that_come_too_late_leave_no_partition_and_no_copy_of_them_makes_a_topic() {
     let mut world = cluster(3);

@@ -88,7 +88,7 @@ fn who_was_overtaken_by_a_copy_of_its_data_path_is_never_registered_again() {
     assert!(world.nodes[1].agent.session().is_none() && refused(&world), "{:?}", world.nodes[1].refused);
 }
 
-/// Without a renewal the node serves until its lease is over; an operator hears of it before, and whether the store is there at all.
+/// A node without renewals serves until its lease is over. An operator is told before, and whether the store answers at all.
 #[test]
 fn a_store_that_does_not_answer_and_one_that_refuses_are_told_apart_until_the_node_is_registered() {
     let ttl = TTL.as_millis() as u64;

@@ -24,7 +24,7 @@ fn most_at_a_time(rig: &mut Rig, seconds: usize) -> usize {
     (0..seconds).map(|_| second(rig)).max().unwrap_or(0)
 }
 
-/// All of them are looked at in one plan.
+/// One plan looks at all replicas of the lost node.
 #[test]
 fn a_lost_node_is_replaced_no_faster_than_the_limit_and_without_pauses() {
     let mut rig = Rig::new(4, 4, options());
@@ -40,7 +40,7 @@ fn a_lost_node_is_replaced_no_faster_than_the_limit_and_without_pauses() {
     assert_eq!((rig.view.replica_count(id(1)), rebuilt(&rig)), (0, 0));
 }
 
-/// What waits in the queue may need nothing any more when its turn comes: others follow at once.
+/// A queued rebuild may be needless when its turn comes: the next one follows at once.
 #[test]
 fn a_node_that_comes_back_holds_up_no_queue() {
     let mut rig = Rig::new(5, 5, options());

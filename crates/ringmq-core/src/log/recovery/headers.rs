@@ -40,7 +40,7 @@ pub enum HeaderAction {
     RepairFromCommit,
     /// Write it again from the first commit record, the first batch, or the end of the log when it is just there.
     RepairFromLog,
-    /// Another topic's file: rename it, never read it.
+    /// Rename the file, which is another topic's, and do not read it.
     SetAside,
     Halt,
 }

@@ -14,7 +14,7 @@ finding! {
     NodeFound {
         /// Neither is there, or both are zeros.
         Blank,
-        /// Both hold, or the first one ever written does and the other was not written yet.
+        /// Both files hold, or the first one ever written does and the other was not written yet.
         Holds,
         /// A single copy holds; the other does not, or is missing.
         OneBad,
@@ -77,7 +77,7 @@ pub const GENERATION_LEAP: u64 = 1 << 16;
 /// Owner of a data path, by its node.meta.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identity {
-    /// Nothing was stored yet.
+    /// The data path is empty.
     None,
     Known([u8; 16]),
     /// node.meta does not hold, or is missing beside journals or topics: a recovery would make another node of it.

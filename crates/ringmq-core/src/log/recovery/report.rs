@@ -5,7 +5,7 @@ use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Severity {
-    /// Nothing was lost: a torn tail that was never acknowledged, a file that was rebuilt.
+    /// A repair without a loss: a torn tail that was never acknowledged, a file that was rebuilt.
     Repaired,
     /// A copy of two did not hold. Nothing was lost: the other one was used, and this one is written again from it. The device is going
     /// bad.

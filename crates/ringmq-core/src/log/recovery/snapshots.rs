@@ -125,7 +125,7 @@ fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Re
 pub struct Slots {
     pub found: Found,
     pub newest: Option<Snapshot>,
-    /// Another slot says the same as the newest one.
+    /// True if another slot has the same content as the newest one.
     pub is_twice: bool,
     /// A slot that a newer version wrote.
     pub newer: Option<FileId>,
@@ -215,8 +215,8 @@ impl FoundSlots {
 }
 
 impl Partition {
-    /// Without a snapshot: decides whether there never was one, or it is lost. A partition of which nothing was ever durable gets slots
-    /// that say so before any bytes in its files count as its own.
+    /// Decides, without a snapshot, whether there never was one or it is lost. A partition without durable data gets slots that say so
+    /// before any bytes in its files count as its own.
     pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         if self.saved.newest.is_some() || self.records.has_witness() || self.records.is_gap_explained() {
             return Ok(());

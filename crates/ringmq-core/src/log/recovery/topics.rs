@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, IntoBytes};
 finding! {
     /// The two files of topic.meta together.
     MetaFound {
-        /// Both hold and say the same, or the journal says the same of more partitions.
+        /// Both files hold and agree, or the journal has the same topic with more partitions.
         Holds,
         /// A single copy holds; the other is missing, or zeros.
         OneMissing,

@@ -61,7 +61,7 @@ fn read_in_sequence(rig: &mut Rig, p: PartitionIdx, rng: &mut Rng, lent_part: f6
             let is_read = matches!(rig.disk.pending[index].1, DiskOp::Read { .. });
             if is_read && rng.chance(refused) { drop(rig.fail(index, false)) } else { rig.complete(index) }
         }
-        // what is lent of a run that is cached counts twice until then
+        // the lent part of a cached run counts twice until then
         rig.turn_end();
         assert!(rig.store.read_bytes() <= CACHE, "{} at {at:?}", rig.store.read_bytes());
     }

@@ -154,8 +154,8 @@ fn a_long_segment_begins_on_the_space_of_a_retired_one() {
     assert!(rig.read_all(p).iter().all(|body| body.len() == 100_000 && [7, 8, 9].contains(&body[0])));
 }
 
-/// Whatever the scrubber has read of the damage when its segment goes: nobody has it any more, so nobody is asked for it (seed
-/// 471528929 of 8aa5a32, where the leader refused a follower each time that it asked).
+/// Damage in a removed segment is forgotten, however far the scrubber has read it: no replica has the bytes any more, so none is asked
+/// (seed 471528929 of 8aa5a32, where the leader refused a follower's request each time).
 #[test]
 fn damage_that_retention_lets_go_of_while_it_is_looked_at_is_none() {
     let has_damage = |rig: &Rig| rig.notices.iter().any(|n| matches!(n, Notice::Damage { .. }));

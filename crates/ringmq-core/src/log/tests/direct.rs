@@ -1,4 +1,4 @@
-//! What is written once: long batches, and a stream of shorter ones.
+//! Batches that are written only once: long ones, and a stream of shorter ones.
 
 use super::*;
 use crate::base::Durability;

@@ -242,7 +242,7 @@ fn on_a_full_disk_the_last_segment_goes_when_all_of_it_is_confirmed() {
     assert_eq!(rig.store.start(idle), rig.store.end(idle), "it held space that another partition needs");
     assert!(!rig.disk.files.contains_key(&FileId::Segment(dir("idle"), 0)));
     assert_eq!((rig.store.start(full), rig.store.start(kept)), (Position::START, Position::START), "not confirmed");
-    // What is closed is begun again.
+    // The closed files are begun again.
     rig.publish(idle, b"after");
     rig.settle();
     assert_eq!(rig.read_all(idle), [b"after"]);
@@ -469,7 +469,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     assert!(rig.store.reader.holds.deadline().is_none());
 }
 
-/// A startup does not read it when it lies far back; whoever comes to it must neither skip it nor call it damaged.
+/// A startup does not read a batch that lies far back; a reader that meets it must neither skip it nor call it damaged.
 #[test]
 fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
     let mut rig = Rig::new(options());
@@ -550,7 +550,7 @@ fn a_commit_log_read_that_fails_once_takes_no_batch_with_it() {
     assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{found:?}");
 }
 
-/// Any operation may fail at any time; what was acknowledged before can still be redone, and nothing is afterwards.
+/// Any operation may fail at any time. Acknowledged messages from before can still be redone, and none is acknowledged afterwards.
 #[test]
 fn no_failure_leads_to_an_acknowledgement() {
     let mut closed = 0;
@@ -631,7 +631,7 @@ fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
     let p = rig.create("t");
     fill(&mut rig, p, 60);
     let (d, batch) = (dir("t"), 3140);
-    // What recovery leaves in place of a batch that it could not read.
+    // Lost batch that recovery leaves in place of an unreadable one.
     let at = |n: i64| Position { offset: n * batch, count: n, log_id: LogId(n as u64 + 1) };
     let lost = batch::Batch::lost(d.topic_id, d.partition, Epoch(9), at(5), at(6), 77).unwrap();
     let segment = rig.disk.files.get_mut(&FileId::Segment(d, 0)).unwrap();

@@ -43,7 +43,7 @@ impl Peer {
         batch
     }
 
-    /// All but the first `n` batches are forgotten.
+    /// Forgets all batches but the first `n`.
     pub fn truncate(&mut self, n: usize) {
         let batches = std::mem::take(&mut self.batches);
         self.end = Tail::START;

@@ -21,7 +21,7 @@ fn in_files(n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
 }
 
 impl Rig {
-    /// Another byte in the body of the batch; the scrubber, or a reader, has not been there yet.
+    /// Flips a byte in the body of the batch, which neither the scrubber nor a reader has seen yet.
     fn rot(&mut self, peer: &Peer, i: usize) {
         let h = peer.batches[i].header;
         let (base, file) = self.segment_of(h.offset.get());
@@ -106,7 +106,7 @@ fn a_part_of_what_is_lost_may_come_first() {
     let at = peer.batches[6].header.start();
     let view = rig.store.log_view(p);
     assert_eq!((view.vouched(), view.damage().map(|d| d.0)), (at, Some(at)));
-    // What stands behind the damage is not touched.
+    // Bytes behind the damage are not touched.
     assert!(rig.mend(p, &peer.batches[6..]));
     assert_eq!((rig.store.log_view(p).damage(), rig.read_all(p).len()), (None, 12));
 }

@@ -41,7 +41,7 @@ pub fn options() -> StoreOptions {
     StoreOptions::new(&settings, CoreId(0), Epoch(4), journal)
 }
 
-/// Files as bytes; what was not synced is not told apart.
+/// Files as bytes; unsynced bytes are not told apart.
 #[derive(Default)]
 pub struct Disk {
     pub files: BTreeMap<FileId, Vec<u8>>,
@@ -307,7 +307,7 @@ impl Rig {
                     at = batch.header.end();
                 }
                 Fetch::End => break,
-                // Retention went by: what was read of it is forgotten.
+                // Retention went by: the bytes that were read are forgotten.
                 Fetch::Below { start } => (at, bodies, id) = (start, vec![], None),
                 other => panic!("{other:?} at {at:?}"),
             }

@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     rig: Rig,
     p: Vec<PartitionIdx>,
-    /// All bodies appended, and how many the tickets cover.
+    /// Appended bodies, by partition; `tickets` has the number of bodies that each ticket covers.
     bodies: Vec<Vec<Vec<u8>>>,
     tickets: Vec<Vec<(AppendTicket, usize)>>,
     acked: Vec<AppendTicket>,

@@ -164,7 +164,7 @@ fn after_a_failure_only_what_is_durable_is_a_duplicate() {
     assert_eq!(failed, 2);
 }
 
-/// A segment write fails: what is in the journal's queue will be acknowledged, what is not is forgotten.
+/// A segment write fails: batches in the journal's queue will be acknowledged, all others are forgotten.
 #[test]
 fn a_partition_that_fails_keeps_what_the_journal_takes() {
     let mut rig = Rig::new(options());

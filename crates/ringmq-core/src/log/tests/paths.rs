@@ -118,7 +118,7 @@ fn an_append_is_never_split_and_large_ones_go_straight_to_the_segment() {
     let redo = rig.redo();
     assert_eq!(redo.iter().filter(|r| r.0 == RecordKind::DirectBatch).count(), 3);
     assert!(redo.iter().all(|r| r.2.len() < 32 * 1024));
-    // One that is larger than a whole segment has a segment of its own size.
+    // A batch that is larger than a whole segment has a segment of its own size.
     let segments = rig.disk.files.keys().filter(|f| matches!(f, FileId::Segment(..))).count();
     assert!(segments >= 3, "{:?}", rig.disk.files.keys());
 }
@@ -351,7 +351,7 @@ fn a_cluster_s_word_on_the_retention_of_a_topic_comes_before_the_node_s() {
     assert!(rig.store.start(p).offset > 0, "the node keeps nothing that is confirmed");
 }
 
-/// A channel may begin before what the others have confirmed: what it has still to read is kept from then on.
+/// A channel may begin before the others' confirmed offsets: its unread messages are kept from then on.
 #[test]
 fn retention_waits_for_a_channel_that_begins_early() {
     let mut options = options();

@@ -12,7 +12,7 @@ fn is_snapshot_space(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. })
 }
 
-/// Each has one message that stands in the journal and not in its segment.
+/// Partitions with one message each, which is in the journal and not in its segment.
 fn published(rig: &mut Rig, count: usize) -> Vec<PartitionIdx> {
     let parts: Vec<_> = (0..count).map(|n| rig.create(&format!("t{n}"))).collect();
     for &p in &parts {
@@ -27,7 +27,7 @@ fn written(rig: &Rig) -> BTreeSet<FileId> {
     rig.disk.pending.iter().filter(|(_, op)| is_segment(op)).filter_map(|(_, op)| op.file().cloned()).collect()
 }
 
-/// Their rounds, as many as may begin, ask for space for a snapshot.
+/// Starts the partitions' rounds, as many as may begin: each asks for space for a snapshot.
 fn ask_for_space(rig: &mut Rig, parts: &[PartitionIdx]) {
     for &p in parts {
         rig.store.part_mut(p).slots.forget_space();
@@ -163,7 +163,7 @@ fn no_space(rig: &mut Rig) {
     rig.fail(index, true);
 }
 
-/// All but what a snapshot asks for.
+/// Ends all operations but those of a snapshot's space.
 fn others_end(rig: &mut Rig) {
     rig.turn_end();
     while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {

@@ -1,4 +1,4 @@
-//! What a startup reads of a partition with many segments: those before the newest one are named by the tables in first blocks.
+//! Reads of a startup in a partition with many segments: tables in first blocks name the segments before the newest one.
 
 use super::*;
 use crate::format::files::SegmentMeta;

@@ -24,7 +24,7 @@ fn tail_before(peer: &Peer, n: usize) -> Tail {
     Tail { at: h.end(), chain_crc: h.header_crc.get(), epoch: Epoch(h.epoch.get()) }
 }
 
-/// Nothing but zeros stands behind the end, in any file.
+/// Checks that every file is zero behind the log's end.
 fn check_nothing_behind(rig: &Rig, p: PartitionIdx) {
     let end = rig.store.log_view(p).end().at.offset;
     for (file, bytes) in &rig.disk.files {

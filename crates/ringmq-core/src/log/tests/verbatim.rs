@@ -132,7 +132,7 @@ fn reads_stand_in_line_within_a_share_of_memory() {
     assert_eq!((answered, rig.store.verbatim.bytes()), (30, 0));
 }
 
-/// Each of them has its next run half in memory; the other half has to have room first.
+/// Each reader has half of its next run in memory; the other half needs room first.
 #[test]
 fn who_goes_on_stands_in_the_same_line() {
     let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, max_bytes_per_file: 4 * MIB, ..options() });

@@ -321,7 +321,7 @@ fn three_nodes_meet_and_one_that_leaves_the_cluster_is_parted_with() {
     assert!(world.all_connected());
 }
 
-/// What an overtaken process confirms would count as its successor's, which may not have it.
+/// Confirmations of an overtaken process would count as its successor's, whose log may lack the data.
 #[test]
 fn a_process_that_was_overtaken_is_parted_with_and_let_in_no_more() {
     for overtaken in 0..2 {

@@ -1,4 +1,4 @@
-//! One core against bytes of another mind: who does not belong, garbage, other versions, older lives.
+//! One core against foreign connections: unknown nodes, garbage, other versions, older processes.
 
 use super::*;
 use crate::base::TopicName;

@@ -80,7 +80,7 @@ impl Checker {
             let is_below = batch.header.end().offset <= leader.log.start().0.offset;
             assert!(has || is_below, "acked_survives: offset {} on {} in {epoch:?}", batch.header.offset.get(), leader.id);
         }
-        // What a crash took from the only one in sync was never acknowledged.
+        // Data that a crash took from the only in-sync replica was never acknowledged.
         let is_torn_alone = leader.opened_in == Doubt::Torn && membership.isr == [leader.id];
         if leader.opened_in.is_suspect() && !is_torn_alone && membership.replicas.len() > 1 {
             let heard = |n: &&Node| n.id != leader.id && membership.is_in_sync(n.id) && n.log.disk.promised >= epoch;

@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// Another member of the ISR keeps a good copy.
+    /// True if another member of the ISR keeps a sound copy.
     fn may_lose(&self, id: NodeId) -> bool {
         let good = |n: &&Node| {
             n.id != id && self.store.is_in_sync(n.id) && !n.log.disk.doubt.is_suspect() && !self.check.lost.contains_key(&n.id)
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// States that last a moment: what may happen in them is made to.
+    /// States that last a moment: the model forces the events that may happen in them.
     pub(super) fn disturb(&mut self) {
         use State::{Claiming, Fetching, Trimming, Truncating};
         let find = |states: &[State]| self.nodes.iter().position(|n| n.is_up && states.contains(&n.member.state()));

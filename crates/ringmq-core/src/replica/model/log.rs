@@ -1,4 +1,4 @@
-//! A log in memory over a disk that takes operations in order, later: what a crash leaves is a prefix of them.
+//! A log in memory over a disk that takes operations in order, later: a crash leaves a prefix of them.
 
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId};
 use crate::format::batch::{Batch, BatchBuilder, Stamp};
@@ -151,7 +151,7 @@ impl ModelLog {
         match &op {
             DiskOp::Append(batch) => {
                 disk.batches.push(batch.clone());
-                // One that was truncated meanwhile counts for nothing.
+                // A batch that was truncated meanwhile counts for nothing.
                 if self.batches.get(self.durable).is_some_and(|b| b.header == batch.header) {
                     self.durable += 1;
                 }

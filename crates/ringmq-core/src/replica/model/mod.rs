@@ -85,8 +85,8 @@ fn what_is_acknowledged_survives_and_a_quiet_cluster_converges() {
     }
 }
 
-/// A single node is enough to open here, so the leader opens without the members that have what it lost, and learns that only later.
-/// Nobody removes them; restarted while nobody is in reach it waits, whatever the leader knew before.
+/// A single node is enough to open here, so the leader opens without the members that have its lost data, and learns that only later. No
+/// controller removes them. A leader that restarts while no member is in reach waits, whatever it knew before.
 #[test]
 fn what_a_leader_lost_unseen_it_takes_from_who_has_it() {
     for seed in 0..40 {

@@ -17,7 +17,7 @@ pub struct WaitingPublish {
     pub batch: Batch,
 }
 
-/// A cursor operation that waits: what the channel was before, and what it is to be.
+/// A waiting cursor operation: the channel's state before, and the new one.
 #[derive(Clone, Debug)]
 pub struct Operation {
     pub before: CursorImage,
@@ -29,7 +29,7 @@ pub struct Node {
     pub member: Member,
     pub log: ModelLog,
     pub is_up: bool,
-    /// The store has no room: what a peer sent waits.
+    /// Messages of a peer that wait because the store has no room.
     pub is_full: bool,
     pub held: VecDeque<Batch>,
     pub failed: bool,

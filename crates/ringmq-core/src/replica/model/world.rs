@@ -269,7 +269,7 @@ impl World {
         self.led_until = self.now;
     }
 
-    /// Another member of the ISR should lead.
+    /// Names a member of the ISR as the wanted leader, or none.
     pub(super) fn want(&mut self) {
         let isr = &self.store.isr;
         let to = isr[self.rng.below(isr.len() as u64) as usize];

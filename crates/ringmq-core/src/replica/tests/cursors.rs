@@ -447,7 +447,8 @@ fn what_is_kept_in_memory_supersedes_nothing() {
     assert_eq!(tell(&mut rig, 5, committed, true, vec![older]), Err(PeerError::Superseded));
 }
 
-/// A list of which something is beyond the end, or not durable, is not had: who lost its channels must not give them to anybody.
+/// A list with a cursor beyond the end, or one that is not durable, does not count: a replica that lost its channels must not give them
+/// to others.
 #[test]
 fn a_list_that_was_clamped_clears_no_suspicion() {
     let (mut rig, leader) = follower();

@@ -216,7 +216,7 @@ fn nothing_committed_is_truncated_on_a_leaders_word() {
         let alarm = |e: &Effect| matches!(e, Effect::Alarm(Alarm::BelowCommitted { .. }));
         assert!(rig.effects().iter().any(alarm));
     }
-    // What damage took already is no reason to keep the rest.
+    // Data that damage took already is no reason to keep the rest.
     rig.node.log.disk.hole = Some(leader.batches[0].header.end().offset);
     rig.inquired(5, 9);
     let Body::Standing(standing) = rig.last(2) else { panic!("no standing") };
@@ -294,7 +294,7 @@ fn who_is_truncated_below_what_was_committed_is_suspect_until_it_has_the_channel
     assert!(!rig.node.log.doubt().is_suspect());
 }
 
-/// All channels of a leader that has none.
+/// List of channels of a leader that has none.
 fn list_of_none(committed: Position) -> Body {
     let (cursors, deleted, producers) = (vec![], vec![], vec![]);
     let (is_all, collect_start, agreed_start, flush) = (true, None, None, false);

@@ -1,4 +1,4 @@
-//! What an operator gave up: the leader tells the store, and a replica that returns with it begins anew.
+//! Losses that an operator accepted: the leader tells the store, and a replica that returns with the lost data begins anew.
 
 use super::rig::{Rig, log_of, n, run_of};
 use crate::base::{Epoch, Position, Ticks};
@@ -57,7 +57,7 @@ fn nothing_goes_that_no_operator_gave_up() {
         (&[1, 1, 1][..], &[2, 3][..], None),
         // All that it knows to be committed stands in the log that went on.
         (&[1, 1, 1], &[2, 3], Some(loss(1, third.offset))),
-        // It has the loss behind it: what it has was committed afterwards.
+        // The loss lies behind the replica: its data was committed afterwards.
         (&[1, 1, 5], &[2, 3], Some(loss(1, second.offset))),
         // It is in sync.
         (&[1, 1, 1], &[1, 2, 3], Some(loss(1, second.offset))),
@@ -73,7 +73,7 @@ fn nothing_goes_that_no_operator_gave_up() {
     }
 }
 
-/// Of another log, even one that is shorter than the one that went on.
+/// A log that parted before the loss is given up, even one that is shorter than the leader's.
 #[test]
 fn a_log_that_parted_before_the_loss_is_given_up_as_well() {
     let (rig, standing) = returned(&[1, 2, 2], &[2, 3], Some(loss(3, 10_000)));
@@ -99,7 +99,7 @@ fn a_replica_whose_log_begins_behind_the_leader_s_end_begins_anew() {
     assert_eq!(standing.committed, Position::START, "its log begins at {:?}", standing.start);
 }
 
-/// Where it lost some of its log nobody knows in which epochs that was committed.
+/// A replica that lost some of its log cannot know the epochs in which that part was committed.
 #[test]
 fn a_replica_that_lost_committed_data_itself_is_kept() {
     let mut rig = Rig::new();
@@ -151,7 +151,7 @@ fn a_replica_that_returns_beside_a_log_that_has_grown_and_lost_its_beginning_sta
         let is_aligned = rig.said(3).into_iter().any(|message| matches!(message.body, Body::Align(_)));
         let stays_out = rig.effects().iter().any(|e| matches!(e, Effect::Alarm(Alarm::StaysOut { .. })));
         assert_eq!((is_aligned, stays_out), (false, true), "{epochs:?}");
-        // One that is merely behind begins where this log does.
+        // A replica that merely lags begins where this log does.
         rig.wait(ReplicaOptions::default().follower_limit);
         let session = rig.session(3);
         let behind = log_of(&opened[..1]);

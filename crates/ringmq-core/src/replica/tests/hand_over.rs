@@ -1,4 +1,4 @@
-//! A leader that is asked to hand over: what it brings to an end first, when it resigns, when it goes on.
+//! A leader that is asked to hand over: the work that it finishes first, when it resigns, when it goes on.
 
 use super::rig::{Rig, cursor, n};
 use crate::base::Position;

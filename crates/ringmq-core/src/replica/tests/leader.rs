@@ -118,13 +118,13 @@ fn catches_up_at_the_rate(is_in_memory: bool) {
         sent += rig.said(3).into_iter().filter_map(append).sum::<i64>();
         rig.wait(Duration::from_millis(10));
         seconds = step as f64 / 100.0;
-        // what a second brings may be saved, and the last batch is whole
+        // data of the last second may be saved, and the last batch is whole
         assert!(sent as f64 <= rate as f64 * (seconds + 1.0) + 500.0, "{sent} bytes in {seconds} s");
     }
     assert!(sent as f64 >= rate as f64 * seconds * 0.8, "{sent} bytes in {seconds} s");
 }
 
-/// A write waits for it: what it lacks, and is in memory, comes at once.
+/// A write waits for the follower: batches that it lacks and that are in memory come at once.
 #[test]
 fn a_replica_in_sync_catches_up_at_no_rate() {
     let mut rig = Rig::new();

@@ -51,7 +51,7 @@ fn a_follower_asks_its_leader_and_writes_what_stood_there() {
     let mut rig = follower();
     let (from, to) = rot(&mut rig, 2..4);
     assert_eq!(pull_of(&mut rig, 2).map(|p| p.from), Some(from));
-    // More than was lost may come: what stands behind is not taken.
+    // More than the lost bytes may come: bytes behind the loss are not taken.
     let answer = pulled(&rig.node.log, 2, 6);
     rig.hear(2, 5, 1, answer);
     let starts: Vec<Position> = rig.node.log.batches[2..4].iter().map(|b| b.header.start()).collect();

@@ -80,9 +80,9 @@ fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
     assert_eq!(at, log_of(&[1]).end().at);
 }
 
-/// A channel that the leader before told to it alone is answered as final once it is open: so all who may lead next have it then.
-/// An operator raised min_isr above what is in sync, and the leader began again. Who is in sync has everything, so it opens, and others
-/// can join.
+/// A channel that the former leader told only to this replica is answered as final once the partition is open: all replicas that may lead
+/// next must have it then. An operator raised min_isr above the number of in-sync replicas, and the leader began again. In-sync replicas
+/// have everything, so the leader opens, and others can join.
 #[test]
 fn an_isr_below_a_raised_min_isr_opens_when_all_of_it_answered() {
     let mut rig = Rig::new();
@@ -144,7 +144,7 @@ fn it_opens_when_every_member_of_the_isr_has_confirmed_its_channels() {
     let again = list(&mut rig);
     rig.hear(3, 5, session[1], Body::CursorsAck(CursorsAck { seq: again.seq, result: Ok(()) }));
     assert_eq!(rig.state(), State::Open);
-    // Who begins another session has had them.
+    // A replica that begins another session has had them.
     rig.give(Event::Disconnected { node: n(2) });
     rig.give(Event::Connected { node: n(2) });
     assert_eq!(rig.state(), State::Open);
@@ -309,7 +309,7 @@ fn a_suspect_needs_another_to_compare_with() {
     assert_eq!((rig.state(), rig.node.log.doubt()), (State::Open, Doubt::None));
 }
 
-/// A crash of all nodes tears tails, and damage took the newest snapshot of one: what that one says of channels is not for all.
+/// A crash of all nodes tears tails, and damage took the newest snapshot of one: its channels are not final for all.
 #[test]
 fn who_lost_something_lets_another_suspect_lead() {
     let leading = |doubt: Doubt| {
@@ -395,12 +395,12 @@ fn the_only_one_in_sync_leads_with_what_a_crash_left_of_its_tail() {
     let mut rig = torn(&[1], Doubt::Torn, None);
     assert_eq!((rig.state(), alarms(&mut rig)), (State::Open, vec![]));
     assert_eq!(rig.node.log.doubt(), Doubt::None, "its log is the log from now on");
-    // What is known to have been lost is not taken for a torn tail.
+    // Known losses are not taken for a torn tail.
     let hole = log_of(&[1]).end().at.offset;
     for mut rig in [torn(&[1], Doubt::Lost, None), torn(&[1], Doubt::Torn, Some(hole))] {
         assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
     }
-    // Where others are in sync they are waited for: what was truncated may be there.
+    // The leader waits for other in-sync replicas, which may have the truncated data.
     let mut rig = torn(&[1, 2], Doubt::Torn, None);
     assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
     stands(&mut rig, 2, &log_of(&[1, 1, 1]), Position::START, true);

@@ -33,7 +33,7 @@ impl Session {
         true
     }
 
-    /// Each new layer's `OK`.
+    /// Sends the `OK` of each new layer.
     fn say_ok(&mut self, with_tls: bool) {
         let mut ok = Vec::new();
         frame::response(&mut ok, OK);

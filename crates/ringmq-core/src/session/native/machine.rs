@@ -607,7 +607,7 @@ impl NativeSession {
         !self.ended && self.stalled.is_none() && self.unparsed.is_empty() && self.has_room()
     }
 
-    /// Another request may be answered.
+    /// True if another request may be answered.
     fn has_room(&self) -> bool {
         let full = self.limits.output_full_bytes + self.limits.output_stop_bytes;
         self.untaken() + self.unsent <= full.max(OUTPUT_STOP) && self.outstanding < self.limits.replies_max

@@ -144,7 +144,7 @@ fn replies(s: &mut NativeSession) -> Vec<(u64, String)> {
     found
 }
 
-/// All that it has for the socket, in one.
+/// Output of the session for the socket, in one piece.
 fn taken(s: &mut NativeSession, now: Now) -> Option<Vec<u8>> {
     Some(match s.take_output(now)? {
         Output::Whole(bytes) => bytes,
@@ -230,7 +230,7 @@ fn a_long_body_is_received_where_it_stays() {
     assert!(pieces < 5 && rest.len() < 64 * 1024, "memory grows by what came: {pieces}, {}", rest.len());
     s.on_bytes(at(4), rest, &mut host);
     assert_eq!(host.said, [format!("publish t 2 {body:?}")]);
-    // One that is as long as what came before gets its memory at once.
+    // A batch that is as long as the one before gets its memory at once.
     s.on_bytes(at(5), &bytes[..10_000], &mut host);
     let mut lent = s.lend().expect("290 kB are missing");
     assert_eq!(lent.wanted, bytes.len() - 10_000);

@@ -1,4 +1,4 @@
-//! AUTH: what is asked of the server, what waits for the answer, and what it allows.
+//! AUTH: requests to the server, commands that wait for the answer, and the answer's permissions.
 
 use super::*;
 use crate::seam::grants::Grants;

@@ -1,4 +1,4 @@
-//! Every command and every error, from a table: what is sent in which state, what the host hears, what the client gets.
+//! Every command and every error, from a table: the state, the sent bytes, the host's calls, the client's answer.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn fatal(before: &'static str, input: impl Into<Vec<u8>>, frames: &'static [&str
     check(&Case { before, input: input.into(), calls: &[], frames, fatal: true });
 }
 
-/// A line and a size without its body: what is refused before the body comes.
+/// A line and a size without the body: commands that are refused before the body comes.
 fn announced(line: &str, size: i32) -> Vec<u8> {
     [line.as_bytes(), b"\n", &size.to_be_bytes()].concat()
 }
@@ -130,7 +130,7 @@ fn deferred_publishing() {
 fn multi_publishing() {
     let mpub = |body: &[u8]| with_body("MPUB t", body);
     good("", mpub(&sized(&[b"a", b"bc"])), &["mpub t a,bc"], &["= OK"]);
-    // By count: what the body size says beyond the limit's check does not matter.
+    // By count: beyond the limit's check the body size does not matter.
     good("", [&announced("MPUB t", 3)[..], &sized(&[b"a", b"b"])].concat(), &["mpub t a,b"], &["= OK"]);
     let more = [&announced("MPUB t", 500)[..], &sized(&[b"a"]), b"NOP\n", &with_body("PUB t", b"y")].concat();
     good("", more, &["mpub t a", "pub t y"], &["= OK", "= OK"]);
@@ -243,7 +243,7 @@ fn identify(json: &str) -> Vec<u8> {
     with_body("IDENTIFY", json.as_bytes())
 }
 
-/// The answer to feature negotiation: what differs from the defaults is given.
+/// The answer to feature negotiation has the values that differ from the defaults.
 fn answer(msg_timeout: u64, deflate_level: u64, sample_rate: u64, size: u64, timeout: u64) -> String {
     format!(
         concat!(

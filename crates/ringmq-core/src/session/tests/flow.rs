@@ -129,7 +129,7 @@ fn a_stall_can_end_in_an_error() {
     s.on_bytes(at(0), &publishes(2), &mut host);
     s.fail_stalled(ClientError::passing("E_PUB_FAILED", "x"));
     assert!(!s.is_stalled());
-    // Bytes before resume: what is buffered comes first.
+    // Bytes before resume: buffered bytes come first.
     s.on_bytes(at(0), &publishes(1), &mut host);
     s.resume(at(0), &mut host);
     assert_eq!(host.calls, ["pub t 0", "pub t 1", "pub t 0"]);

@@ -120,7 +120,7 @@ fn nothing_is_passed_while_nobody_has_it() {
     assert_eq!(stats.alarm, None);
 }
 
-/// An operator who repeats what would be lost, and nobody else, makes readers pass it; whoever has it still mends it.
+/// Readers pass damage only when an operator repeats the loss's name. A replica that still has the bytes mends it.
 #[test]
 fn damage_is_given_up_by_its_name() {
     let (mut net, ..) = stored();
@@ -166,7 +166,7 @@ fn a_follower_s_scrubber_finds_it_and_the_leader_has_it() {
     net.consume(2, "ch", &wanted);
 }
 
-/// Another node catches up from a leader that has damage in what it needs.
+/// A node catches up from a leader that has damage in the needed bytes.
 #[test]
 fn catch_up_goes_on_when_the_leader_s_damage_is_mended() {
     let (mut net, _, _) = stored();

@@ -89,7 +89,7 @@ fn a_deleted_topic_leaves_the_disks_and_its_name_is_free() {
     }
 }
 
-/// The next topic of the name comes while the files of the old one are still there: whoever publishes to it waits.
+/// The next topic of the name comes while the files of the old one are still there: its publishes wait.
 #[test]
 fn a_topic_of_the_name_waits_until_the_old_one_is_gone() {
     for cores in [1, 3] {

@@ -37,7 +37,7 @@ fn a_publish_at_any_node_is_stored_by_the_leader_and_answered_in_order() {
     }
 }
 
-/// Nothing is told before the leader has told it.
+/// The forwarding node answers only after the leader's answer.
 #[test]
 fn an_answer_waits_for_the_in_sync_replicas_and_a_lost_link_is_an_unknown_outcome() {
     let mut net = Net::new();
@@ -104,7 +104,8 @@ fn what_a_leader_refuses_goes_to_it_again_in_order() {
     );
 }
 
-/// A leader may write again before its refusal has reached the sender. What was sent behind the refused publish must not be stored first.
+/// A leader may write again before its refusal has reached the sender. Publishes that were sent behind the refused one must not be stored
+/// first.
 #[test]
 fn a_leader_takes_nothing_that_follows_its_refusal_in_an_attempt() {
     let end = Ticks(1) + Duration::from_secs(3);
@@ -254,7 +255,7 @@ fn a_leader_keeps_no_more_of_other_nodes_than_its_bound() {
     }
 }
 
-/// Seed 7700000028: what had waited for a leader waited for room then, and the next publish of its connection found room first.
+/// Seed 7700000028: a publish that had waited for a leader then waited for room, and the next publish of its connection found room first.
 #[test]
 fn what_waits_for_room_after_it_waited_for_a_leader_is_not_overtaken() {
     let settings = Settings { max_pub_waiting_size: 4096, ..Settings::default() };

@@ -1,4 +1,4 @@
-//! Native clients: what they are told, and when.
+//! Answers to native clients, and their times.
 
 use super::operate::OperationEnd;
 use super::*;
@@ -155,7 +155,8 @@ fn a_replica_that_begins_behind_a_producer_s_batches_knows_it() {
     assert!(said.iter().zip(duplicates).all(|(s, d)| s.contains(&format!("duplicate: {d}"))) && said.len() == 3, "{said:?}");
 }
 
-/// Two batches of one journal write are answered together. The first is committed by itself: who repeats it is not answered before.
+/// Two batches of one journal write are answered together. The first is committed by itself: a repetition of it is not answered before
+/// that.
 #[test]
 fn a_repeat_is_answered_behind_its_original_that_is_committed_and_waits() {
     // one batch at a time goes to each follower
@@ -240,7 +241,7 @@ fn a_fin_of_an_ordered_channel_is_on_all_replicas_first() {
     let said = net.hear(p);
     assert!(count(&said) == 1 && said.iter().any(|s| s.starts_with("10 Done { num: 1 }")), "{said:?}");
     assert!((0..3).all(|i| net.cursors(i)["ch"] == 2));
-    // One that is not confirmed is taken back: the same message comes again.
+    // An unconfirmed FIN is taken back: the same message comes again.
     net.is_store_there = false;
     net.isolate(2, true);
     net.ask(p, 11, &Request::Finish { subscription: 1, ranges: one(2) }, b"");
@@ -300,7 +301,7 @@ fn of_a_set_that_was_issued_nobody_says_that_it_was_not_done() {
     }
 }
 
-/// Each node tells where each partition lives.
+/// Each node answers with the place of each partition.
 #[test]
 fn a_native_client_is_told_where_partitions_live() {
     let mut net = Net::with(2, 4, Settings::default());

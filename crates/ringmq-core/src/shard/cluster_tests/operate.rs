@@ -15,7 +15,7 @@ pub(super) type SetResult = Result<bool, SetOffsetError>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OperationEnd {
-    /// Another node leads, which may have it.
+    /// Another node leads; that node may have the operation.
     LeaderGoes,
     /// The operation is given up, and taken back.
     NotConfirmed,
@@ -198,7 +198,7 @@ fn a_deleted_channel_is_gone_on_all_replicas_and_nothing_of_it_comes_back() {
     assert_eq!(net.change_channel(0, ChannelChange::Delete), Ok(false));
     assert!(net.closed.contains(&c));
     assert!((0..3).all(|i| net.cursors(i).is_empty()));
-    // Whoever leads next begins it anew, behind what it was.
+    // The next leader begins the channel anew, behind its former offset.
     net.elect(0, 1);
     let p = net.connect(1);
     net.publish(p, "4");

@@ -38,7 +38,7 @@ impl Net {
         heard.expect("it is answered")
     }
 
-    /// All that an operator can do to a channel, by what it is called.
+    /// All operations of an operator on a channel, by name.
     fn operations(&self, channel: &str) -> Vec<(String, MeshMessage)> {
         let (topic, channel) = (self.topic.clone(), ChannelName::new(channel).expect("valid"));
         let (ticket, partition) = (Ticket(1), PartitionId(0));

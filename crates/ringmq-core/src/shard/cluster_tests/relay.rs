@@ -277,7 +277,7 @@ fn the_clients_of_a_topic_that_goes_end() {
     assert!(net.take(c).is_empty() && net.take(d).is_empty(), "without a word, as with nsqd");
 }
 
-/// The client's node goes: what it had in flight is another's at once.
+/// The client's node goes: its messages in flight go to another client at once.
 #[test]
 fn a_lost_client_node_returns_what_was_in_flight() {
     let mut net = Net::new();

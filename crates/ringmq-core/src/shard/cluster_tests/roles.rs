@@ -112,7 +112,7 @@ fn fins_arrive_at_the_followers() {
     }
 }
 
-/// Another one may have led meanwhile, and this node not have heard of it.
+/// Another node may have led meanwhile, unknown to this one.
 #[test]
 fn after_a_lapse_nothing_is_served_before_the_metadata_was_read_anew() {
     let second = Duration::from_secs(1);
@@ -265,7 +265,7 @@ fn stats_tell_what_an_operator_needs() {
     assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::Share { share, .. } if share.writable)));
 }
 
-/// Retention of a follower ends where its leader's does: what a new channel may get is on every replica.
+/// Retention of a follower ends where its leader's does: the messages that a new channel may get are on every replica.
 #[test]
 fn a_follower_removes_nothing_that_its_leader_may_still_give() {
     let mut net = Net::with(1, 1, Settings { max_bytes_per_file: 64 * 1024, flush_bytes: 8192, ..Settings::default() });

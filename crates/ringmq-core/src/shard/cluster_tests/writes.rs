@@ -149,7 +149,7 @@ fn a_leader_whose_segment_fails_says_unknown() {
     assert_eq!(got.len(), 1, "the followers have it");
 }
 
-/// A write of the leader fails: what was sent to the followers may be committed by the next one.
+/// A write of the leader fails: the next leader may commit the batches that were sent to the followers.
 #[test]
 fn a_leader_whose_disk_fails_says_unknown_and_resigns() {
     let mut net = Net::new();

@@ -229,7 +229,7 @@ impl World {
     fn read(&mut self, conn: u64, all: bool) -> bool {
         let Some(s) = self.sockets.get_mut(&conn) else { return false };
         let Some(core) = s.core.filter(|_| !s.inbox.is_empty() && !s.closing && !s.hung_up) else { return false };
-        // What was under way when the socket was paused still comes.
+        // Bytes that were under way when the socket was paused still come.
         if s.paused && (all || !self.rng.chance(0.1)) {
             return false;
         }
@@ -302,7 +302,7 @@ impl World {
         self.next_conn
     }
 
-    /// A client that the test speaks for; what it says is written before the next event.
+    /// A client that the test speaks for; its bytes are written before the next event.
     pub fn client(&mut self, conn: u64) -> &mut Client {
         &mut self.sockets.get_mut(&conn).expect("known").client
     }

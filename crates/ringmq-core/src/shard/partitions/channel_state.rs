@@ -134,8 +134,8 @@ impl ChannelState {
         back
     }
 
-    /// So many of the client's messages in flight are done. Their credit is the client's again; returns the owed part of it, which goes
-    /// back to the client's core.
+    /// Counts `num` of the client's messages in flight as done. Their credit is the client's again; returns the owed part of it, which
+    /// goes back to the client's core.
     pub fn free(&mut self, sub: SubId, num: u32) -> u32 {
         let back = if self.owed.is_empty() { 0 } else { self.pay_owed(sub, num) };
         if num > back {

@@ -23,15 +23,15 @@ pub struct DiskTopics {
     removing: BTreeSet<TopicId>,
 }
 
-/// What a topic lacks of which this node has replicas.
+/// Missing part of a topic of which this node has replicas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lack {
     Nothing,
-    /// Its record.
+    /// The topic's record.
     Record,
-    /// Its name: a topic has it that is on its way to the disk, or goes.
+    /// The topic's name, which another topic on its way to the disk, or being deleted, has.
     Name,
-    /// Its name: a topic has it that nobody deleted.
+    /// The topic's name, which another topic has that was not deleted.
     NameOf(TopicId),
 }
 

@@ -62,7 +62,7 @@ impl Cluster {
         }
     }
 
-    /// Another node's process stops: leaders wait for its confirmations no longer than it takes to remove it from the ISR.
+    /// Handles the stop of another node's process: leaders wait for its confirmations no longer than it takes to remove it from the ISR.
     pub(in crate::shard) fn on_stopping(&mut self, core: &CoreParts, node: NodeId) {
         self.tell_all(core, || Event::Down { node });
     }

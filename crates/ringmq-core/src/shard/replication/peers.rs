@@ -149,7 +149,7 @@ impl Peers {
         (asker.generation, asker.core) == (self.generation, self.core)
     }
 
-    /// What the links heard; [`Self::give_back`] returns the list, emptied.
+    /// Events of the links; [`Self::give_back`] returns the list, emptied.
     pub fn take_events(&mut self) -> Vec<LinkEvent> {
         let mut events = std::mem::take(&mut self.spare_events);
         self.links.take(&mut events);

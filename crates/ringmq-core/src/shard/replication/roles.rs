@@ -84,7 +84,7 @@ pub(super) fn note_role(core: &mut CoreParts, peers: &Peers, idx: PartitionIdx) 
     core.outbox.pass(core.id, message());
 }
 
-/// Another node leads from now on, or none: clients of this node leave the channels, and messages in flight are forgotten.
+/// Stops leading, since another node leads or none: clients of this node leave the channels, and messages in flight are forgotten.
 pub(super) fn stop_leading(core: &mut CoreParts, now: Now, idx: PartitionIdx) {
     // FINs until now belong to the channel's state.
     core.channels().journal_fins(now, true);

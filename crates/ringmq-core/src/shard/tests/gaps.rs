@@ -81,7 +81,7 @@ fn a_channel_holds_at_the_memory_bound_says_so_and_goes_on_below_it() {
     // Another channel of the core goes on.
     assert_eq!(stats(&n, "healthy").full_bytes, None);
     assert_eq!(consume(&mut n, d, |_| false), (3000, 0));
-    // What is due is finished, and so there is room for the rest.
+    // Due messages are finished, so there is room for the rest.
     let c = due(&mut n);
     assert_eq!(consume(&mut n, c, |_| false), (3000, 0));
     let found = stats(&n, "ch");

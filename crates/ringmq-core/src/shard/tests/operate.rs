@@ -297,7 +297,7 @@ fn what_does_not_become_durable_is_taken_back() {
         |m| matches!(m, MeshMessage::ChannelChanged { result: Err(SetOffsetError::Failed(PublishError::Unknown)), .. });
     assert_eq!(n.http.drain(..).map(is_unknown).collect::<Vec<_>>(), [true, true], "a startup may find it done");
     assert_eq!((n.channels(1).len(), n.is_paused("other"), n.is_paused("ch")), (2, vec![false], vec![false]));
-    // Nobody knows whether the deletion is durable, so a startup may find the channel gone: nobody is told that it is there.
+    // The deletion may be durable or not, so a startup may find the channel gone: no client is told that it is there.
     let c = n.connect(0);
     n.send(c, b"SUB t ch 1\nRDY 9\n");
     assert!(n.take(c)[0].starts_with("E_SUB_FAILED"));

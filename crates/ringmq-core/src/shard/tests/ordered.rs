@@ -190,7 +190,7 @@ fn an_ordered_channel_stays_ordered_for_a_plain_sub() {
     n.publish_to(p, 0, &["one", "two", "three"]);
     n.send(b, b"SUB t ch\nRDY 9\n");
     assert_eq!(n.take(b).len(), 4);
-    // What was out is dropped, and comes in order from here on.
+    // Messages in flight are dropped, and come in order from here on.
     n.send(a, b"SUB_ORDERED t ch 0\n");
     assert_eq!(n.take(a), ["OK"]);
     let (first, second) = (n.id("t", 0, 1), n.id("t", 0, 2));

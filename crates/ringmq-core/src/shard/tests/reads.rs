@@ -32,7 +32,7 @@ fn body(n: usize) -> String {
 enum Order {
     /// Completes one read per turn, the oldest first.
     OneByOne,
-    /// All that are under way, in one turn.
+    /// All reads that are under way complete in one turn.
     AllAtOnce,
     /// Completes some reads, at random.
     Random,
@@ -185,8 +185,8 @@ fn a_laggard_with_a_ready_count_of_one_gets_on_over_many_cold_partitions() {
     }
 }
 
-/// 64 channels that all begin at the oldest message of 64 partitions: what is read, being read, and kept from being
-/// freed stays within the cache's bound, and everybody gets on.
+/// 64 channels that all begin at the oldest message of 64 partitions: bytes that are read, being read, and kept from being freed stay
+/// within the cache's bound, and every channel goes on.
 #[test]
 fn the_read_cache_is_bounded_under_many_laggards() {
     for order in [Order::OneByOne, Order::AllAtOnce, Order::Random] {

@@ -177,7 +177,7 @@ fn a_core_that_cannot_write_keeps_the_topic() {
     }
 }
 
-/// Changes of channels that are under way are answered first; what comes later hears that the topic goes.
+/// Changes of channels that are under way are answered first; later ones are answered that the topic is being deleted.
 #[test]
 fn changes_of_channels_and_a_deletion_are_all_answered() {
     for cores in [1, 2] {

@@ -1,5 +1,5 @@
-//! The clients of the cluster. They are the single node's clients; here they are sent to the leader of their partition, by the metadata,
-//! and go elsewhere if it does not lead. Some go to any node, which forwards and relays.
+//! The clients of the cluster. The single node's clients are used. Here they go to the leader of their partition by the metadata, and
+//! elsewhere if that node does not lead. Some go to any node, which forwards and relays.
 
 use super::events::Happening;
 use super::meta::TopicPartition;

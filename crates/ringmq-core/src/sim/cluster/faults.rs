@@ -55,7 +55,7 @@ impl World {
     }
 
     pub fn fault(&mut self, field: usize) {
-        // One that was planned before the losses may be none beside them.
+        // A fault that was planned before the losses may be none beside them.
         if self.phase != Phase::Faulty || *FIELDS[field].3(&mut self.faults) == 0.0 {
             return;
         }

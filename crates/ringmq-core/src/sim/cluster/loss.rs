@@ -111,7 +111,7 @@ impl World {
         self.nothing_goes_that_no_operator_gave_up(key);
         self.operator.losses.is_on = false;
         self.converge();
-        // What nobody accepted is there, and then not all logs are the same.
+        // Losses that no operator accepted are still there, and then not all logs are the same.
         self.nothing_goes_that_no_operator_gave_up(key);
     }
 

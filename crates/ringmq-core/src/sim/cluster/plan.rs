@@ -21,7 +21,7 @@ pub enum Coordination {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Strays {
     pub publishers: f64,
-    /// All others.
+    /// Probability for all other NSQ clients.
     pub consumers: f64,
     /// Probability for a request of an operator.
     pub operators: f64,
@@ -65,7 +65,7 @@ pub struct Damages {
 }
 
 impl Damages {
-    /// Those that lose nothing.
+    /// Damages without a loss: another copy has the bytes.
     fn of_copies(self) -> Damages {
         Damages { copies: self.copies, ..Damages::default() }
     }
@@ -110,7 +110,7 @@ pub struct Faults {
     /// A node does not reach the metadata store for a while.
     pub store_away: f64,
     pub store: StoreFaults,
-    /// Another leader is named.
+    /// Probability that another leader is named.
     pub leader_move: f64,
     /// A leader is asked to hand over, as for a drain. No fault by itself.
     pub hand_over: f64,
@@ -262,7 +262,7 @@ pub struct Plan {
     pub replicas: usize,
     pub min_isr: usize,
     pub cores_max: u64,
-    /// All nodes have so many cores, so that they relay subscriptions of each other's clients.
+    /// True if all nodes have the same number of cores, so that they relay subscriptions of each other's clients.
     pub is_even: bool,
     pub topics: usize,
     pub partitions_max: u64,

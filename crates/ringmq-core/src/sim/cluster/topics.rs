@@ -214,7 +214,7 @@ impl World {
         }
     }
 
-    /// All that is wanted of topics and nodes is so, and every core was told of every deletion.
+    /// True if all wishes about topics and nodes are fulfilled, and every core knows of every deletion.
     pub fn has_wishes_fulfilled(&mut self) -> bool {
         self.unfulfilled().is_empty() && self.has_told_deletions()
     }

@@ -73,7 +73,7 @@ impl AnyClient {
         }
     }
 
-    /// Another node is to be asked.
+    /// True if the client wants to ask another node.
     pub fn wants_to_leave(&self) -> bool {
         match self {
             AnyClient::Nsq(c) => c.wants_to_leave,

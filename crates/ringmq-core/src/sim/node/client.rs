@@ -47,7 +47,7 @@ pub struct Client {
     subscription: Option<ChannelKey>,
     is_subscribed: bool,
     pub has_failed: bool,
-    /// Another node is to be asked.
+    /// True if the client wants to ask another node.
     pub wants_to_leave: bool,
     rdy: u32,
     /// The greatest RDY of this connection.

@@ -99,7 +99,7 @@ pub struct NativeClient {
     /// Age before which a refused request is not tried again.
     again_at_ms: u64,
     pub has_failed: bool,
-    /// Another node is to be asked.
+    /// True if the client wants to ask another node.
     pub wants_to_leave: bool,
     /// A publish was refused, or its outcome is unknown.
     pub lacks_publish: bool,
@@ -608,7 +608,7 @@ fn ranges(ids: &[u64]) -> Vec<IdRange> {
     ranges
 }
 
-/// Each partition must take a publish at rest: one that is refused for a moment was not taken.
+/// A publish that was refused for a moment at rest was not taken: each partition must take one.
 #[test]
 fn who_was_refused_a_publish_lacks_it() {
     let (mut book, mut rng) = (Book::default(), Rng::new(1));

@@ -72,7 +72,7 @@ impl Reader {
         Reader { kind, place, channel, serial, out, sent, got, is_answered, is_subscribed, has_failed, held, finished, written }
     }
 
-    /// All output that is to be written.
+    /// Output that is still to be written.
     pub fn pending_output(&mut self) -> &mut Vec<u8> {
         self.written += self.out.len() as u64;
         &mut self.out

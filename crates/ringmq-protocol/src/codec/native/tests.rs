@@ -1,4 +1,4 @@
-//! Tests of both directions and every kind: what was encoded is what is decoded, and no damaged bytes panic.
+//! Tests of both directions and every kind: decoding returns the encoded value, and no damaged bytes panic.
 
 use super::*;
 use crate::base::{LogId, PartitionId, Position, TopicId};
@@ -131,7 +131,7 @@ proptest! {
         comes_back(&Reply::Error(NativeError { code: Code::DiskFull, retry: Retry::Later, message: &text, core, fatal: flag }));
     }
 
-    /// The checksum keeps damage out; what a hostile client seals itself must not panic either.
+    /// The checksum keeps damage out; bytes that a hostile client seals itself must not panic either.
     #[test]
     fn any_metadata_decodes_or_is_malformed(kind: u8, meta in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = Request::decode(kind, &meta);

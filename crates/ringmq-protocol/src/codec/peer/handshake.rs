@@ -69,7 +69,7 @@ pub struct Reject<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Any version's: that it is another one is for [`Hello::agree`] to say.
+    /// Decodes a Hello of any version: [`Hello::agree`] refuses other versions.
     pub(super) fn decode(kind: &'static str, metadata: &'a [u8]) -> Result<Hello<'a>, Malformed> {
         let t = table::<fb::Hello>(kind, metadata)?;
         Ok(Hello {

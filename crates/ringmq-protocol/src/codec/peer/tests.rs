@@ -334,7 +334,7 @@ proptest! {
         fuzz::peer_metadata(&data);
     }
 
-    /// The checksum keeps damage out; what a hostile peer seals itself must not panic either.
+    /// The checksum keeps damage out; bytes that a hostile peer seals itself must not panic either.
     #[test]
     fn changed_frames_never_panic(message in message(), flips in prop::collection::vec((any::<usize>(), any::<u8>()), 1..6)) {
         let mut pieces = vec![];
@@ -510,7 +510,7 @@ fn sealed(kind: u8, lane: u8, metadata: &[u8], payload: &'static [u8]) -> Result
 fn zeros_and_other_protocols_are_refused() {
     assert_eq!(Header::parse(&[0; 24], HELLO_FRAME_MAX), Err(FrameError::Checksum));
     assert!(Header::parse(b"  V2IDENTIFY\n\0\0\0\0\0\0\0\0\0\0\0", HELLO_FRAME_MAX).is_err());
-    // eight zero bytes are a flatbuffer of defaults: what is required is missing there
+    // eight zero bytes are a flatbuffer of defaults, without its required fields
     for kind in [kind::HELLO, kind::REJECT, kind::INQUIRE, kind::PULL, kind::ALIGN, kind::APPENDS, kind::ACKS, kind::REFUSED] {
         assert_eq!(sealed(kind, 0, &[0; 8], b""), Err(Malformed::Metadata { kind: decode::name(kind).unwrap() }));
     }

@@ -1,4 +1,4 @@
-//! What stands in two files: one of them damaged, both, and one at each point of a startup that crashes.
+//! Data in two files: damage of one, of both, and of one at each point of a startup that crashes.
 
 use super::*;
 use crate::format::meta::{NodeMeta, TopicMeta};

@@ -2,9 +2,8 @@
 
 use super::*;
 
-/// Whatever takes a journal away between two starts, the next one refuses, says which and how to go on, and changes
-/// nothing; asked to, it goes on without, and the partitions that wrote there are reported, suspect, and never give an
-/// offset or id twice.
+/// A startup without a journal refuses, names the journal and the way on, and changes nothing. With the loss accepted it goes on without
+/// the journal: partitions that wrote there are reported and suspect, and never assign an offset or id twice.
 #[test]
 fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
     let (mut orphans, mut lost_any) = (0, 0);
@@ -66,7 +65,7 @@ fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
                 assert!(p.end.offset >= ends.get(&key).copied().unwrap_or(0), "seed {seed}: an offset may come again");
                 assert!(ids.get(&key).is_none_or(|&id| p.end.log_id >= id), "seed {seed}: an id may come again");
             }
-            // What is behind the loss goes on.
+            // The log goes on behind the loss.
             for batches in model.acked.values_mut() {
                 batches.dedup_by_key(|b| b.0);
             }

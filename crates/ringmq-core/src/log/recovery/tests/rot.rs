@@ -305,7 +305,7 @@ fn only_a_newer_batch_of_this_very_place_halts_a_start() {
     assert!(matches!(newer(end, dir.topic_id), Err(RecoverError::Unknown { .. })));
 }
 
-/// The writer goes on in the last block with what is read of it: what is rotten there would be written again with each batch.
+/// The writer continues the last block from the bytes that are read of it: rotten bytes would be written again with each batch.
 #[test]
 fn rot_among_the_last_records_of_a_commit_log_is_mended_at_once() {
     for bytes in [12, 4, 60] {
@@ -326,8 +326,8 @@ fn rot_among_the_last_records_of_a_commit_log_is_mended_at_once() {
     }
 }
 
-/// Retention removed everything, and no batch came behind that for which there would be another segment: who begins there as a replica
-/// has to know what the next batch is chained to.
+/// Retention removed everything, and no batch came behind that for which there would be another segment: a replica that begins there
+/// needs the crc to which the next batch is chained.
 #[test]
 fn a_start_within_a_segment_tells_the_batch_before_it() {
     let (mut engine, _) = three_behind(3);

@@ -63,8 +63,8 @@ fn a_start_names_in_the_segments_that_it_begins_those_before_them() {
     assert!(again.report.findings.is_empty(), "{:?}", again.report);
 }
 
-/// A process began a segment and died. What its first block says of those before it counts as little as anything behind the end:
-/// it may be torn, or of an earlier life in which the log was truncated elsewhere.
+/// A process began a segment and died. Its first block's table of earlier segments is not trusted, like all bytes behind the end: it may
+/// be torn, or of an earlier life in which the log was truncated elsewhere.
 #[test]
 fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true() {
     let disk = journaled();

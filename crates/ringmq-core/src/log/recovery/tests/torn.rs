@@ -40,7 +40,7 @@ fn issue_beside(disk: &mut SimDisk, at: u64, fewer: u64) {
     disk.scribble("journal/0", at, &whole);
 }
 
-/// Blocks of a write that holds a channel alone: what it says, and the copy.
+/// Blocks of a write that holds only a channel: the facts, and their copy.
 #[test]
 fn a_channel_outlives_either_block_of_the_write_that_says_so() {
     for (is_last, lost) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
@@ -95,7 +95,7 @@ fn a_truncation_whose_write_is_torn_leaves_no_hole() {
     assert_eq!(found.partitions[0].end.offset, ends[1]);
 }
 
-/// Both blocks are gone: where the write was complete once, a new channel begins at the oldest message.
+/// Loss of both blocks of a write that was complete once: a new channel begins at the oldest message.
 #[test]
 fn a_write_that_is_lost_with_its_copy_may_have_had_channels() {
     let (mut engine, ..) = written(1, 2);
@@ -110,7 +110,7 @@ fn a_write_that_is_lost_with_its_copy_may_have_had_channels() {
     assert!(found.partitions[0].damage.channels_lost() > 0 && found.report.has_damage(), "{:?}", found.report);
 }
 
-/// Recovers twice: what was found stays marked.
+/// Recovers twice: found damage stays marked.
 fn found(mut disk: SimDisk) -> (Doubt, i64, bool) {
     let first = recover(&mut disk, &options(1, 3)).expect("it goes on");
     let again = recover(&mut disk, &options(1, 4)).expect("it goes on");
