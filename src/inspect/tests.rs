@@ -464,7 +464,9 @@ fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     let bad = format!("{}: the copy of the cluster file: ", names[1]);
     assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("the last line is missing"), "{text}");
     assert!(
-        text.matches("the copy of the cluster file").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
+        text.matches("the copy of the cluster file").count() == 1
+            && text.contains("nothing was compared")
+            && text.contains("2 differences"),
         "{text}"
     );
 }

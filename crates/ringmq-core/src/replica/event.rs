@@ -393,8 +393,10 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before the committed end of this replica (offset {}): this replica does not truncate", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("a replica that stays out of the ISR has committed data (up to offset {}) that this leader lacks: rescue that data, or accept the loss; \
-        then the replica begins anew", committed.offset)]
+    #[error(
+        "a replica that stays out of the ISR has committed data (up to offset {}) that this leader lacks: rescue that data, or accept \
+         the loss; then the replica begins anew", committed.offset
+    )]
     StaysOut { node: NodeId, committed: Position },
     #[error("the bytes from offset {} to {} are damaged, and no other replica has supplied them: start the others, or accept the loss",
         from.offset, to.offset)]
