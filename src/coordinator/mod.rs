@@ -398,7 +398,7 @@ fn read(path: &Path) -> Result<(String, ClusterFile), CoordinatorError> {
     Ok((text, file))
 }
 
-/// The id of a data path. One that holds nothing yet gets its id now, durably, from `random`; true: it did.
+/// The id of a data path. An empty data path gets its id now, durably, from `random`; the answer is then true.
 pub fn node_id(data: &Path, random: u64) -> Result<(NodeId, bool), CoordinatorError> {
     if let Identity::Known(id) = read_identity(data)? {
         return Ok((NodeId(id), false));

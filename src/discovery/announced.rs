@@ -24,8 +24,8 @@ impl Announced {
         self.changed.insert(name.clone());
     }
 
-    /// The lines of the next changed topics, up to about `lines_max`; empty when everything was told. They count as told: if the caller
-    /// cannot send them, it begins a new connection.
+    /// The lines of the next changed topics, up to about `lines_max`; empty when everything was told. The lines count as told: a caller
+    /// that cannot send them begins a new connection.
     pub fn next(&mut self, catalog: &Catalog, lines_max: usize) -> Vec<String> {
         let mut lines = Vec::new();
         while lines.len() < lines_max

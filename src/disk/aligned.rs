@@ -167,7 +167,7 @@ mod tests {
         let aligned = Aligned::of(&parts, 2 * BLOCK);
         assert!((aligned.as_ptr() as usize).is_multiple_of(BLOCK));
         let unfilled = Unfilled::new(2 * BLOCK);
-        // SAFETY: both are that long; what is looked at was written.
+        // SAFETY: both are that long, and the compared bytes were written.
         let bytes = unsafe {
             unfilled.as_ptr().copy_from_nonoverlapping(aligned.as_ptr(), 7);
             unfilled.filled(7)

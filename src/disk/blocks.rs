@@ -23,7 +23,7 @@ pub(super) const FREE_MAX: usize = 8 * 1024 * 1024;
 /// Mapping of one huge page, unmapped when its last block is dropped.
 struct Region(NonNull<u8>);
 
-// SAFETY: the mapping belongs to the process; who may touch which bytes of it is the blocks' matter.
+// SAFETY: the mapping belongs to the process; each block's owner touches only its own bytes.
 unsafe impl Send for Region {}
 // SAFETY: likewise.
 unsafe impl Sync for Region {}

@@ -1,5 +1,5 @@
-//! The open files of one core: opened and locked on first use, shared by the operations on a file, closed when idle or
-//! when too many are open. One that is in use is never closed; a journal stays open, since its lock is the fence.
+//! The open files of one core: opened and locked on first use, shared by the operations on a file, closed when idle or when too many are
+//! open. A file in use is never closed; a journal stays open, since its lock is the fence.
 
 use super::event::Waiters;
 use super::files::{disk_errno, disk_error};

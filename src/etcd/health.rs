@@ -43,7 +43,7 @@ impl Etcd {
             all.push(Health { endpoint: endpoint.clone(), version: self.version(endpoint).await, alarms: vec![] });
         }
         let alarms = self.alarms().await;
-        // They are the cluster's: any member tells all.
+        // Alarms are the cluster's: any member tells all of them.
         if let Some(first) = all.first_mut() {
             first.alarms = alarms;
         }

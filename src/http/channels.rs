@@ -1,8 +1,8 @@
 //! POST /channel/create, delete, empty, pause and unpause, nsqd's; /channel/setoffset and /channel/setorder with the replicated NSQ's
 //! parameters; /channel/finish. Answered when every partition's core says that it is final.
 //!
-//! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and those that
-//! were changed before. Those behind it were not asked.
+//! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and the partitions that
+//! were changed before. Partitions behind it were not asked.
 
 use super::Node;
 use super::body;

@@ -148,7 +148,7 @@ fn be_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*head), rest))
 }
 
-/// Publishes to that partition of the topic, or the next one. One that was deleted is forgotten, so that the next publish creates it.
+/// Publishes to that partition of the topic, or the next one. A deleted topic is forgotten, so that the next publish creates it.
 async fn store(
     node: &Node,
     name: TopicName,

@@ -67,7 +67,7 @@ impl Consumer {
                 (Some(ledger), BodyCheck::Whole(head)) if head.run == shared.run => {
                     fresh = ledger.consumed(self.channel, head.producer, head.sequence);
                 }
-                // what says that it is of this run has a checksum, and what has room for it says of which run it is
+                // a body with the mark of this run has a checksum, and every body with room for the mark has one
                 (Some(ledger), BodyCheck::Plain(head)) if head.run == shared.run => ledger.broken(),
                 (Some(ledger), BodyCheck::Foreign) if body.len() >= body::HEAD_LEN => ledger.broken(),
                 (Some(ledger), BodyCheck::Broken) => ledger.broken(),

@@ -83,7 +83,8 @@ impl Ledger {
         }
     }
 
-    /// A message of this run, intact; true when it has not come on the channel before. One that no producer has sent counts as broken.
+    /// A message of this run, intact; true when it has not come on the channel before. A message that no producer has sent counts as
+    /// broken.
     pub fn consumed(&mut self, channel: usize, producer: u32, sequence: u64) -> bool {
         let Some(producer) = self.producers.get_mut(producer as usize).filter(|_| sequence < SEQUENCE_MAX) else {
             self.broken += 1;

@@ -87,7 +87,7 @@ impl Worker {
     }
 }
 
-/// Waits for all of them. One that panicked has measured nothing: its run fails.
+/// Waits for all tasks. A panic of one fails its run, which has measured nothing.
 async fn all(connections: &mut JoinSet<()>) -> Result<(), String> {
     while let Some(ended) = connections.join_next().await {
         ended.map_err(|e| format!("a connection's task failed, which is a bug of the generator: {e}"))?;

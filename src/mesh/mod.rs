@@ -98,8 +98,8 @@ impl Port {
         self.outgoing[place].bundle.push(message);
     }
 
-    /// Pushes every bundle that has something in it and wakes its receiver. One that finds no room stays and is tried
-    /// again at the next flush; this thread is woken when there is room.
+    /// Pushes every bundle that has something in it and wakes its receiver. A bundle without room stays and is tried again at the next
+    /// flush; this thread is woken when there is room.
     pub fn flush(&mut self) {
         for (place, out) in self.outgoing.iter_mut().enumerate() {
             if out.bundle.is_empty() {

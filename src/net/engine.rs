@@ -350,7 +350,7 @@ impl Net {
         ring.disarm_wake();
         self.wake.stay_awake();
         if !ring.has_completions() && ring.has_hidden_work() {
-            // what woke us is there once asked for. An error comes again at submit(), which tells it.
+            // the completion that woke the thread is there once asked for. An error comes again at submit(), which tells it.
             let _ = ring.enter();
         }
         ring.take(&mut completions, COMPLETIONS_MAX);

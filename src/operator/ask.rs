@@ -33,7 +33,7 @@ impl HttpResponse {
     }
 }
 
-/// Asks nodes. One that refuses plaintext is asked again at its HTTPS port.
+/// Asks nodes. A node that refuses plaintext is asked again at its HTTPS port.
 #[derive(Clone, Debug, Default)]
 pub struct Asker {
     terms: Terms,

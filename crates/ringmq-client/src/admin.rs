@@ -21,7 +21,7 @@ impl Client {
         }
     }
 
-    /// Makes a topic; 0 partitions: as many as the node's setting says. One that is there is answered as it is.
+    /// Creates a topic; 0 partitions: as many as the node's setting says. An existing topic is answered as it is.
     ///
     /// ```no_run
     /// # async fn f(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {

@@ -76,7 +76,7 @@ impl StatsSample {
         }
     }
 
-    /// Asks every node. One that does not answer is a trouble, unless none does.
+    /// Asks every node. A silent node is a trouble, unless all are silent.
     pub async fn take(
         nodes: &Nodes,
         topic: Option<&str>,

@@ -358,8 +358,8 @@ impl Channel {
         }
     }
 
-    /// Intervals that were confirmed since the last call: ascending, disjoint, not touching. They go to the journal; always `None` on
-    /// an ephemeral channel, which never stands there.
+    /// Intervals that were confirmed since the last call: ascending, disjoint, not touching. They go to the journal; always `None` on an
+    /// ephemeral channel, which is never journaled.
     pub fn take_finished(&mut self) -> Option<Vec<Interval>> {
         self.finished.take()
     }

@@ -82,8 +82,8 @@ impl BatchMemory {
         }
     }
 
-    /// Batches of the partition that now stand in segment and commit log may leave the memory. Those of the core that may are kept
-    /// within `bytes_max`; the oldest leave first.
+    /// Lets batches of the partition that now stand in segment and commit log leave the memory. Such batches of the core are kept within
+    /// `bytes_max`; the oldest leave first.
     pub(super) fn evict(&mut self, partitions: &mut Slab<PartitionLog>, p: PartitionIdx, bytes_max: usize) {
         for bytes in partitions[p.0 as usize].unpin() {
             self.eviction.push(p, bytes);

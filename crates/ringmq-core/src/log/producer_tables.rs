@@ -38,7 +38,7 @@ impl ProducerTables {
         before
     }
 
-    /// Takes in producers of another replica, whose batches stand before `start`. Those that were not known here.
+    /// Takes in producers of another replica, whose batches stand before `start`. Returns the producers that were not known here.
     pub fn adopt(&mut self, list: &[Producer], start: i64) -> Vec<Producer> {
         let adopted = self.committed.adopt(list, start);
         self.sealed.adopt(&adopted, start);

@@ -183,8 +183,8 @@ impl Producers {
         newest.iter().filter_map(|p| Producer::new(p.id, p.next, p.last_unix_ns, &p.places()[p.places().len() - 1..])).collect()
     }
 
-    /// Takes in producers of another replica whose batches all stand below `start`, where this log begins: it does not tell them.
-    /// Those that were not known here.
+    /// Takes in producers of another replica whose batches all stand below `start`, where this log begins and does not show them. Returns
+    /// the producers that were not known here.
     pub fn adopt(&mut self, list: &[Producer], start: i64) -> Vec<Producer> {
         let mut adopted = vec![];
         for &(mut p) in list.iter().filter(|p| p.last_offset() < start) {

@@ -137,13 +137,13 @@ impl Progress {
         self.end = self.end.after(header);
     }
 
-    /// The turn is over: all that was sealed may go to the journal. Those batches.
+    /// Ends the turn: all sealed batches may go to the journal. Returns them.
     pub fn release(&mut self) -> Range<u64> {
         let before = std::mem::replace(&mut self.released, self.end.number);
         before..self.released
     }
 
-    /// Lets batches before `number` go to the journal. Those behind it that were not given to it stay.
+    /// Lets batches before `number` go to the journal. Batches behind `number` that were not given to the journal stay.
     pub fn release_before(&mut self, number: u64) {
         self.released = number.max(self.enqueued);
         assert!(self.released <= self.end.number, "what is released was sealed");
@@ -193,7 +193,7 @@ impl Progress {
         self.committed = mark;
     }
 
-    /// Batches that stand in segment and commit log may leave the memory. Those batches.
+    /// Lets batches that stand in segment and commit log leave the memory. Returns them.
     pub fn unpin(&mut self) -> Range<u64> {
         let before = std::mem::replace(&mut self.pinned, self.committed.number);
         before..self.pinned

@@ -32,7 +32,7 @@ impl Recent {
     }
 }
 
-/// The batches of a partition in memory. They end where the log does, unless a failed file or journal made it forget some.
+/// The batches of a partition in memory. The last one ends where the log does, unless a failed file or journal made the log forget some.
 #[derive(Debug, Default)]
 pub struct RecentBatches {
     /// Number of the oldest one.

@@ -578,7 +578,7 @@ impl PartitionLog {
         self.reading.truncate(at.offset);
     }
 
-    /// The log has one segment, which has no file yet. Those that go.
+    /// Leaves the log one segment, which has no file yet. Returns the removed segments.
     fn restart_files(&mut self, at: Position, prev_crc: u32) -> Vec<FileId> {
         let removed = self.files_of(0);
         self.segments.restart(SegmentMeta { base: at, prev_crc });

@@ -34,7 +34,7 @@ impl Turn {
         !self.has_sealed
     }
 
-    /// The turn ends: takes the partitions to look at. Those whose batch stays open go [back](Turn::keep).
+    /// Ends the turn: takes the partitions to look at. Partitions whose batch stays open go [back](Turn::keep).
     pub fn take_unsealed(&mut self) -> Vec<PartitionIdx> {
         self.has_sealed = false;
         std::mem::take(&mut self.unsealed)

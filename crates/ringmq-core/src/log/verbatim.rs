@@ -1,6 +1,6 @@
 //! Reads of batches as stored, for a replica that catches up: past the read cache, in memory of their own, verified like all reads.
 //!
-//! Reads wait in one line per core. Those under way take at most [`SHARE`] of memory, beside first batches that are longer than
+//! Reads wait in one line per core. Reads under way take at most [`SHARE`] of memory, beside first batches that are longer than
 //! requested. Handed-out runs belong to the reader. A reader asks for one run at a time.
 //!
 //! **Read ahead.** A read whose run was handed out stays, with its bytes behind the run. A reader that continues there gets them, and

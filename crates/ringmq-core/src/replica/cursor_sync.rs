@@ -287,7 +287,7 @@ impl CursorSync {
         let Some(index) = peer.cursors.sent.iter().position(|s| s.0 == seq) else { return };
         let Some((_, sent)) = peer.cursors.sent.remove(index) else { return };
         peer.retry_at = cx.now + leading.retry;
-        // Whatever became of the cursors with it.
+        // Whether or not the cursors became durable with it.
         if let SentContent::List(start) | SentContent::Moved(start, _) = &sent {
             peer.cursors.collects = *start;
         }

@@ -27,7 +27,7 @@ pub(super) struct FollowerCursors {
     last_seq: u64,
     list: List,
     next_number: u64,
-    /// Being made durable: number, and the answer that then goes out. Those of older sessions have none.
+    /// Writes under way: the number, and the answer that then goes out. A write of an older session has none.
     applying: VecDeque<(u64, Option<CursorsAck>)>,
 }
 

@@ -77,8 +77,8 @@ pub enum Fact {
     Nodes(Arc<[ClusterNode]>),
     /// A topic of the cluster, whether this node has a part of it or not. Its id never changes, and its partitions become more only.
     Topic(TopicRef),
-    /// Partitions were added to the topic: those from this number on. They begin with these channels. Comes after the topic, and before
-    /// the partitions.
+    /// Partitions from this number on were added to the topic. They begin with these channels. Comes after the topic, and before the
+    /// partitions.
     TopicGrown { topic: TopicId, from: u16, channels: Arc<[ChannelName]> },
     /// Membership of a partition; comes after its topic. A node that is no replica of the partition does not keep it.
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },

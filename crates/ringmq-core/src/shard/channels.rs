@@ -57,8 +57,8 @@ impl Channels<'_> {
 
     // ---- channels come
 
-    /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
-    /// cluster, where a consumer may need it of a leader that has just begun to lead.
+    /// True if a new channel is taken. A channel that partition 0 has taken comes to the others whatever the state of their disk. So does
+    /// a channel in a cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new(&self, idx: PartitionIdx, name: &ChannelName) -> Result<(), PublishError> {
         match () {
             () if self.core.partitions.get(idx).seat().is_some() || name.is_ephemeral() => Ok(()),
@@ -314,8 +314,8 @@ impl Channels<'_> {
         }
     }
 
-    /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish
-    /// implies them. Those that the journal has no room for stay in their channels, unless all `must` go.
+    /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish implies them. FINs
+    /// without room in the journal stay in their channels, unless all `must` go.
     pub fn journal_fins(&mut self, now: Now, must: bool) {
         // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
         let mut fins = self.core.partitions.agenda.take_fins();

@@ -115,7 +115,7 @@ pub enum DiskOp {
     AllocateSegment { file: FileId, len: u64, max: u64 },
     /// Truncates the file to `len` bytes, durable when done.
     Truncate { file: FileId, len: u64 },
-    /// Unlinks files, durable when done. One that is gone already is not an error.
+    /// Unlinks files, durable when done. A missing file is not an error.
     Remove { files: Vec<FileId> },
     /// Removes like [`DiskOp::Remove`], for a segment's files that retention released: the space may be kept for another segment. Done
     /// with [`DiskDone::Retired`].

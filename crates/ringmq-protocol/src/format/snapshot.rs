@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Slots of a partition. Whatever the journal no longer has stands in two of them, also while the third is written.
+/// Slots of a partition. Facts that the journal no longer has stand in two of them, also while the third is written.
 pub const SLOTS: u8 = 3;
 /// A longer snapshot is not believed: 16 thousand channels with a full window are far below.
 pub const SNAPSHOT_LEN_MAX: usize = 256 * 1024 * 1024;

@@ -34,11 +34,11 @@ pub trait Storage {
     fn fill(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
     /// Truncates the file, durable when done.
     fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError>;
-    /// Unlinks, durable when done. One that is gone already is not an error.
+    /// Unlinks files, durable when done. A missing file is not an error.
     fn remove(&mut self, files: &[FileId]) -> Result<(), DiskError>;
     /// Renames `topics/<name>` to `topics/<name>~<label>`, durable when done.
     fn set_aside_topic(&mut self, topic: &TopicName, label: &str) -> Result<(), DiskError>;
-    /// Renames a file to `<name>~<label>`, durable when done. One that was set aside under this name before is replaced.
+    /// Renames a file to `<name>~<label>`, durable when done. A file that was set aside under this name before is replaced.
     fn set_aside(&mut self, file: &FileId, label: &str) -> Result<(), DiskError>;
 }
 

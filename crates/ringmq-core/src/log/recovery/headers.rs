@@ -190,7 +190,7 @@ fn from_log(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Re
 }
 
 impl Partition {
-    /// Learns of segments that begin before the end, from the newest one backwards. One that nothing can place is set aside.
+    /// Learns of segments that begin before the end, from the newest one backwards. A segment without a known place is set aside.
     pub fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
         let (mut known, mut repairs) = (BTreeMap::new(), vec![]);
         for &base in bases.iter().rev() {

@@ -75,8 +75,8 @@ pub struct Lost {
     pub why: String,
 }
 
-/// The journals that were truncated below the length that their slots name. They do not end the startup: the rest of the file cannot be
-/// found again.
+/// The journals that were truncated below the length that their slots name. Such a journal does not end the startup: the rest of the file
+/// cannot be found again.
 pub fn find_truncated(rings: &[Ring]) -> Vec<Lost> {
     let why =
         |r: &Ring| format!("the file was {} bytes long, and is {}: writes behind its end are lost", r.named_len, r.file_len);

@@ -1,4 +1,4 @@
-//! What is still to be done before a step ends, in order.
+//! Work that is left before a step ends, in order.
 
 use super::routing::Work;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! A [`PeerError`] as a table. One that a later version says counts as `NotAligned`: the logs are compared again in a new
+//! A [`PeerError`] as a table. An error that only a later version knows counts as `NotAligned`: the logs are compared again in a new
 //! session, and the leader's limit of followers bounds how often.
 
 use super::decode::position;
