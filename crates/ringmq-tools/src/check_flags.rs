@@ -225,7 +225,7 @@ mod tests {
             told,
             [
                 ("--nope", Becomes::Refused, "there is no such flag"),
-                ("--tcp-adress", Becomes::Refused, "there is no such flag; is --tcp-address meant?"),
+                ("--tcp-adress", Becomes::Refused, "there is no such flag; did you mean --tcp-address?"),
                 ("--max-rdy-count", Becomes::Same, ""),
             ]
         );
