@@ -224,7 +224,9 @@ impl Store {
 
     /// Begins the rounds that may begin.
     pub(super) fn start_rounds(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        while let Some((p, is_background)) = self.rounds.next(self.rounds_max()) {
+        while !self.rounds.is_empty()
+            && let Some((p, is_background)) = self.rounds.next(self.rounds_max())
+        {
             self.begin_round(now, p, is_background);
             self.proceed(now, p, cursors, io);
         }

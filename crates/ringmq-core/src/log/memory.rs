@@ -68,17 +68,18 @@ impl BatchMemory {
         let bytes_max = 2 * batch_bytes + SLACK;
         while self.pieces.len() > 1 {
             let must_go = self.bytes() > bytes_max;
-            let Some(mut oldest) = self.pieces.pop_front() else { return };
+            let Some(oldest) = self.pieces.front_mut() else { return };
             while let Some(&(p, number)) = oldest.last() {
                 let part = partitions.get_mut(p.0 as usize);
                 if let Some(r) = part.and_then(|part| part.batches.get_by_low(number)).filter(|r| r.bytes.len() <= COPIED_MAX) {
                     if !must_go {
-                        return self.pieces.push_front(oldest);
+                        return;
                     }
                     r.bytes = Bytes::copy_from_slice(&r.bytes);
                 }
                 oldest.pop();
             }
+            self.pieces.pop_front();
         }
     }
 

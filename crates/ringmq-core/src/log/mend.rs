@@ -119,6 +119,9 @@ impl Store {
     }
 
     pub(super) fn drive_mends(&mut self, io: &mut Io) {
+        if self.rewrites.mends.is_empty() {
+            return;
+        }
         for p in self.rewrites.mends.clone() {
             self.drive_mend(p, io);
         }

@@ -295,7 +295,7 @@ impl Reader {
 
     /// The next partition in line, for which room is kept from now on to the next turn's end.
     pub(super) fn call(&mut self) -> Option<PartitionIdx> {
-        if !self.has_room(self.called.len(), self.cache.ahead()) {
+        if self.waiting.is_empty() || !self.has_room(self.called.len(), self.cache.ahead()) {
             return None;
         }
         let p = self.waiting.pop_front()?;

@@ -27,6 +27,8 @@ pub struct Retention {
     removals: VecDeque<(RecordTicket, PartitionIdx, Vec<Old>)>,
     pub(super) deletes: Deletes,
     next_at: Option<Ticks>,
+    /// Whether [`StoreOptions::is_any_timed`](super::StoreOptions::is_any_timed) was asked since a topic's retention changed.
+    has_looked_at_ages: bool,
 }
 
 impl Retention {
@@ -74,6 +76,7 @@ impl Store {
             true => drop(topics.remove(topic)),
             false => drop(topics.insert(topic.to_owned(), settings)),
         }
+        self.retention.has_looked_at_ages = false;
     }
 
     /// No replica may need messages before `at`. Never moves back.
@@ -93,7 +96,8 @@ impl Store {
         for p in std::mem::take(&mut self.retention.due) {
             self.retain_partition(now, p, io);
         }
-        if self.options.is_any_timed() && self.retention.next_at.is_none() {
+        let has_looked = std::mem::replace(&mut self.retention.has_looked_at_ages, true);
+        if !has_looked && self.retention.next_at.is_none() && self.options.is_any_timed() {
             self.retention.next_at = Some(now.ticks + INTERVAL);
         }
     }

@@ -351,6 +351,20 @@ fn a_cluster_s_word_on_the_retention_of_a_topic_comes_before_the_node_s() {
     assert!(rig.store.start(p).offset > 0, "the node keeps nothing that is confirmed");
 }
 
+#[test]
+fn an_age_that_the_cluster_gives_a_topic_later_is_looked_at() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    rig.publish(p, b"before");
+    rig.settle();
+    assert_eq!(rig.store.retention_deadline(), None, "no topic is kept for a time");
+    let minute = crate::config::TopicSettings { retention_ms: Some(60_000), retention_bytes: None };
+    rig.store.set_topic_retention("t", minute);
+    rig.publish(p, b"after");
+    rig.settle();
+    assert!(rig.store.retention_deadline().is_some());
+}
+
 /// A channel may begin before the others' confirmed offsets: its unread messages are kept from then on.
 #[test]
 fn retention_waits_for_a_channel_that_begins_early() {
