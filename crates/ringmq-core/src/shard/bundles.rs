@@ -38,10 +38,11 @@ impl Bundles {
         self.frames.remove(&sub);
     }
 
-    /// The turn's messages, which go on their way. The emptied list is given back.
-    pub fn take_frames(&mut self) -> IdMap<SubId, Vec<u8>> {
+    /// The turn's messages, which go on their way. The emptied list is given back. `None`: no client got any.
+    #[inline]
+    pub fn take_frames(&mut self) -> Option<IdMap<SubId, Vec<u8>>> {
         self.guest_bytes = 0;
-        std::mem::take(&mut self.frames)
+        if self.frames.is_empty() { None } else { Some(std::mem::take(&mut self.frames)) }
     }
 
     pub fn give_back_frames(&mut self, emptied: IdMap<SubId, Vec<u8>>) {
@@ -71,10 +72,17 @@ impl Bundles {
     }
 
     /// Passes on the FINs of this turn for partitions of other cores and nodes.
+    #[inline]
     pub fn flush_fins(&mut self, core: &mut CoreParts, cluster: Option<&mut Cluster>, subs: &Subscriptions) {
         if let Some(cluster) = cluster {
             cluster.relays.flush(&mut cluster.peers);
         }
+        if self.has_fins() {
+            self.pass_fins(core, subs);
+        }
+    }
+
+    fn pass_fins(&mut self, core: &mut CoreParts, subs: &Subscriptions) {
         for ((conn, partition), ids) in std::mem::take(&mut self.fins) {
             if let Some(to) = subs.part_core(conn, partition) {
                 core.outbox.pass(to, MeshMessage::Finish { sub: SubId { core: core.id, conn }, partition, ids });

@@ -214,6 +214,7 @@ impl Consumers<'_> {
     }
 
     /// Passes on the FINs of this turn for partitions of other cores and nodes.
+    #[inline]
     pub fn flush_fins(&mut self) {
         self.bundles.flush_fins(self.core, self.cluster.as_deref_mut(), self.subs);
     }
@@ -460,7 +461,7 @@ impl Consumers<'_> {
 
     /// The turn's messages for clients of other cores and nodes go on their way.
     pub fn pass_frames(&mut self) {
-        let mut frames = self.bundles.take_frames();
+        let Some(mut frames) = self.bundles.take_frames() else { return };
         // A guest whose link has no room has none.
         for (sub, frames) in frames.drain().filter(|(_, frames)| !frames.is_empty()) {
             let message = MeshMessage::Deliver { sub, frames };

@@ -83,6 +83,10 @@ impl Copies {
         self.outcomes.push(CopyOutcome { key, id, number, is_committed: false });
     }
 
+    pub fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
+    }
+
     /// Outcomes that the channels are to hear.
     pub fn take_outcomes(&mut self) -> Vec<CopyOutcome> {
         std::mem::take(&mut self.outcomes)

@@ -154,10 +154,22 @@ impl Sink for Outputs<'_> {
 impl Shard {
     /// Delivers in one round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
-        self.engine.operating().settle_copies(now);
+        if self.engine.core.copies.has_outcomes() {
+            self.engine.operating().settle_copies(now);
+        }
         self.engine.consumers().resume_guests();
+        let num_ready = self.engine.core.partitions.agenda.num_ready();
+        if num_ready > 0 {
+            self.deliver_ready(now, num_ready);
+        } else {
+            self.engine.core.partitions.wake_holding();
+        }
+    }
+
+    /// One round over the first `num_ready` channels of the list.
+    fn deliver_ready(&mut self, now: Now, num_ready: usize) {
         let mut full = std::mem::take(&mut self.full);
-        for _ in 0..self.engine.core.partitions.agenda.num_ready() {
+        for _ in 0..num_ready {
             let Some(key) = self.engine.core.partitions.agenda.next_ready() else { break };
             let more = self.deliver_channel(now, key, &mut full);
             if more {

@@ -65,21 +65,25 @@ impl Engine {
         self.core.channels()
     }
 
+    #[inline]
     pub fn consumers(&mut self) -> Consumers<'_> {
         let Engine { core, cluster, subs, bundles, attaching, moves, removals, .. } = self;
         Consumers { core, cluster: cluster.as_deref_mut(), subs, bundles, attaching, moves, removals }
     }
 
+    #[inline]
     pub fn publishing(&mut self) -> Publishing<'_> {
         let Engine { core, cluster, moves, removals, subs, bundles, .. } = self;
         Publishing { core, cluster: cluster.as_deref_mut(), moves, removals, subs, bundles }
     }
 
+    #[inline]
     pub fn operating(&mut self) -> Operating<'_> {
         let Engine { core, operators, attaching, removals, searches, .. } = self;
         Operating { core, operators, attaching, removals, searches }
     }
 
+    #[inline]
     pub fn removing(&mut self) -> Removing<'_> {
         let Engine { core, cluster, removals, subs, attaching, operators, searches, .. } = self;
         Removing { core, cluster: cluster.as_deref_mut(), removals, subs, attaching, operators, searches }

@@ -470,43 +470,74 @@ impl Shard {
     }
 
     /// Carries out the consequences of one event inside the core.
+    #[inline]
     fn settle(&mut self, now: Now) {
-        if !self.engine.has_unsettled() {
-            return;
+        if self.engine.has_unsettled() {
+            self.settle_rounds(now);
         }
+    }
+
+    /// Works through the lists until all are empty.
+    #[inline(never)]
+    fn settle_rounds(&mut self, now: Now) {
         loop {
-            // Notices that come meanwhile wait for the next round.
-            let mut notices = self.engine.core.outbox.notices.take();
-            for notice in notices.drain(..) {
-                self.engine.on_notice(now, notice);
-            }
-            self.engine.core.outbox.notices.give_back(notices);
-            let mut near = self.engine.core.outbox.near.take();
-            for (to, message) in near.drain(..) {
-                self.engine.on_near(now, to, message);
-            }
-            self.engine.core.outbox.near.give_back(near);
+            self.settle_notices(now);
+            self.settle_near(now);
             self.engine.settle_cursors(now);
             self.engine.in_cluster(now, |c, core| c.cursors_moved(&mut core.partitions));
-            let mut answers = self.engine.core.outbox.answers.take();
-            for (conn, heard) in answers.drain(..) {
-                self.hear(now, conn, heard);
-            }
-            self.engine.core.outbox.answers.give_back(answers);
-            for conn in self.engine.core.outbox.take_resuming() {
-                if let Some(c) = self.conns.get_mut(&conn)
-                    && c.session.is_stalled()
-                {
-                    c.session.resume(now, &mut self.engine);
-                    c.touch(conn, &mut self.touched);
-                }
-            }
+            self.settle_answers(now);
+            self.settle_resuming(now);
             self.engine.consumers().open_subscriptions(now);
             self.engine.settle_removals(now);
             self.engine.consumers().resume_parked_subs(now);
             self.hear_links(now);
             if self.engine.is_settled() {
                 return;
+            }
+        }
+    }
+
+    /// Takes the notices of the store. Those that come meanwhile wait for the next round.
+    fn settle_notices(&mut self, now: Now) {
+        if self.engine.core.outbox.notices.is_empty() {
+            return;
+        }
+        let mut notices = self.engine.core.outbox.notices.take();
+        for notice in notices.drain(..) {
+            self.engine.on_notice(now, notice);
+        }
+        self.engine.core.outbox.notices.give_back(notices);
+    }
+
+    fn settle_near(&mut self, now: Now) {
+        if self.engine.core.outbox.near.is_empty() {
+            return;
+        }
+        let mut near = self.engine.core.outbox.near.take();
+        for (to, message) in near.drain(..) {
+            self.engine.on_near(now, to, message);
+        }
+        self.engine.core.outbox.near.give_back(near);
+    }
+
+    fn settle_answers(&mut self, now: Now) {
+        if self.engine.core.outbox.answers.is_empty() {
+            return;
+        }
+        let mut answers = self.engine.core.outbox.answers.take();
+        for (conn, heard) in answers.drain(..) {
+            self.hear(now, conn, heard);
+        }
+        self.engine.core.outbox.answers.give_back(answers);
+    }
+
+    fn settle_resuming(&mut self, now: Now) {
+        for conn in self.engine.core.outbox.take_resuming() {
+            if let Some(c) = self.conns.get_mut(&conn)
+                && c.session.is_stalled()
+            {
+                c.session.resume(now, &mut self.engine);
+                c.touch(conn, &mut self.touched);
             }
         }
     }
@@ -556,15 +587,21 @@ impl Shard {
         // The disk starts before the sockets are written.
         self.emit(out);
         self.end_links_turn(now, out);
+        if !self.touched.is_empty() {
+            self.flush_touched(now, out);
+        }
+        if self.engine.core.life.is_stopping() {
+            self.go_on_stopping(now, out);
+        }
+    }
+
+    fn flush_touched(&mut self, now: Now, out: &mut Effects) {
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
             self.flush(now, conn, out);
         }
         touched.append(&mut self.touched);
         self.touched = touched;
-        if self.engine.core.life.is_stopping() {
-            self.go_on_stopping(now, out);
-        }
     }
 
     /// Sends the output of a touched connection.
@@ -606,7 +643,7 @@ impl Shard {
     }
 
     fn emit(&mut self, out: &mut Effects) {
-        let CoreParts { outbox, counters, .. } = &mut self.engine.core;
-        outbox.emit(counters, out);
+        let core = &mut self.engine.core;
+        core.outbox.emit(&mut core.counters, out);
     }
 }

@@ -86,6 +86,9 @@ impl Moves {
 impl Shard {
     /// Moves, at a turn's end, connections of which nothing is outstanding here.
     pub(super) fn move_quiet(&mut self, out: &mut Effects) {
+        if self.engine.moves.due.is_empty() {
+            return;
+        }
         for conn in std::mem::take(&mut self.engine.moves.due) {
             let Some(c) = self.conns.get_mut(&conn) else { continue };
             let Some(to) = self.engine.moves.destination(conn) else { continue };

@@ -312,9 +312,7 @@ impl Operating<'_> {
         for key in outcomes.iter().map(|o| o.key).filter(|key| !self.core.copies.is_under_way(*key)).collect::<Vec<_>>() {
             self.go_on_setting(now, key);
         }
-        if !outcomes.is_empty() {
-            self.go_on_operating(now);
-            self.go_on_emptying();
-        }
+        self.go_on_operating(now);
+        self.go_on_emptying();
     }
 }

@@ -54,6 +54,10 @@ impl<T> Default for Relay<T> {
 }
 
 impl<T> Relay<T> {
+    pub fn is_empty(&self) -> bool {
+        self.filling.is_empty()
+    }
+
     /// Takes the present entries; later ones wait for the next call.
     pub fn take(&mut self) -> Vec<T> {
         std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
@@ -177,18 +181,27 @@ impl Outbox {
     /// Whether the core's own machines have heard everything.
     pub fn is_settled(&self) -> bool {
         let Outbox { notices, near, answers, resuming, .. } = self;
-        notices.filling.is_empty() && near.filling.is_empty() && answers.filling.is_empty() && resuming.is_empty()
+        notices.is_empty() && near.is_empty() && answers.is_empty() && resuming.is_empty()
     }
 
-    /// Hands all effects to the runtime.
+    /// Hands all effects to the runtime. Most steps have none: each list is looked at first.
+    #[inline]
     pub fn emit(&mut self, counters: &mut Counters, out: &mut Effects) {
         if let Some(changes) = self.catalog.take() {
             self.pass(CoreId::HTTP, MeshMessage::Catalog { changes });
         }
-        out.extend(self.io.drain(..).map(|(op, request)| {
+        if !self.io.is_empty() {
+            self.emit_disk(counters, out);
+        }
+        if !self.effects.is_empty() {
+            out.append(&mut self.effects);
+        }
+    }
+
+    fn emit_disk(&mut self, counters: &mut Counters, out: &mut Effects) {
+        for (op, request) in self.io.drain(..) {
             counters.disk_began(op, &request);
-            Effect::Disk { op, request }
-        }));
-        out.append(&mut self.effects);
+            out.push(Effect::Disk { op, request });
+        }
     }
 }

@@ -580,9 +580,10 @@ impl Partitions {
     }
 
     /// Wakes the channels that hold for memory, once some became free.
+    #[inline]
     pub fn wake_holding(&mut self) {
-        for key in self.open_memory.take_holding() {
-            self.wake(key);
+        if let Some(holding) = self.open_memory.take_holding() {
+            holding.into_iter().for_each(|key| self.wake(key));
         }
     }
 

@@ -76,11 +76,12 @@ impl OpenMemory {
     }
 
     /// Channels that hold, once memory became free: each is to look whether it may go on.
-    pub fn take_holding(&mut self) -> Vec<ChannelKey> {
+    #[inline]
+    pub fn take_holding(&mut self) -> Option<Vec<ChannelKey>> {
         if self.used >= self.mark || self.holding.is_empty() {
-            return vec![];
+            return None;
         }
         self.mark = self.used;
-        std::mem::take(&mut self.holding)
+        Some(std::mem::take(&mut self.holding))
     }
 }
