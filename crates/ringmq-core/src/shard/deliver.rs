@@ -229,23 +229,31 @@ impl Shard {
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let copies = if may_copy { e.core.copies.wanted(c, now, end, &mut source) } else { CopiesToAppend::default() };
         let deadline = c.machine.deadline();
-        let mut hungry = std::mem::take(&mut self.hungry);
         if multi {
-            c.machine.hungry(end, &mut |sub| hungry.push(sub));
+            c.machine.hungry(end, &mut |sub| self.hungry.push(sub));
         }
-        let dirty = c.machine.is_dirty();
+        let (dirty, owes_credit) = (c.machine.is_dirty(), c.owes_credit());
         e.core.timers.at_most(super::Timer::Channel(key), deadline);
         e.core.partitions.end_turn(now, key);
         if dirty {
             // Sampling or damage confirmed messages.
             e.channels().mark_dirty(now, key);
         }
-        e.publishing().append_copies(now, key, copies);
-        e.consumers().settle_owed(key);
-        for sub in hungry.drain(..) {
-            e.consumers().tell_hungry(sub, partition);
+        if !copies.copies.is_empty() {
+            e.publishing().append_copies(now, key, copies);
         }
-        self.hungry = hungry;
+        if owes_credit {
+            e.consumers().settle_owed(key);
+        }
+        if !self.hungry.is_empty() {
+            self.tell_hungry(partition);
+        }
         more
+    }
+
+    fn tell_hungry(&mut self, partition: PartitionId) {
+        for sub in self.hungry.drain(..) {
+            self.engine.consumers().tell_hungry(sub, partition);
+        }
     }
 }

@@ -292,6 +292,9 @@ impl Partition {
 
     /// Drops the messages beyond an ephemeral channel's bound. Logs a line about it, at most once in [`TOLD_EVERY`].
     fn drop_old(&mut self, now: Now, channel: u32) {
+        if self.tail.is_none() {
+            return;
+        }
         let end = self.flows_to();
         let Partition { topic, dir, channels, tail: Some(tail), .. } = self else { return };
         let Some(c) = channels.get_mut(channel as usize) else { return };
@@ -563,11 +566,9 @@ impl Partitions {
     /// Drops the messages beyond an ephemeral channel's bound, counts the open messages after the channel's turn, and logs if they fill
     /// the channel's memory.
     pub fn end_turn(&mut self, now: Now, key: ChannelKey) {
-        if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
-            partition.drop_old(now, key.channel);
-        }
-        self.count_open(key);
-        if let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) {
+        let Some(Some(partition)) = self.slots.get_mut(key.partition as usize) else { return };
+        partition.drop_old(now, key.channel);
+        if self.open_memory.count(partition, key) {
             self.open_memory.tell_held(now, partition, key);
         }
     }

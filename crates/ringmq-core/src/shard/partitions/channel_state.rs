@@ -118,6 +118,11 @@ impl ChannelState {
         self.take_or_owe(sub, credit, is_free)
     }
 
+    /// Whether recalled credit has yet to come back.
+    pub fn owes_credit(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
     /// Owed credit that the channel's turn did not use, unless a read is in flight for it: it goes back to the clients.
     pub fn settle_owed(&mut self) -> Vec<(SubId, u32)> {
         if self.owed.is_empty() || self.machine.awaits_read() {

@@ -37,27 +37,27 @@ impl OpenMemory {
         c.machine.set_room(left / (SHARE + 1) * SHARE);
     }
 
-    /// Counts a channel's open messages, after its turn or after they were dropped.
-    pub fn count(&mut self, partition: &mut Partition, key: ChannelKey) {
+    /// Counts a channel's open messages, after its turn or after they were dropped. Whether they fill its memory.
+    pub fn count(&mut self, partition: &mut Partition, key: ChannelKey) -> bool {
         let end = partition.flows_to();
-        let Some(c) = partition.channels.get_mut(key.channel as usize) else { return };
+        let Some(c) = partition.channels.get_mut(key.channel as usize) else { return false };
         let own = c.machine.open_bytes();
         self.used = self.used - c.open_bytes + own;
         c.open_bytes = own;
         if !c.machine.is_full(end) {
-            return;
+            return false;
         }
         self.mark = self.used;
         if !self.holding.contains(&key) {
             self.holding.push(key);
         }
+        true
     }
 
-    /// The log's line about a channel that holds, at most once in [`TOLD_EVERY`].
+    /// The log's line about a channel that is full, and holds, at most once in [`TOLD_EVERY`].
     pub fn tell_held(&self, now: Now, partition: &mut Partition, key: ChannelKey) {
-        let end = partition.flows_to();
         let Partition { topic, dir, channels, .. } = partition;
-        let Some(c) = channels.get_mut(key.channel as usize).filter(|c| c.machine.is_full(end)) else { return };
+        let Some(c) = channels.get_mut(key.channel as usize) else { return };
         if c.tell_full_at <= now.ticks {
             c.tell_full_at = now.ticks + TOLD_EVERY;
             tracing::warn!(
