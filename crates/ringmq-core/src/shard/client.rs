@@ -170,6 +170,7 @@ impl Client {
         }
     }
 
+    #[inline]
     pub fn hear(&mut self, heard: LateAnswer) {
         match (self, heard) {
             (Client::Nsq(s), LateAnswer::Answer(slot, Ok(()))) => s.reply_ok(slot),

@@ -131,7 +131,11 @@ impl CoreParts {
         let is_committed = |(ticket, ..): &mut (AppendTicket, _, _)| *ticket <= upto;
         while let Some((_, publisher, since)) = self.partitions.get_mut(idx).publishers.pop_front_if(is_committed) {
             self.counters.published(since);
-            self.tell_publisher(cluster.as_deref_mut(), publisher, Ok(()));
+            match publisher {
+                // The common case, without a call.
+                Publisher::Session(conn, slot) => self.outbox.tell(conn, LateAnswer::Answer(slot, Ok(()))),
+                publisher => self.tell_publisher(cluster.as_deref_mut(), publisher, Ok(())),
+            }
         }
     }
 

@@ -58,10 +58,14 @@ impl Engine {
     }
 
     /// Does the work that machines of the cluster have left, unless it is being done.
+    #[inline]
     pub(in crate::shard) fn work_off(&mut self, now: Now) {
-        if !self.cluster.as_mut().is_some_and(|c| c.work.begin()) {
-            return;
+        if self.cluster.as_mut().is_some_and(|c| c.work.begin()) {
+            self.work_through(now);
         }
+    }
+
+    fn work_through(&mut self, now: Now) {
         while let Some(cluster) = &mut self.cluster {
             let Some(work) = cluster.work.next() else { return };
             match work {
