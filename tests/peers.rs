@@ -357,7 +357,7 @@ fn nodes_meet_exchange_lose_each_other_and_meet_again() {
     proxy.frozen.store(true, SeqCst);
     a.expect(&lost(1));
     b.expect(&lost(0));
-    wait_for_line(from, "it is silent for ");
+    wait_for_line(from, "the peer is silent for ");
     proxy.cut();
     proxy.frozen.store(false, SeqCst);
     a.expect(&met(1));
