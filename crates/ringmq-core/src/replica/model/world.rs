@@ -228,6 +228,8 @@ impl World {
     pub(super) fn swap(&mut self, membership: Membership) {
         let version = self.store.version + 1;
         self.store = Membership { version, ..membership };
+        // A node drops its request when it hears of a change; the store refuses a request that was made before.
+        self.asks.retain(|(_, ask)| !matches!(ask, Effect::Resign { .. }));
         self.history.push(self.store.clone());
     }
 
