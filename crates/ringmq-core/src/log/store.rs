@@ -442,7 +442,8 @@ impl Store {
     }
 
     /// Closes a full journal for which more facts wait than it holds, while nothing is under way that may free it: memory has its bound.
-    /// Only small facts that cannot wait come to that: of channels (FINs wait), and those that a follower gets.
+    /// Only small facts that cannot wait come to that, such as changes of channels with a waiting client. FINs wait, and a follower refuses
+    /// its leader's channels ([`Store::takes_facts`]).
     fn close_if_stuck(&mut self) {
         if self.ring.queued_bytes() > self.ring.capacity() && !self.is_writing() {
             self.close_journal("the journal is full and cannot be freed, and too many facts wait for space");

@@ -9,6 +9,9 @@
 //! ```
 //! The *end* is the lesser of the leader's committed end, as it came with the cursors, and this log's durable end; a flush moves it
 //! there. The answer says that a cursor was kept or clamped, and the leader sends it again.
+//!
+//! While the journal has no room, changes of channels are refused, and the session ends: this replica leaves the ISR, where that leaves
+//! enough. The list of a later session brings what was refused.
 
 use super::base::Cx;
 use super::event::Effect;
@@ -73,8 +76,13 @@ struct Changes {
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        let has_facts = self.starts != (None, None) || !self.producers.is_empty() || self.channels_lost.is_some();
-        self.images.is_empty() && self.deleted.is_empty() && !has_facts
+        self.starts == (None, None) && !self.can_wait()
+    }
+
+    /// True if the changes are more than starts, by which retention may free space.
+    fn can_wait(&self) -> bool {
+        let has_facts = !self.producers.is_empty() || self.channels_lost.is_some();
+        has_facts || !self.images.is_empty() || !self.deleted.is_empty()
     }
 }
 
@@ -95,10 +103,11 @@ impl FollowerCursors {
         self.end = end;
     }
 
-    pub fn on_cursors(&mut self, cx: &mut Cx<'_>, from: NodeId, head: Head, message: Cursors) {
+    /// Fails if the journal has no room: the session is to begin anew, and with it the list.
+    pub fn on_cursors(&mut self, cx: &mut Cx<'_>, from: NodeId, head: Head, message: Cursors) -> Result<(), PeerError> {
         // In order, without a gap: a missing message may be a deletion.
         if message.seq != self.last_seq.saturating_add(1) {
-            return;
+            return Ok(());
         }
         self.last_seq = message.seq;
         let mut changes = Changes::default();
@@ -134,17 +143,23 @@ impl FollowerCursors {
             if is_had {
                 self.list = List::Durable;
             }
-            return cx.send(from, head, Body::CursorsAck(ack));
+            cx.send(from, head, Body::CursorsAck(ack));
+            return Ok(());
+        }
+        if changes.can_wait() && !cx.log.takes_facts() {
+            self.apply(cx, Changes { starts: changes.starts, ..Changes::default() }, None);
+            return Err(PeerError::NoRoom);
         }
         self.apply(cx, changes, Some(ack));
         if is_had {
             self.list = List::Applying(self.next_number);
         }
+        Ok(())
     }
 
     /// The log's end for cursors may have moved.
     pub fn on_end(&mut self, cx: &mut Cx<'_>, committed: Position) {
-        if self.cached.is_empty() {
+        if self.cached.is_empty() || !cx.log.takes_facts() {
             return;
         }
         let mut changes = Changes::default();

@@ -53,6 +53,8 @@ pub trait LogView {
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
     /// True while damage may have taken channels, here or from a leader before, and no operator has accepted that.
     fn may_lack_channels(&self) -> bool;
+    /// True if the journal has room for facts that can wait. A full disk may keep it from being freed for long.
+    fn takes_facts(&self) -> bool;
     /// Adds the names of all channels that are replicated.
     fn channels(&self, out: &mut Vec<ChannelName>);
 }

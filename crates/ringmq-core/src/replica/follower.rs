@@ -93,7 +93,9 @@ impl Follower {
             Body::Align(align) if self.has_stood() => self.on_align(base, cx, align),
             Body::Append(append) if self.phase == Phase::Aligned => self.on_append(base, cx, append),
             Body::Cursors(cursors) if self.phase == Phase::Aligned => {
-                self.cursors.on_cursors(cx, from, head, cursors);
+                if let Err(error) = self.cursors.on_cursors(cx, from, head, cursors) {
+                    self.disagree(base, cx, error);
+                }
             }
             _ => {}
         }

@@ -283,6 +283,8 @@ impl Leader {
             peer.left = true;
         }
         let pause = match error.retry() {
+            // Space comes seldom, and each session brings the list of channels.
+            _ if error == PeerError::NoRoom => options.follower_limit,
             // Nothing is wrong with the follower: it only has to be compared.
             Retry::AfterAlign if !error.leaves_isr() => std::time::Duration::ZERO,
             _ => options.retry,
@@ -293,8 +295,8 @@ impl Leader {
         }
         let follower = cx.name_of(from);
         match error {
-            // The topic is new, and on its way there.
-            PeerError::UnknownPartition => replica_log!(debug, base, follower, %error, "a follower refuses"),
+            // The topic is new, and on its way there; or the removal from the ISR has its own line.
+            PeerError::UnknownPartition | PeerError::NoRoom => replica_log!(debug, base, follower, %error, "a follower refuses"),
             _ => replica_log!(info, base, follower, %error, "a follower refuses"),
         }
         self.source_lost(base, cx, from);

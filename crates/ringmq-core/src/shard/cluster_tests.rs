@@ -21,6 +21,7 @@ mod damage;
 mod deletion;
 mod failover;
 mod forward;
+mod full;
 mod growth;
 mod moved;
 mod native;

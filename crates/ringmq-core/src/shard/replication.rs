@@ -238,7 +238,7 @@ impl Cluster {
         if seat.member.may_end_leading(&event) {
             core.store.seal_open(idx);
         }
-        let view = View { log: core.store.log_view(idx), channels };
+        let view = View { store: &core.store, log: core.store.log_view(idx), channels };
         let mut effects = std::mem::take(&mut self.effects);
         seat.member.step(now.ticks, (&view, self.peers.nodes()), event, &mut effects);
         for effect in effects.drain(..) {

@@ -156,6 +156,7 @@ impl World {
     /// A disk is full, or has room again.
     pub(super) fn fill(&mut self, i: usize, is_full: bool) {
         self.nodes[i].is_full = is_full;
+        self.nodes[i].log.is_full = is_full && i.is_multiple_of(2);
         let mut out = VecDeque::new();
         self.nodes[i].append_held(&mut out);
         self.take(i, out);

@@ -56,6 +56,8 @@ pub struct ModelLog {
     pub memory_from: i64,
     /// Found while it runs.
     pub rot: Option<(Position, Position)>,
+    /// The journal has no room for facts that can wait.
+    pub is_full: bool,
 }
 
 pub fn id_of(batch: &Batch) -> BatchId {
@@ -97,6 +99,7 @@ impl ModelLog {
             memory_from: disk.batches.last().map_or(disk.start.at, |b| b.header.end()).offset,
             queue: VecDeque::new(),
             rot: None,
+            is_full: false,
             disk,
         }
     }
@@ -290,6 +293,10 @@ impl LogView for ModelLog {
 
     fn may_lack_channels(&self) -> bool {
         false
+    }
+
+    fn takes_facts(&self) -> bool {
+        !self.is_full
     }
 
     fn channels(&self, out: &mut Vec<ChannelName>) {

@@ -2,10 +2,11 @@
 
 use super::rig::{Rig, cursor, log_of, run_of};
 use crate::base::{ChannelName, Position};
-use crate::codec::peer::message::{Ack, Aligned, Body, Cursors, CursorsAck};
+use crate::codec::peer::message::{Ack, Align, Aligned, Body, Cursors, CursorsAck};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{NodeOutput, Operation};
+use crate::replica::states::State;
 use crate::replica::{CursorEvent, Effect, Event, LogView, ReplicaOptions};
 use crate::{base::NodeId, codec::peer::error::PeerError};
 
@@ -479,4 +480,87 @@ fn a_list_that_was_clamped_clears_no_suspicion() {
     assert!(rig.node.log.doubt().is_suspect(), "it is not durable");
     rig.settle();
     assert!(!rig.node.log.doubt().is_suspect());
+}
+
+/// Nothing is lost by it: the list of the next session has what was refused.
+#[test]
+fn a_follower_without_room_refuses_channels_and_takes_them_in_a_later_session() {
+    let (mut rig, leader) = follower();
+    let end = leader.end().at;
+    tell(&mut rig, 1, end, true, vec![cursor("a", 5, 1, place(&leader, 1)), cursor("b", 5, 1, place(&leader, 1))]).unwrap();
+    rig.node.log.is_full = true;
+    // Retention may free space by a collect start, so that is taken.
+    let start = Cursors { seq: 2, committed: end, collect_start: Some(end), ..no_cursors() };
+    rig.hear(2, 5, 1, Body::Cursors(start));
+    rig.settle();
+    assert_eq!(rig.last(2), Body::CursorsAck(CursorsAck { seq: 2, result: Ok(()) }));
+    let moved = Cursors { seq: 3, committed: end, cursors: vec![cursor("a", 5, 1, place(&leader, 2))], ..no_cursors() };
+    rig.hear(2, 5, 1, Body::Cursors(moved));
+    rig.settle();
+    assert_eq!(rig.refusal(2), PeerError::NoRoom);
+    assert_eq!((rig.state(), here(&rig, "a")), (State::Apart, Some((5, 1, place(&leader, 1)))));
+    // The next session's list is refused while there is no room, also by what it deletes.
+    let list =
+        Cursors { seq: 1, committed: end, is_all: true, cursors: vec![cursor("a", 5, 1, place(&leader, 2))], ..no_cursors() };
+    for session in [2, 3] {
+        rig.inquired(5, session);
+        rig.hear(2, 5, session, Body::Align(Align::Truncate { at: end, chain_crc: None }));
+        rig.said(2);
+        rig.node.log.is_full = session == 2;
+        rig.hear(2, 5, session, Body::Cursors(list.clone()));
+        rig.settle();
+        match session {
+            2 => assert_eq!((rig.refusal(2), here(&rig, "b").is_some()), (PeerError::NoRoom, true)),
+            _ => assert_eq!(rig.last(2), Body::CursorsAck(CursorsAck { seq: 1, result: Ok(()) })),
+        }
+    }
+    assert_eq!((here(&rig, "a"), here(&rig, "b")), (Some((5, 1, place(&leader, 2))), None));
+}
+
+/// A cursor that waits for the log's end waits for room, too.
+#[test]
+fn a_kept_cursor_is_applied_when_there_is_room() {
+    let (mut rig, leader) = follower();
+    tell(&mut rig, 1, place(&leader, 2), true, vec![cursor("c", 5, 1, place(&leader, 1))]).unwrap();
+    assert_eq!(tell(&mut rig, 2, place(&leader, 2), false, vec![cursor("c", 5, 1, place(&leader, 4))]), Err(PeerError::Clamped));
+    let told = || run_of(&leader, 4, leader.end().at);
+    rig.node.log.is_full = true;
+    rig.hear(2, 5, 1, told());
+    rig.settle();
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 1))));
+    rig.node.log.is_full = false;
+    rig.hear(2, 5, 1, told());
+    rig.settle();
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 4))));
+}
+
+/// It may hold an opening or an operator's change up: it leaves the ISR at once, and gets the list once per limit.
+#[test]
+fn a_leader_goes_on_without_a_follower_that_has_no_room() {
+    let (mut rig, session) = leader();
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.effects();
+    rig.hear(2, 5, session, Body::Refused(PeerError::NoRoom));
+    rig.wait(ReplicaOptions::default().retry);
+    let proposed = |e: &Effect| matches!(e, Effect::Propose { isr, .. } if !isr.contains(&NodeId([2; 16])));
+    assert!(rig.effects().iter().any(proposed));
+    let is_asked = |rig: &mut Rig| rig.said(2).iter().any(|m| matches!(m.body, Body::Inquire(_)));
+    assert!(!is_asked(&mut rig));
+    rig.wait(ReplicaOptions::default().follower_limit);
+    assert!(is_asked(&mut rig));
+}
+
+fn no_cursors() -> Cursors {
+    Cursors {
+        seq: 0,
+        committed: Position::START,
+        flush: false,
+        is_all: false,
+        collect_start: None,
+        agreed_start: None,
+        cursors: vec![],
+        deleted: vec![],
+        producers: vec![],
+        channels_lost: false,
+    }
 }

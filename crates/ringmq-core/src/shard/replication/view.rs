@@ -4,12 +4,13 @@ use crate::base::{ChannelName, Epoch, Position};
 use crate::format::snapshot::Doubt;
 use crate::format::tail::EpochEnd;
 use crate::format::tail::{BatchId, Tail};
-use crate::log;
+use crate::log::{self, Store};
 use crate::replica::LogView;
 use crate::shard::partitions::ChannelState;
 use slab::Slab;
 
 pub struct View<'a> {
+    pub store: &'a Store,
     pub log: log::View<'a>,
     pub channels: &'a Slab<ChannelState>,
 }
@@ -62,6 +63,10 @@ impl LogView for View<'_> {
 
     fn may_lack_channels(&self) -> bool {
         self.log.may_lack_channels()
+    }
+
+    fn takes_facts(&self) -> bool {
+        self.store.takes_facts()
     }
 
     fn channels(&self, out: &mut Vec<ChannelName>) {

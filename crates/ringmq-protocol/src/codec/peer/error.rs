@@ -47,6 +47,10 @@ pub enum PeerError {
     Clamped,
     #[error("a newer cursor of the channel is known here")]
     Superseded,
+    #[error(
+        "the journal has no room for the leader's channels, which the disk is too full to free: this replica leaves the ISR meanwhile"
+    )]
+    NoRoom,
 }
 
 impl PeerError {
@@ -58,14 +62,14 @@ impl PeerError {
                 Retry::AfterAlign
             }
             // The bytes were damaged on the way (the connection's own checksum should have seen it) or at the leader.
-            PeerError::BadBatch(_) | PeerError::Clamped => Retry::Again,
+            PeerError::BadBatch(_) | PeerError::Clamped | PeerError::NoRoom => Retry::Again,
             PeerError::BelowCommitted { .. } | PeerError::Failed | PeerError::Ephemeral | PeerError::Superseded => Retry::Never,
         }
     }
 
     /// True if the refuser leaves the ISR by this: the leader proposes its removal at once, not after the limit.
     pub fn leaves_isr(&self) -> bool {
-        matches!(self, PeerError::Diverged { .. } | PeerError::BelowCommitted { .. } | PeerError::Failed)
+        matches!(self, PeerError::Diverged { .. } | PeerError::BelowCommitted { .. } | PeerError::Failed | PeerError::NoRoom)
     }
 
     /// Number on the wire.
@@ -85,6 +89,7 @@ impl PeerError {
             PeerError::Ephemeral => 12,
             PeerError::Clamped => 13,
             PeerError::Superseded => 14,
+            PeerError::NoRoom => 15,
         }
     }
 }

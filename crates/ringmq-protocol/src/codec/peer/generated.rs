@@ -211,10 +211,10 @@ impl ::flatbuffers::SimpleToVerifyInSlice for AlignTo {}
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 pub const ENUM_MIN_REFUSAL_CODE: u16 = 0;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
-pub const ENUM_MAX_REFUSAL_CODE: u16 = 14;
+pub const ENUM_MAX_REFUSAL_CODE: u16 = 15;
 #[deprecated(since = "2.0.0", note = "Use associated constants instead. This will no longer be generated in 2021.")]
 #[allow(non_camel_case_types)]
-pub const ENUM_VALUES_REFUSAL_CODE: [RefusalCode; 15] = [
+pub const ENUM_VALUES_REFUSAL_CODE: [RefusalCode; 16] = [
   RefusalCode::Other,
   RefusalCode::UnknownPartition,
   RefusalCode::StaleEpoch,
@@ -230,6 +230,7 @@ pub const ENUM_VALUES_REFUSAL_CODE: [RefusalCode; 15] = [
   RefusalCode::Ephemeral,
   RefusalCode::Clamped,
   RefusalCode::Superseded,
+  RefusalCode::NoRoom,
 ];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -252,9 +253,10 @@ impl RefusalCode {
   pub const Ephemeral: Self = Self(12);
   pub const Clamped: Self = Self(13);
   pub const Superseded: Self = Self(14);
+  pub const NoRoom: Self = Self(15);
 
   pub const ENUM_MIN: u16 = 0;
-  pub const ENUM_MAX: u16 = 14;
+  pub const ENUM_MAX: u16 = 15;
   pub const ENUM_VALUES: &'static [Self] = &[
     Self::Other,
     Self::UnknownPartition,
@@ -271,6 +273,7 @@ impl RefusalCode {
     Self::Ephemeral,
     Self::Clamped,
     Self::Superseded,
+    Self::NoRoom,
   ];
   /// Returns the variant's name or "" if unknown.
   pub fn variant_name(self) -> Option<&'static str> {
@@ -290,6 +293,7 @@ impl RefusalCode {
       Self::Ephemeral => Some("Ephemeral"),
       Self::Clamped => Some("Clamped"),
       Self::Superseded => Some("Superseded"),
+      Self::NoRoom => Some("NoRoom"),
       _ => None,
     }
   }

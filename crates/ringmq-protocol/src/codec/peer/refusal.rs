@@ -48,6 +48,7 @@ pub(super) fn decode(kind: &'static str, t: fb::Refusal<'_>) -> Result<PeerError
         fb::RefusalCode::Ephemeral => PeerError::Ephemeral,
         fb::RefusalCode::Clamped => PeerError::Clamped,
         fb::RefusalCode::Superseded => PeerError::Superseded,
+        fb::RefusalCode::NoRoom => PeerError::NoRoom,
         _ => PeerError::NotAligned,
     })
 }

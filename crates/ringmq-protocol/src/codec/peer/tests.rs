@@ -45,6 +45,7 @@ fn error() -> impl Strategy<Value = PeerError> {
             PeerError::Ephemeral,
             PeerError::Clamped,
             PeerError::Superseded,
+            PeerError::NoRoom,
         ]),
         any::<u64>().prop_map(|e| PeerError::StaleEpoch { promised: Epoch(e) }),
         position().prop_map(|end| PeerError::Gap { end }),
