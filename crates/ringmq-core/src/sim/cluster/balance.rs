@@ -15,10 +15,10 @@ use crate::metadata::record::{TopicRecord, decode};
 
 /// Most that is published to a partition, in KiB per second.
 const KIB_PER_S_MAX: u64 = 40_000;
-/// Time at rest in which the controller would balance again.
-const REST: u64 = 8 * SECOND;
+/// Time at rest in which the controller balances again: an interval of its looks, and a look.
+const REST: u64 = 13 * SECOND;
 /// Time in which leaders come to rest: a few of them move, one after the other.
-const PATIENCE: u64 = 60 * SECOND;
+const PATIENCE: u64 = 90 * SECOND;
 
 impl World {
     /// A node measures the load of the partitions that it leads.
