@@ -15,6 +15,7 @@ use super::offsets::Setter;
 use super::operate::Collects;
 use super::outbox::LateAnswer;
 use super::partitions::{ChannelKey, Partitions};
+use super::replication::replicate_cursor;
 use super::stop::Lifecycle;
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::{PartitionIdx, RecordTicket, Store};
@@ -194,7 +195,7 @@ impl Engine {
     /// Records up to here are durable. On a stand-alone node their changes are final.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
         while let Some(durable) = self.core.syncs.pop_durable(upto) {
-            let is_replicated = self.in_cluster(now, |c, core| c.replicate_cursor(core, &durable));
+            let is_replicated = self.in_cluster(now, |_, core| replicate_cursor(core, &durable));
             if !is_replicated.unwrap_or(false) {
                 self.core.syncs.end(durable.request, Ok(()));
             }

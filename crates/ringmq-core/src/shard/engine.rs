@@ -12,7 +12,7 @@ use super::parts::CoreParts;
 use super::publish::Publishing;
 use super::questions::Question;
 use super::removal::{Removals, Removing};
-use super::replication::Cluster;
+use super::replication::{Cluster, collect_from};
 use super::search::{Finding, FindingFor, Searches};
 use super::subscription::Subscriptions;
 use super::timers::Timer;
@@ -134,11 +134,11 @@ impl Engine {
                 for (_, publisher, _) in publishers.split_off(keep) {
                     self.core.tell_publisher(self.cluster.as_deref_mut(), publisher, Err(error.into()));
                 }
-                self.in_cluster(now, |c, _| c.tell(p, replica::Event::LogFailed));
+                self.in_cluster(now, |_, core| core.work.tell(p, replica::Event::LogFailed));
             }
-            Notice::Truncated { p } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Truncated))),
+            Notice::Truncated { p } => drop(self.in_cluster(now, |_, core| core.work.tell(p, replica::Event::Truncated))),
             Notice::Verbatim { token, result, .. } => {
-                self.in_cluster(now, |c, _| c.on_verbatim(token, result.map_err(PeerError::from)));
+                self.in_cluster(now, |c, core| c.on_verbatim(core, token, result.map_err(PeerError::from)));
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.core.topics.created_up_to(upto) {
@@ -162,8 +162,10 @@ impl Engine {
                 self.publishing().retry_waiting(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
-            Notice::Damage { p, .. } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Damaged))),
-            Notice::Mended { p, is_whole } => drop(self.in_cluster(now, |c, _| c.tell(p, replica::Event::Mended { is_whole }))),
+            Notice::Damage { p, .. } => drop(self.in_cluster(now, |_, core| core.work.tell(p, replica::Event::Damaged))),
+            Notice::Mended { p, is_whole } => {
+                self.in_cluster(now, |_, core| core.work.tell(p, replica::Event::Mended { is_whole }));
+            }
             Notice::ReadOnly { reason } => {
                 tracing::error!(
                     core = self.core.id.0,
@@ -177,11 +179,11 @@ impl Engine {
                 self.removing().removals_failed(now);
                 self.core.syncs.fail();
                 self.operating().emptying_failed();
-                self.in_cluster(now, |c, core| c.log_failed(core));
+                self.in_cluster(now, |_, core| core.work.tell_all(&core.partitions, || replica::Event::LogFailed));
                 self.operators.losses.failed(&mut self.core.outbox);
                 self.publishing().retry_waiting(now);
             }
-            Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| c.collect_from(core, p, at))),
+            Notice::Removable { p, at } => drop(self.in_cluster(now, |c, core| collect_from(core, &mut c.store_work, p, at))),
             Notice::Removed { p, is_gone } => self.removing().partition_removed(now, p, is_gone),
             Notice::TopicRemoved { key, is_gone } => self.removing().topic_removed(now, key, is_gone),
             Notice::Stopped => {
@@ -352,7 +354,7 @@ impl Engine {
             && !self.subs.has_opening()
             && !self.attaching.parked.is_resuming()
             && !self.core.syncs.has_ended()
-            && !self.cluster.as_ref().is_some_and(|c| c.has_work())
+            && self.core.work.is_empty()
             && !self.core.partitions.agenda.has_moved()
     }
 
@@ -364,7 +366,7 @@ impl Engine {
     /// True if a client, or another core, still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
         !self.core.questions.is_empty()
-            || self.cluster.as_ref().is_some_and(|c| c.has_forwarded())
+            || self.cluster.as_ref().is_some_and(|c| !c.forwards.is_empty())
             || self.core.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }
 }

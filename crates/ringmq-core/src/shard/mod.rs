@@ -82,7 +82,7 @@ use engine::Engine;
 use outbox::LateAnswer;
 use partitions::{ChannelKey, Partition};
 use parts::CoreParts;
-use replication::{Cluster, note_doubt};
+use replication::{Cluster, cursors_moved, note_doubt};
 use std::sync::Arc;
 use timers::Timer;
 
@@ -232,8 +232,7 @@ impl Shard {
                 }
             };
             let idx = engine.core.store.open(recovered);
-            if let Some(cluster) = &mut engine.cluster {
-                cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+            if engine.cluster.is_some() {
                 engine.core.store.await_agreement(idx);
             }
             engine.core.partitions.insert(idx, partition);
@@ -457,10 +456,10 @@ impl Shard {
                 Timer::Fins => self.engine.channels().journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.removing().look_at_topics(),
-                Timer::Wanted => drop(self.engine.in_cluster(now, |c, core| c.expire_wanted(core, now))),
+                Timer::Wanted => drop(self.engine.in_cluster(now, |c, core| c.wanted.tick(core, now))),
                 Timer::Parts => self.engine.consumers().look_for_parts(now),
-                Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.tick_leaving(core, now))),
-                Timer::Forwards => drop(self.engine.in_cluster(now, |c, core| c.tick_forwards(core, now))),
+                Timer::Leaving => drop(self.engine.in_cluster(now, |c, core| c.leaving.tick(core, now, c.peers.me()))),
+                Timer::Forwards => drop(self.engine.in_cluster(now, |c, core| c.forwards.tick(core, now, &mut c.peers))),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}
@@ -484,7 +483,7 @@ impl Shard {
             self.settle_notices(now);
             self.settle_near(now);
             self.engine.settle_cursors(now);
-            self.engine.in_cluster(now, |c, core| c.cursors_moved(&mut core.partitions));
+            self.engine.in_cluster(now, |_, core| cursors_moved(core));
             self.settle_answers(now);
             self.settle_resuming(now);
             self.engine.consumers().open_subscriptions(now);

@@ -5,7 +5,6 @@
 
 use super::catalog::Catalog;
 use super::removal::Asker;
-use super::replication::EndedWait;
 use super::topics::{Waiters, WaitingCore};
 use crate::base::{ConnId, CoreId, TopicRef};
 use crate::log::{Io, Notice};
@@ -159,11 +158,6 @@ impl Outbox {
         for (core, ticket) in askers {
             self.pass(core, MeshMessage::TopicChanged { ticket, result });
         }
-    }
-
-    /// Wakes the clients that waited for a topic.
-    pub fn end_waits(&mut self, ended: impl IntoIterator<Item = EndedWait>) {
-        ended.into_iter().for_each(|(waiters, result)| self.tell_waiters(waiters, result));
     }
 
     pub fn tell(&mut self, conn: ConnId, heard: LateAnswer) {

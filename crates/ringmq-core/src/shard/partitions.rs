@@ -11,6 +11,7 @@ use crate::base::{
     TopicRef,
 };
 use crate::channel::{Channel, Tail};
+use crate::codec::peer::message::Route;
 use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, Store};
 use crate::replica::{Alarm, Replica};
@@ -154,8 +155,7 @@ impl Partition {
         self.channels.len() > usize::from(self.pause.is_some())
     }
 
-    /// Takes the replica out, for good: the partition goes.
-    pub fn retire(&mut self) -> Option<Box<Seat>> {
+    fn retire(&mut self) -> Option<Box<Seat>> {
         let retired = Role::Retired { committed: self.committed() };
         match std::mem::replace(&mut self.role, retired) {
             Role::Member(seat) => Some(seat),
@@ -326,6 +326,8 @@ fn channel_at(slots: &mut [Option<Partition>], key: ChannelKey) -> Option<&mut C
 pub struct Partitions {
     slots: Vec<Option<Partition>>,
     by_dir: HashMap<Arc<PartitionDir>, PartitionIdx>,
+    /// Partitions with a replica of a cluster that is not retired.
+    members: IdMap<Route, PartitionIdx>,
     /// The channel from which an NSQ client gets a partition's messages.
     clients: IdMap<(SubId, PartitionId), ChannelKey>,
     pub(super) agenda: Agenda,
@@ -341,6 +343,7 @@ impl Partitions {
         Partitions {
             slots: vec![],
             by_dir: HashMap::new(),
+            members: IdMap::default(),
             clients: IdMap::default(),
             agenda: Agenda::default(),
             open_memory: OpenMemory::new(channel_memory),
@@ -357,6 +360,9 @@ impl Partitions {
             self.slots.resize_with(i + 1, || None);
         }
         self.by_dir.insert(partition.dir.clone(), idx);
+        if let Some(seat) = partition.seat() {
+            self.members.insert(seat.member.route(), idx);
+        }
         let old = self.slots[i].replace(partition);
         assert!(old.is_none(), "the store reuses an index only after it was removed");
     }
@@ -370,6 +376,13 @@ impl Partitions {
         }
     }
 
+    /// Takes the partition's replica out, for good: the partition goes.
+    pub fn retire(&mut self, idx: PartitionIdx) -> Option<Box<Seat>> {
+        let seat = self.get_mut(idx).retire()?;
+        self.members.remove(&seat.member.route());
+        Some(seat)
+    }
+
     /// Makes the partition unfindable by its name, as if this node never had it.
     pub fn unlist(&mut self, idx: PartitionIdx) {
         let dir = self.get(idx).dir.clone();
@@ -379,6 +392,17 @@ impl Partitions {
     /// The partitions of the topic.
     pub fn of_topic(&self, topic: TopicId) -> Vec<PartitionIdx> {
         self.iter().filter(|(_, p)| p.topic.id == topic).map(|(idx, _)| idx).collect()
+    }
+
+    /// The partition of this core, if it has a replica of a cluster that is not retired.
+    pub fn member_at(&self, route: Route) -> Option<PartitionIdx> {
+        self.members.get(&route).copied()
+    }
+
+    /// Such partitions of the topic.
+    pub fn members_of(&self, topic: TopicId) -> impl Iterator<Item = (PartitionId, PartitionIdx)> {
+        let of_topic = self.members.iter().filter(move |(route, _)| route.topic_id == topic);
+        of_topic.map(|(route, idx)| (route.partition, *idx))
     }
 
     /// The partitions that have a replica of a cluster.

@@ -7,7 +7,7 @@ use super::native::NativeClients;
 use super::outbox::{LateAnswer, Outbox};
 use super::partitions::{ChannelKey, Partitions, Publisher};
 use super::questions::Questions;
-use super::replication::Cluster;
+use super::replication::{Cluster, WorkQueue};
 use super::stop::Lifecycle;
 use super::timers::Timers;
 use super::topics::Topics;
@@ -42,6 +42,8 @@ pub(super) struct CoreParts {
     pub timers: Timers,
     pub counters: Counters,
     pub outbox: Outbox,
+    /// Work of a cluster's machines that is done before the step ends.
+    pub work: WorkQueue,
     pub questions: Questions,
 }
 
@@ -71,6 +73,7 @@ impl CoreParts {
             timers: Timers::default(),
             counters: Counters::default(),
             outbox: Outbox::new(id, cores),
+            work: WorkQueue::default(),
             questions: Questions::default(),
         }
     }
@@ -115,7 +118,10 @@ impl CoreParts {
             Publisher::Session(conn, slot) => self.outbox.tell(conn, LateAnswer::Answer(slot, result)),
             Publisher::Copy(key, id, number) => self.copies.note(CopyOutcome { key, id, number, is_committed: result.is_ok() }),
             Publisher::Core(core, ticket) => self.outbox.pass(core, MeshMessage::Published { ticket, result }),
-            Publisher::Node(origin) => cluster.expect("only a cluster has other nodes").answer_forward(origin, result),
+            Publisher::Node(origin) => {
+                let cluster = cluster.expect("only a cluster has other nodes");
+                cluster.forwards.answer(&mut cluster.peers, origin, result);
+            }
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {
                     Ok(()) => NativeAnswer::Published { at, duplicate },

@@ -14,6 +14,7 @@ use crate::codec::peer::message::Body;
 use crate::codec::peer::{Addressed, ClusterId};
 use crate::config::Settings;
 use crate::peer::{LinkEvent, LinkOptions, Links, MovedGreeting};
+use crate::replica;
 use crate::seam::cluster::ClusterOptions;
 use crate::seam::event::{DialError, Effect, Effects};
 use crate::seam::message::MeshMessage;
@@ -104,8 +105,9 @@ impl Shard {
         self.engine.in_cluster(now, |c, core| c.on_peer(core, now, node, is_connected));
     }
 
+    /// Handles the stop of another node's process: leaders wait for its confirmations no longer than it takes to remove it from the ISR.
     fn on_stopping(&mut self, now: Now, node: NodeId) {
-        self.engine.in_cluster(now, |c, core| c.on_stopping(core, node));
+        self.engine.in_cluster(now, |_, core| core.work.tell_all(&core.partitions, || replica::Event::Down { node }));
     }
 
     /// Routes a peer's message. A message for a partition of another core goes there; one about an unknown topic is answered here.

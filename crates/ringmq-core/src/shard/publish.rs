@@ -310,7 +310,7 @@ impl Publishing<'_> {
     pub fn retry_waiting(&mut self, now: Now) {
         while let Some(p) = self.core.waiting.take_parked() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            let attempt = match self.cluster.as_ref().is_some_and(|c| c.follows_refusal(p.publisher)) {
+            let attempt = match self.cluster.as_ref().is_some_and(|c| c.forwards.follows_refusal(p.publisher)) {
                 true => Attempt::Refused(PublishError::NotLeader),
                 false => self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms),
             };
@@ -409,18 +409,18 @@ impl Publishing<'_> {
 
     /// Whether publishes to the partition wait for their leader: others come behind them.
     fn is_forwarding(&self, route: Route) -> bool {
-        self.cluster.as_ref().is_some_and(|c| c.is_forwarding(route))
+        self.cluster.as_ref().is_some_and(|c| c.forwards.has(route))
     }
 
     /// Memory of publishes that other cores or nodes work on for this one.
     fn elsewhere_bytes(&self) -> u64 {
-        self.core.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwarding_bytes())
+        self.core.questions.publish_bytes() + self.cluster.as_ref().map_or(0, |c| c.forwards.bytes())
     }
 
     /// Appends publishes that waited for a leader: by the metadata this node leads the partition.
     pub fn append_forwarded(&mut self, now: Now, route: Route) {
-        let Some(idx) = self.cluster.as_ref().map(|c| c.member_at(route)) else { return };
-        while let Some(pending) = self.cluster.as_mut().and_then(|c| c.take_forwarded(route)) {
+        let idx = self.core.partitions.member_at(route);
+        while let Some(pending) = self.cluster.as_mut().and_then(|c| c.forwards.take_first(route)) {
             let Pending { publisher, bodies, delay_ms, .. } = &pending;
             let attempt = match idx {
                 None => Attempt::Refused(PublishError::NotLeader),
@@ -428,14 +428,14 @@ impl Publishing<'_> {
             };
             match (attempt, &mut self.cluster) {
                 (Attempt::Refused(error), Some(c)) if may_be_stored_later(error) && !self.core.life.is_stopping() => {
-                    return c.give_back(self.core, now, route, pending, error);
+                    return c.forwards.give_back(self.core, now, route, pending, error);
                 }
                 (Attempt::Refused(error), _) => self.tell_publisher(pending.publisher, Err(error)),
                 (Attempt::Accepted | Attempt::Wait, _) => {}
             }
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.after_forwarding(route);
+            cluster.forwards.tidy(self.core, route);
         }
     }
 

@@ -189,7 +189,7 @@ impl Removing<'_> {
 
     pub(super) fn is_in_use(&self, topic: &TopicRef) -> bool {
         let is_forced = self.removals.forced.contains(&topic.id);
-        let is_leaving = |idx: PartitionIdx| self.cluster.as_ref().is_some_and(|c| c.leaves(idx));
+        let is_leaving = |idx: PartitionIdx| self.cluster.as_ref().is_some_and(|c| c.leaving.has(idx));
         let is_used = |(idx, p): (PartitionIdx, &Partition)| {
             p.topic.id == topic.id && (!is_forced && p.has_channels() || self.core.store.is_poisoned(idx) && !is_leaving(idx))
         };
@@ -203,7 +203,7 @@ impl Removing<'_> {
     fn is_busy(&self, topic: &TopicRef) -> bool {
         self.core.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
-            || self.cluster.as_ref().is_some_and(|c| c.leaves_any_of(topic.id))
+            || self.cluster.as_ref().is_some_and(|c| c.leaving.has_any_of(topic.id))
             || self.core.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
                 !p.publishers.is_empty()
                     || !self.core.store.is_at_rest(idx)
@@ -485,7 +485,7 @@ impl Removing<'_> {
             self.core.partitions.remove(idx);
         }
         if let Some(cluster) = &mut self.cluster {
-            cluster.has_left(self.core, now, idx, is_gone);
+            cluster.partition_removed(self.core, now, idx, is_gone);
         }
         let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
         let dropping = &mut self.removals.dropping[i];

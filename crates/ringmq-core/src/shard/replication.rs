@@ -36,19 +36,21 @@ mod view;
 mod wanted;
 mod work;
 
+pub use cursors::{collect_from, cursors_moved, replicate_cursor};
 pub use forwarding::Origin;
 pub use forwarding::leader_limit;
 pub use lines::{Pending, may_be_stored_later};
-pub use wanted::EndedWait;
+pub use work::WorkQueue;
 
 use super::engine::Attempt;
-use super::partitions::Partitions;
+use super::partitions::{Partition, Partitions};
 use super::parts::CoreParts;
 use super::timers::Timer;
-use crate::base::{CoreId, IdMap, NodeId, Now, Position};
-use crate::codec::peer::message::Route;
+use crate::base::{CoreId, NodeId, Now, Position, Ticks};
 use crate::format::batch::Batch;
-use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
+use crate::log::{AppendTicket, PartitionIdx, RecordTicket, Store};
+use crate::metrics::remote::RemoteStats;
+use crate::metrics::stats::ReplicationStats;
 use crate::peer::Links;
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
@@ -56,16 +58,17 @@ use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
 use crate::seam::cluster::ClusterOptions;
 use crate::seam::message::Share;
 use disk::DiskTopics;
+use forwarding::Forwards;
 use growth::begin_channels;
 use known::KnownTopics;
 use peers::Peers;
 pub use roles::note_doubt;
 use roles::{note_damage, note_role, stop_leading};
 use routing::Work;
+use status::replication_stats;
 use std::collections::VecDeque;
 use store_work::{Recorded, StoreWork};
 use view::View;
-use work::WorkQueue;
 
 /// A leader's batch for the log.
 struct Incoming {
@@ -162,21 +165,16 @@ pub struct Cluster {
     lease: Lease,
     topics: KnownTopics,
     pub(super) disk: DiskTopics,
-    leaving: leaving::Leaving,
-    /// Partitions of this core with a replica that is not retired.
-    places: IdMap<Route, PartitionIdx>,
-    store_work: StoreWork,
+    pub(super) leaving: leaving::Leaving,
+    pub(super) store_work: StoreWork,
     /// Partitions with publishes since the last seal.
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
-    work: WorkQueue,
     /// Emptied list of effects, kept for its memory.
     effects: Vec<Effect>,
     pub(super) wanted: wanted::WantedTopics,
-    /// Publishes of this node's clients that others are to store.
-    lines: lines::Lines,
-    refusals: forwarding::Refusals,
+    pub(super) forwards: Forwards,
     /// Relays of this node's clients at other leaders, and of other nodes' clients here.
     pub(super) relays: relays::Relays,
     pub(super) guests: guests::Guests,
@@ -193,37 +191,15 @@ impl Cluster {
             topics: KnownTopics::default(),
             disk: DiskTopics::default(),
             leaving: leaving::Leaving::default(),
-            places: IdMap::default(),
             store_work: StoreWork::default(),
             grown: vec![],
             uncommitted: 0,
-            work: WorkQueue::default(),
             effects: vec![],
-            lines: lines::Lines::default(),
-            refusals: forwarding::Refusals::default(),
+            forwards: Forwards::default(),
             relays: relays::Relays::default(),
             guests: guests::Guests::default(),
             changes: changes::Changes::default(),
         }
-    }
-}
-
-impl Cluster {
-    // ---- replicas
-
-    /// The partition's replica takes the event in its turn.
-    pub(super) fn tell(&mut self, idx: PartitionIdx, event: Event) {
-        self.work.push(Work::Event(idx, event));
-    }
-
-    /// Whether something is still to be done before the step ends.
-    pub(super) fn has_work(&self) -> bool {
-        !self.work.is_empty()
-    }
-
-    /// Gives such an event to all replicas of this core.
-    fn tell_all(&mut self, core: &CoreParts, event: impl Fn() -> Event) {
-        core.partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }
 
     /// Gives the partition's replica an event, and carries out its effects.
@@ -258,7 +234,7 @@ impl Cluster {
             note_damage(core, idx);
         }
         if is_metadata {
-            self.look_whether_moved(core, now, idx);
+            self.leaving.look_whether_moved(core, now, self.peers.me(), idx);
         }
         core.timers.at_most(Timer::Replica(idx.0), deadline);
     }
@@ -266,7 +242,7 @@ impl Cluster {
     pub(super) fn tick(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
         let Some(seat) = core.partitions.look(idx).and_then(|p| p.seat()) else { return };
         match seat.member.deadline() {
-            Some(at) if at <= now.ticks => self.tell(idx, Event::Tick),
+            Some(at) if at <= now.ticks => core.work.tell(idx, Event::Tick),
             later => core.timers.at_most(Timer::Replica(idx.0), later),
         }
     }
@@ -286,7 +262,7 @@ impl Cluster {
             if let Some(seat) = core.partitions.get_mut(idx).seat_mut() {
                 seat.has_grown = false;
             }
-            self.tell(idx, Event::Sealed);
+            core.work.tell(idx, Event::Sealed);
             if core.store.has_open_batch(idx) {
                 // The journal is busy, and the open batch still grows.
                 self.has_grown(&mut core.partitions, idx);
@@ -302,7 +278,7 @@ impl Cluster {
         {
             seat.marks.push_back((end.offset, upto));
         }
-        self.tell(idx, Event::Durable);
+        core.work.tell(idx, Event::Durable);
     }
 
     /// Answers publishes of a single replica: when several writes became durable at once, the first notice commits everything, and the
@@ -319,17 +295,17 @@ impl Cluster {
     pub(super) fn records_durable(&mut self, core: &mut CoreParts, now: Now, upto: RecordTicket) {
         while let Some((idx, what)) = self.store_work.take_durable(upto) {
             match what {
-                Recorded::Promise(epoch) => self.tell(idx, Event::EpochDurable { epoch }),
-                Recorded::Applied(number) => self.tell(idx, Event::Cursor(CursorEvent::Applied { number })),
+                Recorded::Promise(epoch) => core.work.tell(idx, Event::EpochDurable { epoch }),
+                Recorded::Applied(number) => core.work.tell(idx, Event::Cursor(CursorEvent::Applied { number })),
                 Recorded::Collecting(at) => {
                     // Another leader may have brought a lower one since.
                     let at = std::cmp::min_by_key(at, core.store.collect_start(idx), |at| at.offset);
-                    self.tell(idx, Event::Cursor(CursorEvent::Collecting { at }));
+                    core.work.tell(idx, Event::Cursor(CursorEvent::Collecting { at }));
                 }
             }
         }
         self.topics_recorded(core, now, upto);
-        self.departures_durable(core, upto);
+        self.leaving.durable(core, upto);
     }
 
     /// Reason that keeps a publish from being appended. Bytes that wait for the other replicas count like those that wait for this
@@ -354,8 +330,27 @@ impl Cluster {
         seat.uncommitted = bytes;
     }
 
-    /// The journal takes nothing more.
-    pub(super) fn log_failed(&mut self, core: &CoreParts) {
-        self.tell_all(core, || Event::LogFailed);
+    // ---- figures
+
+    /// Traffic between this core and leaders elsewhere; `parked_bytes`: memory of other nodes' publishes that wait for space.
+    pub(super) fn remote_stats(&self, parked_bytes: u64) -> RemoteStats {
+        RemoteStats {
+            counts: self.peers.counts,
+            forwarding_bytes: self.forwards.bytes(),
+            parked_bytes,
+            relays: self.relays.count(),
+            guests: self.guests.count(),
+        }
+    }
+
+    /// State of the partition's replica here. `None`: it has none.
+    pub(super) fn replication_stats(
+        &self,
+        now: Ticks,
+        store: &Store,
+        idx: PartitionIdx,
+        p: &Partition,
+    ) -> Option<ReplicationStats> {
+        replication_stats(&self.peers, self.lease.until() > now, store, (idx, p))
     }
 }

@@ -94,7 +94,7 @@ impl Shard {
         self.engine.core.timers.at_most(Timer::Stop, Some(until));
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
         stalled.for_each(|conn| self.engine.core.outbox.tell(conn, LateAnswer::StallFailed(PublishError::Stopping)));
-        self.engine.in_cluster(now, |c, core| c.refuse_forwards(core, None, PublishError::Stopping));
+        self.engine.in_cluster(now, |c, core| c.forwards.refuse_waiting(core, &mut c.peers, None, PublishError::Stopping));
         self.engine.removing().stop_removals();
         self.engine.publishing().retry_waiting(now);
     }

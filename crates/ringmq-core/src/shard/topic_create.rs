@@ -113,12 +113,3 @@ impl CoreParts {
         Ok(idx)
     }
 }
-
-impl Cluster {
-    /// Ends the wait for topics that the coordinator was asked for too long ago.
-    pub(super) fn expire_wanted(&mut self, core: &mut CoreParts, now: Now) {
-        let ended = self.wanted.expire(&mut core.topics, now.ticks);
-        core.timers.at_most(Timer::Wanted, self.wanted.deadline());
-        core.outbox.end_waits(ended);
-    }
-}

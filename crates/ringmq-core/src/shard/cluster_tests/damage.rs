@@ -60,7 +60,7 @@ impl Net {
     fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
         let (now, topic) = (self.now, self.topic.clone());
         let engine = &mut self.nodes[node].shards[0].engine;
-        let accepted = accept(&mut engine.core, engine.cluster.as_deref_mut(), &topic, PartitionId(0), loss);
+        let accepted = accept(&mut engine.core, &topic, PartitionId(0), loss);
         engine.in_cluster(now, |_, _| ());
         accepted.map(|accepted| accepted.what)
     }

@@ -11,7 +11,6 @@
 
 use super::{Cluster, CoreParts, Work};
 use crate::base::{Now, TopicId, TopicRef};
-use crate::codec::peer::message::Route;
 use crate::log::PartitionIdx;
 use crate::seam::cluster::Ask;
 
@@ -20,7 +19,7 @@ impl Cluster {
     pub(super) fn on_topic_deleted(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.leave_topic(core, topic);
         if core.is_home_of(topic) && self.disk.delete(topic) {
-            self.work.push(Work::Remove(topic.clone()));
+            core.work.push(Work::Remove(topic.clone()));
         }
     }
 
@@ -38,34 +37,44 @@ impl Cluster {
     /// Ends all use of the topic on this core; its replicas decide nothing more.
     pub(in crate::shard) fn retire_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         self.leave_topic(core, topic);
-        self.work.push(Work::Retire(topic.clone()));
+        core.work.push(Work::Retire(topic.clone()));
     }
 
     /// Ends all use of the topic on this core; its replicas here neither follow nor lead.
     fn leave_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
-        self.work.push(Work::EndClients(topic.clone()));
+        core.work.push(Work::EndClients(topic.clone()));
         self.on_topic_gone(core, topic);
     }
 
     /// Retires this core's replicas of the topic: they decide nothing more.
     pub(super) fn retire_replicas(&mut self, core: &mut CoreParts, topic: TopicId) {
         core.partitions.of_topic(topic).into_iter().for_each(|idx| self.retire(core, idx));
-        self.refusals.forget(topic);
-        self.work.push(Work::Retry);
+        self.forwards.forget_refusals(topic);
+        core.work.push(Work::Retry);
     }
 
     /// Retires the partition's replica: it decides nothing more.
-    pub(super) fn retire(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
-        let p = core.partitions.get_mut(idx);
-        let route = Route { topic_id: p.topic.id, partition: p.dir.partition };
-        let Some(seat) = p.retire() else { return };
+    fn retire(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
+        let Some(seat) = core.partitions.retire(idx) else { return };
         if seat.is_told_suspect {
-            core.outbox.ask(Ask::Doubt { route, is_suspect: false });
+            core.outbox.ask(Ask::Doubt { route: seat.member.route(), is_suspect: false });
         }
-        self.places.remove(&route);
         self.uncommitted -= seat.uncommitted;
         self.store_work.forget(idx);
         self.grown.retain(|of| *of != idx);
+    }
+
+    /// The replica has moved to other nodes, and leaves: its files go once that is durable.
+    pub(super) fn leave(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
+        self.retire(core, idx);
+        self.leaving.begin(core, now, idx);
+    }
+
+    /// The store has removed the partition's files, or could not.
+    pub(in crate::shard) fn partition_removed(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx, is_gone: bool) {
+        if self.leaving.end(idx, is_gone) {
+            self.create_coming(core, now);
+        }
     }
 
     /// Notes that nothing of the topic is left on this core.

@@ -1,5 +1,6 @@
 //! Execution of a replica's effects.
 
+use super::cursors::{apply_cursors, collect_cursors};
 use super::roles::clamp_channels;
 use super::store_work::{Reading, Recorded};
 use super::{Cluster, CoreParts, Incoming, Work};
@@ -77,9 +78,10 @@ impl Cluster {
             Effect::Release => core.outbox.ask(Ask::Release { route }),
             Effect::Alarm(alarm) => p.raise_alarm(alarm, self.peers.nodes()),
             Effect::AlarmOver => p.end_alarm(|alarm| matches!(alarm, Alarm::StaysOut { .. })),
-            Effect::CollectCursors { to, session, channels } => self.collect_cursors(core, idx, (to, session), channels),
+            Effect::CollectCursors { to, session, channels } => collect_cursors(core, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
-                self.apply_cursors(core, idx, number, (images, deleted), (collect_start, channels_lost), &producers);
+                let (told, start) = ((images, deleted), (collect_start, channels_lost));
+                apply_cursors(core, &mut self.store_work, (idx, number), told, start, &producers);
                 if let Some(at) = agreed_start {
                     core.store.set_agreed_start(idx, at);
                 }
@@ -111,7 +113,7 @@ impl Cluster {
                 (Some((Refusal::ReadOnly | Refusal::TooBig, _)), Some(seat)) => {
                     seat.held.clear();
                     seat.has_failed = true;
-                    return self.tell(idx, Event::LogFailed);
+                    return core.work.tell(idx, Event::LogFailed);
                 }
                 (Some(_), None) => return,
             }
@@ -126,13 +128,18 @@ impl Cluster {
     }
 
     /// The answer to a read of whole batches.
-    pub(in crate::shard) fn on_verbatim(&mut self, token: u64, result: Result<(Vec<Bytes>, Position), PeerError>) {
+    pub(in crate::shard) fn on_verbatim(
+        &mut self,
+        core: &mut CoreParts,
+        token: u64,
+        result: Result<(Vec<Bytes>, Position), PeerError>,
+    ) {
         let Some(Reading { idx, to, session, from }) = self.store_work.take_read(token) else { return };
         let (end, result) = match result {
             Ok((batches, end)) => (end, Ok(batches)),
             Err(error) => (from, Err(error)),
         };
-        self.tell(idx, Event::LogRead { to, session, from, end, result });
+        core.work.tell(idx, Event::LogRead { to, session, from, end, result });
     }
 
     // ---- publishers
@@ -154,7 +161,7 @@ impl Cluster {
         core.channels().wake_all(idx);
         self.count_uncommitted(core, idx);
         if self.uncommitted <= core.settings.max_pub_waiting_size / 2 && core.waiting.is_any_here() {
-            self.work.push(Work::Retry);
+            core.work.push(Work::Retry);
         }
     }
 
@@ -168,7 +175,7 @@ impl Cluster {
             core.tell_publisher(Some(self), publisher, Err(PublishError::from(error)));
         }
         // Publishes that wait for room find out that there is nothing to wait for.
-        self.work.push(Work::Retry);
+        core.work.push(Work::Retry);
     }
 }
 

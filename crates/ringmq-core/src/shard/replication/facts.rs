@@ -8,7 +8,7 @@ use super::{Cluster, CoreParts, Seat, Work};
 use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::config::TopicSettings;
-use crate::log::{PartitionIdx, RecordTicket};
+use crate::log::RecordTicket;
 use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
 use crate::seam::cluster::{Fact, TopicProperties};
@@ -40,12 +40,6 @@ impl Cluster {
         self.peers.leader_elsewhere(self.topics.named(topic).next()?, partition)
     }
 
-    pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
-        self.places.insert(route, idx);
-    }
-}
-
-impl Cluster {
     /// Takes a fact, but [`Fact::MayLeave`].
     pub(super) fn on_fact(&mut self, core: &mut CoreParts, now: Now, fact: Fact) {
         match fact {
@@ -63,15 +57,12 @@ impl Cluster {
             Fact::Lease { until, revision } => self.change_lease(core, now, |lease| lease.renewed(until, revision)),
             Fact::Read { revision } => self.change_lease(core, now, |lease| lease.has_read(revision)),
             Fact::TopicProperties { topic, properties } => set_properties(core, &topic, properties),
-            Fact::NodeDown { node } => self.tell_all(core, || Event::Down { node }),
+            Fact::NodeDown { node } => core.work.tell_all(&core.partitions, || Event::Down { node }),
             Fact::MayLeave { .. } => {}
-            Fact::TopicRefused { name, error } => {
-                let ended = self.wanted.refused(&mut core.topics, &name, error);
-                core.outbox.end_waits(ended);
-            }
+            Fact::TopicRefused { name, error } => self.wanted.refused(core, &name, error),
             Fact::ProposalRefused { route, version } => {
-                if let Some(idx) = self.member_at(route) {
-                    self.tell(idx, Event::ProposalRefused { version });
+                if let Some(idx) = core.partitions.member_at(route) {
+                    core.work.tell(idx, Event::ProposalRefused { version });
                 }
             }
         }
@@ -86,15 +77,11 @@ impl Cluster {
             return;
         }
         for idx in core.partitions.members() {
-            self.tell(idx, Event::Lease { until });
+            core.work.tell(idx, Event::Lease { until });
             if before <= now.ticks {
                 core.channels().wake_all(idx);
             }
         }
-    }
-
-    pub(in crate::shard) fn member_at(&self, route: Route) -> Option<PartitionIdx> {
-        self.places.get(&route).copied()
     }
 
     fn on_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
@@ -109,9 +96,9 @@ impl Cluster {
         self.topics.insert(topic);
         known.iter().for_each(|old| self.forget_topic(core, old));
         let waiters = core.topics.learn_shared(topic);
-        core.outbox.end_waits(self.wanted.came(topic, waiters));
-        for (route, &idx) in self.places.iter().filter(|(route, _)| route.topic_id == topic.id) {
-            core.topics.set_place(&topic.name, route.partition, idx);
+        self.wanted.came(core, topic, waiters);
+        for (partition, idx) in core.partitions.members_of(topic.id) {
+            core.topics.set_place(&topic.name, partition, idx);
         }
     }
 
@@ -142,7 +129,7 @@ impl Cluster {
         let route = Route { topic_id: topic.id, partition };
         let led_elsewhere = self.peers.note_leader(route, &membership);
         core.topics.set_leads(topic, partition, membership.version, leads, membership.leader.is_some());
-        self.leaders_changed(core, topic);
+        self.wanted.leaders_changed(core, topic);
         if is_mine {
             self.record_topic(core, now, topic);
         }
@@ -153,19 +140,13 @@ impl Cluster {
             core.outbox.pass(CoreId::HTTP, MeshMessage::LedElsewhere { topic: topic.clone(), partition, is_elsewhere });
         }
         self.take_membership(core, now, route, membership, is_mine);
-        self.work.push(Work::Forward(route));
+        core.work.push(Work::Forward(route));
         self.look_at_relays(core, route);
     }
 
-    /// Resumes the clients that wait for the topic, if all its leaders are known.
-    pub(super) fn leaders_changed(&mut self, core: &mut CoreParts, topic: &TopicRef) {
-        let ended = self.wanted.leaders_changed(&mut core.topics, topic);
-        core.outbox.end_waits(ended);
-    }
-
     fn take_membership(&mut self, core: &mut CoreParts, now: Now, route: Route, membership: Membership, is_mine: bool) {
-        if let Some(idx) = self.member_at(route) {
-            return self.tell(idx, Event::Metadata(membership));
+        if let Some(idx) = core.partitions.member_at(route) {
+            return core.work.tell(idx, Event::Metadata(membership));
         }
         self.topics.expect(route, membership, is_mine);
         self.create_coming(core, now);
@@ -198,7 +179,7 @@ impl Cluster {
             core.outbox.pass_to_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
             self.on_topic_recorded(core, now, &topic);
             if self.disk.take_doomed(&topic) {
-                self.work.push(Work::Remove(topic));
+                core.work.push(Work::Remove(topic));
             }
         }
     }
@@ -215,7 +196,7 @@ impl Cluster {
         }
         let Cluster { topics, disk, leaving, .. } = self;
         let ready = topics.take_coming(|topic, partition| {
-            disk.has_partition(topic, partition) && !leaving.has(Route { topic_id: topic.id, partition })
+            disk.has_partition(topic, partition) && !leaving.has_files_of(Route { topic_id: topic.id, partition })
         });
         for (topic, partition, membership) in ready {
             self.create_member(core, now, &topic, partition, membership);
@@ -233,15 +214,14 @@ impl Cluster {
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
         let idx = core.store.create(now, dir.clone(), core.outbox.io());
         let seat = self.seat(topic, partition, None);
-        self.set_place(Route { topic_id: topic.id, partition }, idx);
         core.store.await_agreement(idx);
         core.partitions.insert(idx, Partition::member(topic.clone(), dir, seat));
         core.topics.set_place(&topic.name, partition, idx);
-        self.tell(idx, Event::Lease { until: self.lease.until() });
+        core.work.tell(idx, Event::Lease { until: self.lease.until() });
         if core.life.is_read_only() {
-            self.tell(idx, Event::LogFailed);
+            core.work.tell(idx, Event::LogFailed);
         }
-        self.tell(idx, Event::Metadata(membership));
+        core.work.tell(idx, Event::Metadata(membership));
     }
 
     /// Ends the use of a topic; its stored data stays. False: it was not in use.
@@ -257,7 +237,7 @@ impl Cluster {
                 let version = last.version.saturating_add(1);
                 let (replicas, isr, joining) = Default::default();
                 let nobody = Membership { version, leader: None, replicas, isr, joining, ..last.clone() };
-                self.tell(idx, Event::Metadata(nobody));
+                core.work.tell(idx, Event::Metadata(nobody));
             }
         }
         self.forget_topic(core, topic);
@@ -265,8 +245,8 @@ impl Cluster {
     }
 
     fn forget_topic(&mut self, core: &mut CoreParts, topic: &TopicRef) {
-        self.refuse_forwards(core, Some(topic), PublishError::TopicNotExist);
-        self.work.push(Work::EndSubscribers(topic.clone()));
+        self.forwards.refuse_waiting(core, &mut self.peers, Some(topic), PublishError::TopicNotExist);
+        core.work.push(Work::EndSubscribers(topic.clone()));
         let waiters = core.topics.forget_shared(topic);
         core.outbox.tell_waiters(waiters, Err(PublishError::TopicNotExist));
     }

@@ -4,8 +4,9 @@
 //! Publishes that are surely not stored wait for a reachable leader: for `lease-ttl` and `pub-waiting-timeout` at most, which outlasts a
 //! failover.
 
-use super::lines::{Next, Pending, may_be_stored_later};
-use super::{Cluster, CoreParts, Work};
+use super::lines::{Lines, Next, Pending, may_be_stored_later};
+use super::peers::Peers;
+use super::{CoreParts, Work};
 use crate::base::{Epoch, IdMap, NodeId, Now, TopicId, TopicRef};
 use crate::codec::peer::message::{Asker, Body, Forward, Forwarded, Head, Lane, Message, PackedBodies, Route, Session};
 use crate::config::Settings;
@@ -26,7 +27,7 @@ pub struct Origin {
 
 /// The last attempt of each node of which a publish to the partition was refused, with the life of the node.
 #[derive(Debug, Default)]
-pub struct Refusals(IdMap<(NodeId, Route), (u64, Session)>);
+struct Refusals(IdMap<(NodeId, Route), (u64, Session)>);
 
 impl Refusals {
     fn note(&mut self, Origin { node, route, attempt, asker }: Origin) {
@@ -37,112 +38,95 @@ impl Refusals {
         self.0.get(&(node, route)) == Some(&(asker.generation, attempt))
     }
 
-    pub(super) fn forget(&mut self, topic: TopicId) {
+    fn forget(&mut self, topic: TopicId) {
         self.0.retain(|(_, route), _| route.topic_id != topic);
     }
 }
 
-impl Cluster {
-    fn send_forwards(&mut self, now: Now, leader: NodeId, route: Route, attempt: Session) {
-        let head = Head { epoch: Epoch(0), session: attempt };
-        for Pending { ticket, bodies, delay_ms, .. } in self.lines.send(now.ticks, route) {
-            self.peers.counts.forwarded.add(bodies.body_bytes());
-            let asker = self.peers.asker(*ticket);
-            let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
-            self.peers.links.send(leader, route, Message { head, body });
-        }
-    }
+/// Publishes that one node makes for another: those of this node's clients for leaders elsewhere, and those of other nodes' clients here.
+#[derive(Debug, Default)]
+pub struct Forwards {
+    /// Publishes of this node's clients that others are to store. None of their publishers is at another node.
+    lines: Lines,
+    refusals: Refusals,
+}
 
-    /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
-    pub(in crate::shard) fn follows_refusal(&self, publisher: Publisher) -> bool {
-        matches!(publisher, Publisher::Node(origin) if self.refusals.has(origin))
-    }
-
-    /// Tells another node the outcome of its client's publish. After a refusal that allows a repeat, the rest of the attempt is refused:
-    /// so the sender can keep the order.
-    pub(in crate::shard) fn answer_forward(&mut self, origin: Origin, result: Result<(), PublishError>) {
-        let Origin { node, route, attempt, asker } = origin;
-        if result.is_err_and(may_be_stored_later) {
-            self.refusals.note(origin);
-        }
-        let head = Head { epoch: Epoch(0), session: attempt };
-        let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
-        self.peers.links.send_on(node, Lane::Data, route, Message { head, body });
-    }
-
+impl Forwards {
     // ---- this node's clients
 
     /// Whether publishes to the partition wait for their leader: others come behind them.
-    pub(in crate::shard) fn is_forwarding(&self, route: Route) -> bool {
+    pub fn has(&self, route: Route) -> bool {
         self.lines.has(route)
     }
 
     /// Memory of publishes that other nodes work on for this one.
-    pub(in crate::shard) fn forwarding_bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.lines.bytes()
     }
 
-    /// Whether a publish waits for the answer of another node.
-    pub(in crate::shard) fn has_forwarded(&self) -> bool {
-        !self.lines.is_empty()
+    /// Whether no publish waits for the answer of another node.
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
     }
 
     /// A publish for a partition of this core goes to its leader, once one can be reached.
-    pub(in crate::shard) fn forward(
+    pub(super) fn push(
         &mut self,
         core: &mut CoreParts,
         now: Now,
+        peers: &mut Peers,
         route: Route,
         publisher: Publisher,
         (bodies, delay_ms): (PackedBodies, u64),
     ) {
-        // An OK to this publish implies the FINs before it, if the same leader has their partition.
-        self.relays.flush(&mut self.peers);
         self.lines.push(now.ticks, route, publisher, bodies, delay_ms);
         core.timers.at_most(Timer::Forwards, Some(now.ticks + leader_limit(&core.settings)));
-        self.go_on_forwarding(core, now, route);
+        self.go_on(core, now, peers, route);
     }
 
     /// Sends the publishes that may go now; or has them appended, if this node leads the partition by now.
-    pub(super) fn go_on_forwarding(&mut self, core: &mut CoreParts, now: Now, route: Route) {
+    pub(super) fn go_on(&mut self, core: &mut CoreParts, now: Now, peers: &mut Peers, route: Route) {
         if !self.lines.has(route) {
             return;
         }
-        let Some(leader) = self.peers.leader(route) else { return };
-        let is_me = leader == self.peers.me();
-        if !is_me && !self.peers.links.is_connected(leader) {
+        let Some(leader) = peers.leader(route) else { return };
+        let is_me = leader == peers.me();
+        if !is_me && !peers.links.is_connected(leader) {
             return;
         }
         if let Next::Send(attempt) = self.lines.next(now.ticks, route, leader) {
             if is_me {
-                self.work.push(Work::Append(route));
+                core.work.push(Work::Append(route));
             } else {
-                self.send_forwards(now, leader, route, attempt);
+                self.send(now, peers, leader, route, attempt);
             }
         }
         core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
     }
 
+    fn send(&mut self, now: Now, peers: &mut Peers, leader: NodeId, route: Route, attempt: Session) {
+        let head = Head { epoch: Epoch(0), session: attempt };
+        for Pending { ticket, bodies, delay_ms, .. } in self.lines.send(now.ticks, route) {
+            peers.counts.forwarded.add(bodies.body_bytes());
+            let asker = peers.asker(*ticket);
+            let body = Body::Forward(Forward { asker, delay_ms: *delay_ms, bodies: bodies.clone() });
+            peers.links.send(leader, route, Message { head, body });
+        }
+    }
+
     /// The oldest publish to a partition that waits for a leader; [`Self::give_back`] returns it to its place.
-    pub(in crate::shard) fn take_forwarded(&mut self, route: Route) -> Option<Pending> {
+    pub fn take_first(&mut self, route: Route) -> Option<Pending> {
         self.lines.take_first(route)
     }
 
-    pub(in crate::shard) fn give_back(
-        &mut self,
-        core: &mut CoreParts,
-        now: Now,
-        route: Route,
-        pending: Pending,
-        error: PublishError,
-    ) {
+    pub fn give_back(&mut self, core: &mut CoreParts, now: Now, route: Route, pending: Pending, error: PublishError) {
         self.lines.give_back(now.ticks, route, pending, error);
         core.timers.at_most(Timer::Forwards, self.lines.retry_at(route));
     }
 
     /// The leader has answered a publish of this core.
-    pub(super) fn on_forwarded(&mut self, core: &mut CoreParts, now: Now, route: Route, answer: Forwarded) {
-        if !self.peers.has_asked(&answer.asker) {
+    pub(super) fn hear_answer(&mut self, core: &mut CoreParts, now: Now, peers: &mut Peers, route: Route, answer: Forwarded) {
+        if !peers.has_asked(&answer.asker) {
             return;
         }
         let ticket = answer.asker.ticket;
@@ -157,20 +141,20 @@ impl Cluster {
                 if !self.lines.hold(now.ticks, route, ticket, error) {
                     return;
                 }
-                self.peers.counts.forwards.count(RemoteOutcome::Retried);
+                peers.counts.forwards.count(RemoteOutcome::Retried);
             }
             result => {
                 let Some(publisher) = self.lines.finish(route, ticket) else { return };
-                self.peers.counts.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
-                core.tell_publisher(Some(self), publisher, result);
+                peers.counts.forwards.count(result.err().map_or(RemoteOutcome::Done, told_of));
+                core.tell_publisher(None, publisher, result);
             }
         }
-        self.go_on_forwarding(core, now, route);
-        self.after_forwarding(route);
+        self.go_on(core, now, peers, route);
+        self.tidy(core, route);
     }
 
     /// The connection with a node is made, or was lost: publishes sent to it may have been stored.
-    pub(super) fn forward_to(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
+    pub(super) fn on_peer(&mut self, core: &mut CoreParts, now: Now, peers: &mut Peers, node: NodeId, is_connected: bool) {
         if self.lines.is_empty() {
             return;
         }
@@ -178,64 +162,88 @@ impl Cluster {
         if !is_connected {
             self.lines.routes_to(node).into_iter().for_each(|route| self.lines.lose(route, &mut told));
         }
-        self.tell_forwarded(core, told);
-        self.go_on_with_all(core, now);
+        tell(core, peers, told);
+        self.go_on_with_all(core, now, peers);
     }
 
     /// Gives up publishes that have waited for long enough, and tries others again.
-    pub(in crate::shard) fn tick_forwards(&mut self, core: &mut CoreParts, now: Now) {
+    pub fn tick(&mut self, core: &mut CoreParts, now: Now, peers: &mut Peers) {
         let (limit, mut told) = (leader_limit(&core.settings), vec![]);
         self.lines.routes().into_iter().for_each(|route| self.lines.expire(now.ticks, limit, route, &mut told));
-        self.tell_forwarded(core, told);
-        self.go_on_with_all(core, now);
+        tell(core, peers, told);
+        self.go_on_with_all(core, now, peers);
         core.timers.at_most(Timer::Forwards, self.lines.deadline(limit));
     }
 
-    fn go_on_with_all(&mut self, core: &mut CoreParts, now: Now) {
+    fn go_on_with_all(&mut self, core: &mut CoreParts, now: Now, peers: &mut Peers) {
         for route in self.lines.routes() {
-            self.go_on_forwarding(core, now, route);
-            self.after_forwarding(route);
+            self.go_on(core, now, peers, route);
+            self.tidy(core, route);
         }
     }
 
     /// Refuses waiting publishes: the node stops, or the topic is gone.
-    pub(in crate::shard) fn refuse_forwards(&mut self, core: &mut CoreParts, topic: Option<&TopicRef>, error: PublishError) {
-        let mut routes = self.lines.routes();
+    pub fn refuse_waiting(&mut self, core: &mut CoreParts, peers: &mut Peers, topic: Option<&TopicRef>, error: PublishError) {
+        let (mut routes, mut told) = (self.lines.routes(), vec![]);
         routes.retain(|route| topic.is_none_or(|t| t.id == route.topic_id));
-        self.refuse_held(core, &routes, error);
-    }
-
-    fn refuse_held(&mut self, core: &mut CoreParts, routes: &[Route], error: PublishError) {
-        let mut told = vec![];
         routes.iter().for_each(|route| self.lines.refuse_held(*route, error, &mut told));
-        self.tell_forwarded(core, told);
-        routes.iter().for_each(|route| self.after_forwarding(*route));
+        tell(core, peers, told);
+        routes.iter().for_each(|route| self.tidy(core, *route));
     }
 
-    fn tell_forwarded(&mut self, core: &mut CoreParts, told: Vec<(Publisher, PublishError)>) {
-        for (publisher, error) in told {
-            self.peers.counts.forwards.count(told_of(error));
-            core.tell_publisher(Some(self), publisher, Err(error));
-        }
-    }
-
-    pub(in crate::shard) fn after_forwarding(&mut self, route: Route) {
+    /// Forgets the partition's line if nothing waits in it; publishes that wait for answers of other nodes try again.
+    pub fn tidy(&mut self, core: &mut CoreParts, route: Route) {
         self.lines.tidy(route);
-        self.work.push(Work::RetryElsewhere);
+        core.work.push(Work::RetryElsewhere);
     }
 
     // ---- clients of other nodes
 
     /// A publish that came from another node, for a partition of this core.
-    pub(super) fn on_forward(&mut self, node: NodeId, (route, attempt): (Route, Session), forward: Forward) {
-        let Forward { asker, delay_ms, bodies } = forward;
+    pub(super) fn hear(
+        &mut self,
+        core: &mut CoreParts,
+        peers: &mut Peers,
+        node: NodeId,
+        (route, attempt): (Route, Session),
+        Forward { asker, delay_ms, bodies }: Forward,
+    ) {
         let origin = Origin { node, route, attempt, asker };
-        self.peers.counts.received.add(bodies.body_bytes());
-        let idx = self.member_at(route).filter(|_| !self.follows_refusal(Publisher::Node(origin)));
+        peers.counts.received.add(bodies.body_bytes());
+        let idx = core.partitions.member_at(route).filter(|_| !self.follows_refusal(Publisher::Node(origin)));
         match idx {
-            None => self.answer_forward(origin, Err(PublishError::NotLeader)),
-            Some(idx) => self.work.push(Work::Take(idx, origin, bodies, delay_ms)),
+            None => self.answer(peers, origin, Err(PublishError::NotLeader)),
+            Some(idx) => core.work.push(Work::Take(idx, origin, bodies, delay_ms)),
         }
+    }
+
+    /// Whether a publish comes from another node, and an earlier one of its attempt was refused.
+    pub fn follows_refusal(&self, publisher: Publisher) -> bool {
+        matches!(publisher, Publisher::Node(origin) if self.refusals.has(origin))
+    }
+
+    /// Tells another node the outcome of its client's publish. After a refusal that allows a repeat, the rest of the attempt is refused:
+    /// so the sender can keep the order.
+    pub fn answer(&mut self, peers: &mut Peers, origin: Origin, result: Result<(), PublishError>) {
+        let Origin { node, route, attempt, asker } = origin;
+        if result.is_err_and(may_be_stored_later) {
+            self.refusals.note(origin);
+        }
+        let head = Head { epoch: Epoch(0), session: attempt };
+        let body = Body::Forwarded(Forwarded { asker, outcome: outcome_of(result) });
+        peers.links.send_on(node, Lane::Data, route, Message { head, body });
+    }
+
+    /// This core's replicas of the topic are retired: nothing is stored here any more.
+    pub(super) fn forget_refusals(&mut self, topic: TopicId) {
+        self.refusals.forget(topic);
+    }
+}
+
+fn tell(core: &mut CoreParts, peers: &mut Peers, told: Vec<(Publisher, PublishError)>) {
+    for (publisher, error) in told {
+        peers.counts.forwards.count(told_of(error));
+        core.tell_publisher(None, publisher, Err(error));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Acceptance of a loss by an operator: the leader names the loss, and takes an acceptance only if it repeats that name.
 
+use super::CoreParts;
 use super::roles::{note_damage, role_of};
-use super::{Cluster, CoreParts};
 use crate::base::{CoreId, PartitionDir, PartitionId, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket, Store};
 use crate::replica::states::State;
@@ -69,7 +69,6 @@ impl Acceptances {
 /// Accepts a loss in a partition of this core. `loss`: as the refusal named it.
 pub(in crate::shard) fn accept(
     core: &mut CoreParts,
-    cluster: Option<&mut Cluster>,
     topic: &TopicRef,
     partition: PartitionId,
     loss: Option<&str>,
@@ -81,9 +80,9 @@ pub(in crate::shard) fn accept(
     }
     let channels = core.store.channels_lost(idx);
     if channels > 0 && (loss == Some(&channels_name(channels)) || core.partitions.get(idx).seat().is_none()) {
-        return accept_channels(core, cluster, idx, channels, loss);
+        return accept_channels(core, idx, channels, loss);
     }
-    let (Some(seat), Some(cluster)) = (core.partitions.get_mut(idx).seat_mut(), cluster) else {
+    let Some(seat) = core.partitions.get_mut(idx).seat_mut() else {
         return Err(AcceptLossError::Nothing { role: "alone" });
     };
     let state = seat.member.state();
@@ -105,14 +104,13 @@ pub(in crate::shard) fn accept(
         core.store.give_up_lost(idx, seat.given_up);
         note_damage(core, idx);
     } else {
-        cluster.tell(idx, Event::AcceptLoss { from: found.from });
+        core.work.tell(idx, Event::AcceptLoss { from: found.from });
     }
     Ok(Accepted { what: found.to_string(), record: None })
 }
 
 fn accept_channels(
     core: &mut CoreParts,
-    cluster: Option<&mut Cluster>,
     idx: PartitionIdx,
     generation: u64,
     loss: Option<&str>,
@@ -126,8 +124,8 @@ fn accept_channels(
     let record = core.store.accept_channels_lost(idx);
     p.low_water_stale = true;
     p.update_low_water(idx, &mut core.store);
-    if let Some(cluster) = cluster.filter(|_| p.seat().is_some_and(|seat| seat.is_leader())) {
-        cluster.tell(idx, Event::Cursor(CursorEvent::LossAccepted));
+    if p.seat().is_some_and(|seat| seat.is_leader()) {
+        core.work.tell(idx, Event::Cursor(CursorEvent::LossAccepted));
     }
     Ok(Accepted { what, record: Some(record) })
 }

@@ -6,23 +6,28 @@ use super::{Cluster, CoreParts, Work};
 use crate::base::{NodeId, Now};
 use crate::codec::peer::Addressed;
 use crate::codec::peer::error::PeerError;
-use crate::codec::peer::message::{Body, Message, Route};
+use crate::codec::peer::message::{Body, Message, PackedBodies, Route};
 use crate::replica::Event;
 use crate::seam::cluster::Ask;
 use crate::seam::message::MeshMessage;
 use crate::shard::outbox::LateAnswer;
+use crate::shard::partitions::Publisher;
 
 impl Cluster {
     /// A message of another node for a partition of this core.
     pub(in crate::shard) fn on_peer_message(&mut self, core: &mut CoreParts, now: Now, from: NodeId, addressed: Addressed) {
         let Addressed { route, message } = addressed;
         match message {
-            Message { head, body: Body::Forward(forward) } => self.on_forward(from, (route, head.session), forward),
-            Message { body: Body::Forwarded(answer), .. } => self.on_forwarded(core, now, route, answer),
+            Message { head, body: Body::Forward(forward) } => {
+                self.forwards.hear(core, &mut self.peers, from, (route, head.session), forward);
+            }
+            Message { body: Body::Forwarded(answer), .. } => {
+                self.forwards.hear_answer(core, now, &mut self.peers, route, answer);
+            }
             Message { head, body: Body::Relay(relayed) } if relayed.is_for_leader() => {
                 let topic = self.topics.get(route.topic_id);
                 let said = self.guests.hear(&mut self.peers, topic, from, (route, head.session), relayed);
-                self.work.extend(said.into_iter().flatten().map(Work::Guest));
+                core.work.extend(said.into_iter().flatten().map(Work::Guest));
             }
             Message { head, body: Body::Relay(relayed) } => {
                 match self.relays.hear(&mut self.peers, from, (route, head.session), relayed) {
@@ -39,15 +44,15 @@ impl Cluster {
             Message { body: Body::Change(change), .. } => {
                 let topic = self.topics.get(route.topic_id);
                 let change = self.changes.hear(&mut self.peers, topic, (from, route), change);
-                self.work.extend(change.map(Work::Guest));
+                core.work.extend(change.map(Work::Guest));
             }
             Message { body: Body::Changed(answer), .. } => {
                 if let Some((asked_by, message)) = self.changes.hear_answer(&self.peers, from, answer) {
                     core.outbox.pass(asked_by, message);
                 }
             }
-            message => match self.member_at(route) {
-                Some(idx) => self.tell(idx, Event::Message { from, message }),
+            message => match core.partitions.member_at(route) {
+                Some(idx) => core.work.tell(idx, Event::Message { from, message }),
                 // It may be on its way: the leader asks again.
                 None => self.refuse_unknown(from, route, message),
             },
@@ -62,15 +67,11 @@ impl Cluster {
         }
     }
 
-    /// Handles the stop of another node's process: leaders wait for its confirmations no longer than it takes to remove it from the ISR.
-    pub(in crate::shard) fn on_stopping(&mut self, core: &CoreParts, node: NodeId) {
-        self.tell_all(core, || Event::Down { node });
-    }
-
     /// The connection of this core to another node is made, or is lost with the messages in flight.
     pub(in crate::shard) fn on_peer(&mut self, core: &mut CoreParts, now: Now, node: NodeId, is_connected: bool) {
-        self.tell_all(core, || if is_connected { Event::Connected { node } } else { Event::Disconnected { node } });
-        self.forward_to(core, now, node, is_connected);
+        core.work
+            .tell_all(&core.partitions, || if is_connected { Event::Connected { node } } else { Event::Disconnected { node } });
+        self.forwards.on_peer(core, now, &mut self.peers, node, is_connected);
         if !is_connected {
             core.outbox.ask(Ask::PeerLost { node });
             self.relays.with(node).into_iter().for_each(|key| self.drop_relay(core, key, false));
@@ -78,8 +79,22 @@ impl Cluster {
                 core.outbox.pass(asked_by, message);
             }
             let gone = self.guests.gone(node);
-            self.work.extend(gone.into_iter().map(Work::Guest));
+            core.work.extend(gone.into_iter().map(Work::Guest));
         }
+    }
+
+    /// A publish for a partition of this core goes to its leader, once one can be reached.
+    pub(in crate::shard) fn forward(
+        &mut self,
+        core: &mut CoreParts,
+        now: Now,
+        route: Route,
+        publisher: Publisher,
+        packed: (PackedBodies, u64),
+    ) {
+        // An OK to this publish implies the FINs before it, if the same leader has their partition.
+        self.relays.flush(&mut self.peers);
+        self.forwards.push(core, now, &mut self.peers, route, publisher, packed);
     }
 
     /// The metadata names a leader: relays to another node join again.

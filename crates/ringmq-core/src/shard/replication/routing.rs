@@ -6,6 +6,7 @@
 //! The queue is empty when [`Engine::in_cluster`] returns, unless it was called for work of the queue: new work is done next.
 
 use super::forwarding::Origin;
+use super::leaving::leaver;
 use super::loss::accept;
 use super::{Cluster, CoreParts};
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicRef};
@@ -60,17 +61,16 @@ impl Engine {
     /// Does the work that machines of the cluster have left, unless it is being done.
     #[inline]
     pub(in crate::shard) fn work_off(&mut self, now: Now) {
-        if self.cluster.as_mut().is_some_and(|c| c.work.begin()) {
+        if self.core.work.begin() {
             self.work_through(now);
         }
     }
 
     fn work_through(&mut self, now: Now) {
-        while let Some(cluster) = &mut self.cluster {
-            let Some(work) = cluster.work.next() else { return };
+        while let Some((work, cluster)) = self.core.work.next().zip(self.cluster.as_deref_mut()) {
             match work {
                 Work::Event(idx, event) => cluster.step(&mut self.core, now, idx, event),
-                Work::Forward(route) => cluster.go_on_forwarding(&mut self.core, now, route),
+                Work::Forward(route) => cluster.forwards.go_on(&mut self.core, now, &mut cluster.peers, route),
                 Work::Retire(topic) => cluster.retire_replicas(&mut self.core, topic.id),
                 Work::Append(route) => self.publishing().append_forwarded(now, route),
                 Work::Take(idx, origin, bodies, delay_ms) => {
@@ -103,8 +103,8 @@ impl Engine {
 
     /// The coordinator lets a replica leave. If that cannot be done now, the replica asks again.
     fn on_may_leave(&mut self, now: Now, route: Route, version: u64) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let Some(idx) = cluster.leaver(&self.core, route, version) else { return };
+        let Some(cluster) = &self.cluster else { return };
+        let Some(idx) = leaver(&self.core, cluster.peers.me(), route, version) else { return };
         let topic = self.core.partitions.get(idx).topic.clone();
         let is_used = self.searches.is_any_in(idx) || self.removing().changes_channels_of(&topic);
         if !is_used && !self.removals.is_removing(topic.id) {
@@ -115,7 +115,7 @@ impl Engine {
     /// Takes in a share that a partition's core told. A subscription adds the partitions that this node leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
         let serves_now = self.core.topics.set_share(topic, partition, share);
-        self.in_cluster(now, |c, core| c.leaders_changed(core, topic));
+        self.in_cluster(now, |c, core| c.wanted.leaders_changed(core, topic));
         if !serves_now {
             return;
         }
@@ -155,7 +155,7 @@ impl Engine {
         (topic, partition): (&TopicRef, PartitionId),
         loss: Option<&str>,
     ) {
-        let result = accept(&mut self.core, self.cluster.as_deref_mut(), topic, partition, loss);
+        let result = accept(&mut self.core, topic, partition, loss);
         self.operators.losses.answer(&mut self.core.outbox, from, ticket, result);
         self.work_off(now);
     }

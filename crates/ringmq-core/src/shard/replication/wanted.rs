@@ -1,8 +1,10 @@
 //! Topics of the cluster that a client's first PUB or SUB asks for: the coordinator creates each of them once, whichever node and core
 //! asks. The client continues when this node knows the topic's leaders.
 
-use crate::base::{Ticks, TopicName, TopicRef};
+use super::CoreParts;
+use crate::base::{Now, Ticks, TopicName, TopicRef};
 use crate::seam::outcome::{PublishError, Unwritable};
+use crate::shard::timers::Timer;
 use crate::shard::topics::{Topics, Waiters};
 use std::collections::BTreeMap;
 
@@ -19,9 +21,6 @@ struct AwaitedTopic {
     /// The topic is there, and its leaders are not known yet.
     waiters: Option<Waiters>,
 }
-
-/// The clients that waited for a topic, and their answer.
-pub type EndedWait = (Waiters, Result<TopicRef, PublishError>);
 
 impl WantedTopics {
     pub fn new(creates_topics: bool) -> Self {
@@ -49,47 +48,43 @@ impl WantedTopics {
         Ok(Some(name))
     }
 
-    /// A wanted topic is in the metadata: its clients wait until its leaders are known. Returns those that need not wait.
-    pub fn came(&mut self, topic: &TopicRef, waiters: Waiters) -> Option<EndedWait> {
+    /// A wanted topic is in the metadata: its clients wait until its leaders are known. Those of another topic need not wait.
+    pub fn came(&mut self, core: &mut CoreParts, topic: &TopicRef, waiters: Waiters) {
         match self.topics.get_mut(&topic.name) {
-            Some(wanted) => {
-                wanted.waiters = Some(waiters);
-                None
-            }
-            None => Some((waiters, Ok(topic.clone()))),
+            Some(wanted) => wanted.waiters = Some(waiters),
+            None => core.outbox.tell_waiters(waiters, Ok(topic.clone())),
         }
     }
 
-    /// Looks at a wanted topic again after its leaders changed.
-    pub fn leaders_changed(&mut self, topics: &mut Topics, topic: &TopicRef) -> Option<EndedWait> {
+    /// Resumes the clients that wait for the topic, if all its leaders are known.
+    pub fn leaders_changed(&mut self, core: &mut CoreParts, topic: &TopicRef) {
         let waits = self.topics.get(&topic.name).is_some_and(|wanted| wanted.waiters.is_some());
-        if waits && topics.is_settled(&topic.name) { self.end(topics, &topic.name) } else { None }
+        if waits && core.topics.is_settled(&topic.name) {
+            self.end(core, &topic.name);
+        }
     }
 
     /// Takes in that the cluster does not create the topic.
-    pub fn refused(&mut self, topics: &mut Topics, name: &TopicName, error: PublishError) -> Option<EndedWait> {
-        let Some(AwaitedTopic { waiters: None, .. }) = self.topics.get(name) else { return None };
+    pub fn refused(&mut self, core: &mut CoreParts, name: &TopicName, error: PublishError) {
+        let Some(AwaitedTopic { waiters: None, .. }) = self.topics.get(name) else { return };
         self.topics.remove(name);
-        Some((topics.forget(name), Err(error)))
+        core.topic_failed(name, error);
     }
 
-    /// Clients that waited too long.
-    pub fn expire(&mut self, topics: &mut Topics, now: Ticks) -> Vec<EndedWait> {
-        let late = self.topics.iter().filter(|(_, wanted)| wanted.until <= now);
+    /// Ends the wait for topics that the coordinator was asked for too long ago.
+    pub fn tick(&mut self, core: &mut CoreParts, now: Now) {
+        let late = self.topics.iter().filter(|(_, wanted)| wanted.until <= now.ticks);
         let late: Vec<TopicName> = late.map(|(name, _)| name.clone()).collect();
-        late.iter().filter_map(|name| self.end(topics, name)).collect()
+        late.iter().for_each(|name| self.end(core, name));
+        core.timers.at_most(Timer::Wanted, self.topics.values().map(|wanted| wanted.until).min());
     }
 
-    pub fn deadline(&self) -> Option<Ticks> {
-        self.topics.values().map(|wanted| wanted.until).min()
-    }
-
-    fn end(&mut self, topics: &mut Topics, name: &TopicName) -> Option<EndedWait> {
-        let AwaitedTopic { waiters, .. } = self.topics.remove(name)?;
-        Some(match (waiters, topics.known(name).cloned()) {
-            (Some(waiters), Some(topic)) => (waiters, Ok(topic)),
-            (Some(waiters), None) => (waiters, Err(PublishError::TopicNotExist)),
-            (None, _) => (topics.forget(name), Err(PublishError::NotWritable(Unwritable::NotCreated))),
-        })
+    fn end(&mut self, core: &mut CoreParts, name: &TopicName) {
+        let Some(AwaitedTopic { waiters, .. }) = self.topics.remove(name) else { return };
+        match (waiters, core.topics.known(name).cloned()) {
+            (Some(waiters), Some(topic)) => core.outbox.tell_waiters(waiters, Ok(topic)),
+            (Some(waiters), None) => core.outbox.tell_waiters(waiters, Err(PublishError::TopicNotExist)),
+            (None, _) => core.topic_failed(name, PublishError::NotWritable(Unwritable::NotCreated)),
+        }
     }
 }

@@ -1,6 +1,9 @@
-//! Work that is left before a step ends, in order.
+//! Work that the machines of a cluster leave, in order: it is done before the step ends. A stand-alone node has none.
 
 use super::routing::Work;
+use crate::log::PartitionIdx;
+use crate::replica::Event;
+use crate::shard::partitions::Partitions;
 use std::collections::VecDeque;
 
 #[derive(Default)]
@@ -13,6 +16,16 @@ pub struct WorkQueue {
 impl WorkQueue {
     pub(super) fn push(&mut self, work: Work) {
         self.queue.push_back(work);
+    }
+
+    /// The partition's replica takes the event in its turn.
+    pub fn tell(&mut self, idx: PartitionIdx, event: Event) {
+        self.push(Work::Event(idx, event));
+    }
+
+    /// All replicas of this core take such an event.
+    pub fn tell_all(&mut self, partitions: &Partitions, event: impl Fn() -> Event) {
+        partitions.members().into_iter().for_each(|idx| self.tell(idx, event()));
     }
 
     pub(super) fn extend(&mut self, work: impl IntoIterator<Item = Work>) {
