@@ -9,19 +9,50 @@ use super::notice::{Io, PartitionIdx};
 use super::store::{Op, Store};
 
 /// A checkpoint under way.
-pub struct Running {
+struct Running {
     /// The first journal write that redo shall need afterwards.
-    pub target: u64,
+    target: u64,
     /// Partitions that are not flushed yet.
-    pub left: usize,
+    left: usize,
 }
 
-impl Running {
+/// The checkpoint of a core, one at a time.
+#[derive(Default)]
+pub(super) struct Checkpoint {
+    running: Option<Running>,
+}
+
+impl Checkpoint {
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Begins one up to the journal write `target`, which counts on so many partitions.
+    fn begin(&mut self, target: u64, left: usize) {
+        self.running = Some(Running { target, left });
+    }
+
     /// A partition on which the checkpoint counted, if that is so, is not flushed any more.
-    pub(super) fn uncount(running: &mut Option<Running>, was_counted: bool) {
-        if let Some(running) = running.as_mut().filter(|_| was_counted) {
+    pub fn uncount(&mut self, was_counted: bool) {
+        if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
             running.left -= 1;
         }
+    }
+
+    /// A partition on which the checkpoint counts has its snapshot. Returns the first journal write that redo shall need afterwards.
+    pub fn flushed(&mut self) -> u64 {
+        let running = self.running.as_mut().expect("a checkpoint counts on the round");
+        running.left -= 1;
+        running.target
+    }
+
+    /// Its target, once every partition is flushed.
+    fn ready(&self) -> Option<u64> {
+        self.running.as_ref().filter(|running| running.left == 0).map(|running| running.target)
+    }
+
+    fn end(&mut self) {
+        self.running = None;
     }
 }
 
@@ -40,7 +71,7 @@ impl Store {
         self.move_limit(io);
         let is_due = self.ring.is_half_full() || self.admission.is_refused(Lack::Journal) || self.is_stopping();
         let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
-        if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
+        if !is_due || !can_move || self.checkpoint.is_running() || self.ring.is_poisoned() {
             return;
         }
         if self.is_kept() {
@@ -56,7 +87,7 @@ impl Store {
             .filter(|(_, part)| !part.is_closed() && part.journaled.dirty_from().is_some_and(|d| d < target))
             .map(|(i, _)| PartitionIdx(i as u32))
             .collect();
-        self.running = Some(Running { target, left: due.len() });
+        self.checkpoint.begin(target, due.len());
         for p in due {
             self.part_mut(p).flush.want_snapshot(true);
             self.want_flush(p, false);
@@ -66,11 +97,7 @@ impl Store {
 
     /// True if nothing of the journal is freed until a restart: the ring begins with records that a failed file needs.
     pub(super) fn is_kept(&self) -> bool {
-        let topics = self.topics.failed_records();
-        let deletes = self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence);
-        let failed = self.failures.partitions().iter();
-        let partitions = failed.filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from());
-        let needed = partitions.chain(topics).chain(deletes).chain(self.needed_by_stuck());
+        let needed = self.failures.needed(&self.partitions).chain(self.topics.failed_records());
         needed.min().is_some_and(|from| from <= self.ring.tail_sequence())
     }
 
@@ -82,20 +109,17 @@ impl Store {
 
     /// Writes the slot when all that the checkpoint passes stands in its files.
     pub(super) fn finish_checkpoint(&mut self, io: &mut Io) {
-        let Some(running) = &self.running else { return };
-        if running.left > 0 || self.ring.is_checkpointing() || self.ring.is_poisoned() {
+        let Some(target) = self.checkpoint.ready() else { return };
+        if self.ring.is_checkpointing() || self.ring.is_poisoned() {
             return;
         }
-        if self.topics.has_record_before(running.target) {
+        if self.topics.has_record_before(target) {
             return; // Its topic.meta is on its way.
         }
-        let deletes = &self.removal.deletes;
         let dirty = self.partitions.iter().filter_map(|(_, part)| part.journaled.dirty_from());
-        let topics = self.topics.records();
-        let topics = topics.chain(deletes.values().filter_map(|d| d.write_sequence));
-        let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));
+        let target = dirty.chain(self.topics.records()).min().map_or(target, |d| d.min(target));
         if target <= self.ring.tail_sequence() {
-            self.running = None;
+            self.checkpoint.end();
             return;
         }
         let op = self.ring.checkpoint(target);
@@ -114,7 +138,7 @@ impl Store {
         self.ring.checkpointed();
         match reason {
             SlotReason::Checkpoint => {
-                self.running = None;
+                self.checkpoint.end();
                 self.admission.signal(Lack::Journal);
             }
             // A checkpoint may have waited for the slot.

@@ -8,12 +8,12 @@
 //! ring full for good         the core: no publish, no new channel; facts go on while the reserve lasts, then FINs wait in their channels
 //! ```
 
-use super::checkpoint::Running;
 use super::notice::{Notice, PartitionIdx};
-use super::partition::Closed;
+use super::partition::{Closed, PartitionLog};
 use super::store::Store;
 use crate::base::DiskError;
 use crate::log::AppendError;
+use slab::Slab;
 
 /// Failures of a core, until a restart.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub(super) struct Failures {
     core: Option<String>,
     /// Partitions whose files are not written any more, since a write failed.
     partitions: Vec<PartitionIdx>,
+    /// Departed partitions whose files could not be removed: the next startup removes them.
+    stuck: Vec<PartitionIdx>,
 }
 
 impl Failures {
@@ -29,8 +31,14 @@ impl Failures {
         self.core.is_some()
     }
 
-    pub fn partitions(&self) -> &[PartitionIdx] {
-        &self.partitions
+    /// The first journal writes that the files of failed partitions need.
+    pub fn needed(&self, logs: &Slab<PartitionLog>) -> impl Iterator<Item = u64> {
+        self.partitions.iter().chain(&self.stuck).filter_map(|p| logs[p.0 as usize].journaled.dirty_from())
+    }
+
+    /// A departed partition's files could not be removed.
+    pub fn stuck(&mut self, p: PartitionIdx) {
+        self.stuck.push(p);
     }
 
     /// The partition is being removed.
@@ -56,17 +64,17 @@ impl Store {
         if let Some(name) = self.topics.failed() {
             sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", name));
         }
-        if let Some(dir) = self.failed_deletes().next() {
-            sick.push(format!("topic {} could not be removed, the journal keeps its record until a restart", dir.topic));
+        if let Some(name) = self.topics.half_removed() {
+            sick.push(format!("topic {name} could not be removed, the journal keeps its record until a restart"));
         }
         sick
     }
 
     /// Sentence about a full disk, which frees itself or is freed by an operator. `None`: it is not full.
     pub fn fullness(&self) -> Option<String> {
-        match self.full_disk.waiting.first() {
-            Some(&p) => {
-                let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
+        match self.full_disk.first() {
+            Some((n, p)) => {
+                let dir = &self.partitions[p.0 as usize].dir;
                 Some(format!("the disk is full: {n} partitions take no publish, the first is {dir}"))
             }
             None => self.checkpoint_lacks_space().then(|| "the disk is full: the checkpoint waits for space".into()),
@@ -85,7 +93,7 @@ impl Store {
         self.rounds.end_background(part.flush.uncount());
         self.rounds.unstall(p);
         let was_counted = part.flush.give_up();
-        Running::uncount(&mut self.running, was_counted);
+        self.checkpoint.uncount(was_counted);
         // Batches that the journal has, or will have in a moment, are acknowledged; the rest never will be.
         let kept = part.progress.enqueued();
         let (issued, unsealed) = (part.batches.get(kept).map(|r| r.tickets.0), part.open.unsealed());

@@ -443,10 +443,9 @@ impl Store {
     fn snapshot_stands(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         if std::mem::take(&mut part.flush.counts) {
-            let running = self.running.as_mut().expect("a checkpoint counts on the round");
-            running.left -= 1;
+            let target = self.checkpoint.flushed();
             // A truncation's record is in no snapshot before the truncation is complete; the checkpoint then passes less.
-            let is_past = part.journaled.dirty_from().is_none_or(|d| d >= running.target) || part.truncation.is_some();
+            let is_past = part.journaled.dirty_from().is_none_or(|d| d >= target) || part.truncation.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }
         self.retention.look_at(p);

@@ -11,34 +11,18 @@
 //! gone. The other cores' records only follow the topic's records in their own rings, which checkpoints may pass as soon as the decision
 //! is durable.
 
-use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::Closed;
 use super::store::{Op, RecordPurpose, Store};
-use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
+use crate::base::{DiskDone, DiskError, DiskOp, Epoch, Position, Ticks, TopicInfo};
 use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::journal::ring::{NO_SLOT, Record};
 use bytes::Bytes;
-use std::sync::Arc;
-
-/// A topic that is being deleted, on its home core.
-pub struct TopicDelete {
-    dir: Arc<PartitionDir>,
-    /// The journal write that holds the record, once packed: no checkpoint passes it.
-    pub write_sequence: Option<u64>,
-    /// Only topic.meta is left.
-    is_wanted: bool,
-    /// True when a part of the topic could not be removed: the next startup removes it.
-    pub failed: bool,
-}
 
 #[derive(Default)]
 pub struct Removal {
     /// Closed partitions that go once nothing of them is in flight.
     waiting: Vec<PartitionIdx>,
-    /// Departed partitions whose files could not be removed: the next startup does.
-    stuck: Vec<PartitionIdx>,
-    pub deletes: IdMap<u64, TopicDelete>,
 }
 
 impl Store {
@@ -58,7 +42,7 @@ impl Store {
         part.closed = Some(Box::new(Closed::Leaving));
         self.rounds.end_background(part.flush.uncount());
         let was_counted = part.flush.give_up();
-        Running::uncount(&mut self.running, was_counted);
+        self.checkpoint.uncount(was_counted);
         self.failures.forget(p);
         self.rounds.unstall(p);
         self.retention.forget(p);
@@ -67,20 +51,14 @@ impl Store {
         self.hold_until_committed(p, false);
         self.turn.forget_commit(p);
         self.rewrites.truncations.retain(|&q| q != p);
-        self.full_disk.waiting.retain(|&q| q != p);
-        if !self.full_disk.is_full() {
-            self.full_disk.retry_at = None;
-        }
+        self.full_disk.leave(p);
         self.admission.signal_all();
         self.finish_checkpoint(io);
     }
 
     /// Logs the decision, on the topic's home core. Returns its number for [`Store::remove_topic`], and its ticket.
     pub fn log_topic_delete(&mut self, topic: &TopicInfo) -> (u64, RecordTicket) {
-        let key = self.topics.next_key();
-        let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(0) });
-        let delete = TopicDelete { dir, write_sequence: None, is_wanted: false, failed: false };
-        self.removal.deletes.insert(key, delete);
+        let key = self.topics.begin_delete(topic);
         (key, self.log_deletion(topic, key))
     }
 
@@ -137,32 +115,18 @@ impl Store {
 
     /// Removes the topic's file, once the partitions of all cores are gone.
     pub fn remove_topic(&mut self, key: u64, io: &mut Io) {
-        if let Some(delete) = self.removal.deletes.get_mut(&key) {
-            delete.is_wanted = true;
-        }
+        self.topics.want_removal(key);
         self.try_removals(io);
-    }
-
-    /// The first journal writes that partitions which stay half removed need.
-    pub(super) fn needed_by_stuck(&self) -> impl Iterator<Item = u64> {
-        self.removal.stuck.iter().filter_map(|&p| self.part(p).journaled.dirty_from())
-    }
-
-    /// Topics that stay half removed until the next startup.
-    pub(super) fn failed_deletes(&self) -> impl Iterator<Item = &PartitionDir> {
-        self.removal.deletes.values().filter(|d| d.failed).map(|d| &*d.dir)
     }
 
     /// Notes that a core could not remove its part: the record of the deletion stays in the journal.
     pub fn topic_delete_failed(&mut self, key: u64) {
-        if let Some(delete) = self.removal.deletes.get_mut(&key) {
-            delete.failed = true;
-        }
+        self.topics.delete_failed(key);
     }
 
     /// Begins the removals that no operation in flight delays any more.
     pub(super) fn try_removals(&mut self, io: &mut Io) {
-        if self.removal.waiting.is_empty() && self.removal.deletes.is_empty() {
+        if self.removal.waiting.is_empty() && !self.topics.is_deleting() {
             return;
         }
         for p in std::mem::take(&mut self.removal.waiting) {
@@ -173,19 +137,7 @@ impl Store {
                 self.ops.issue(io, DiskOp::RemovePartition { dir }, Op::RemovePartition(p));
             }
         }
-        let due: Vec<u64> = self.removal.deletes.iter().filter(|(_, d)| d.is_wanted).map(|(&key, _)| key).collect();
-        for key in due {
-            let Some(delete) = self.removal.deletes.get_mut(&key) else { continue };
-            let id = delete.dir.topic_id;
-            // Its topic.meta may still be on its way to the disk, or wait for space.
-            if self.topics.is_under_way(id) {
-                continue;
-            }
-            self.topics.forget(id);
-            delete.is_wanted = false;
-            let files = [0, 1].map(|copy| FileId::Topic(delete.dir.clone(), copy)).to_vec();
-            self.ops.issue(io, DiskOp::Remove { files }, Op::RemoveTopic(key));
-        }
+        self.topics.remove_due(&mut self.ops, io);
     }
 
     fn is_in_use(&self, p: PartitionIdx) -> bool {
@@ -203,7 +155,7 @@ impl Store {
         let is_gone = outcome.is_ok();
         if let Err(error) = outcome {
             tracing::error!(%error, dir = %self.part(p).dir, "a removed partition stays on the disk: the next startup removes it");
-            self.removal.stuck.push(p);
+            self.failures.stuck(p);
         } else {
             let part = self.partitions.remove(p.0 as usize);
             self.batch_memory.eviction.forget(p, part.unflushed_bytes());
@@ -212,10 +164,8 @@ impl Store {
             self.scrub.forget(p);
             self.rounds.forget(p);
             self.turn.forget(p);
-            self.full_disk.waiting.retain(|&q| q != p);
-            if self.full_disk.retry_at.is_some() {
-                self.full_disk.retry_at = Some(crate::base::Ticks(0)); // what it had may be enough for whoever waits
-            }
+            self.full_disk.forget(p);
+            self.full_disk.hurry(Ticks(0)); // the space that it had may be enough for others
         }
         self.notices.push(Notice::Removed { p, is_gone });
     }
@@ -224,9 +174,9 @@ impl Store {
         let is_gone = outcome.is_ok();
         if let Err(error) = outcome {
             tracing::error!(%error, "a removed topic's topic.meta stays on the disk: the next startup removes it");
-            self.topic_delete_failed(key);
+            self.topics.delete_failed(key);
         } else {
-            self.removal.deletes.remove(&key);
+            self.topics.removed(key);
         }
         self.finish_checkpoint(io);
         self.notices.push(Notice::TopicRemoved { key, is_gone });

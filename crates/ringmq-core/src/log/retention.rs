@@ -227,7 +227,7 @@ impl Store {
     pub(super) fn removed(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         match outcome {
             // There may be room again for waiting appends.
-            Ok(_) if self.full_disk.retry_at.is_some() => self.full_disk.retry_at = Some(now.ticks),
+            Ok(_) if self.full_disk.hurry(now.ticks) => {}
             Ok(DiskDone::Retired(true)) => self.retention.deletes.forgive(),
             Ok(_) => {}
             Err(error) => {

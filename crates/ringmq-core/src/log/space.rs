@@ -145,13 +145,15 @@ impl Space {
     }
 }
 
-/// Partitions whose allocation found no space.
+/// Lack of space: the partitions whose allocation found none, and when the first of them is tried again.
 #[derive(Default)]
 pub struct FullDisk {
-    pub waiting: Vec<PartitionIdx>,
-    pub retry_at: Option<Ticks>,
+    /// Partitions whose allocation found no space, the next one to try first.
+    waiting: Vec<PartitionIdx>,
+    /// Set while a partition waits or is tight.
+    retry_at: Option<Ticks>,
     /// Other cores that lack space: space freed here may help them.
-    pub others: BTreeSet<CoreId>,
+    others: BTreeSet<CoreId>,
     /// Partitions that a startup found without the room that the next append wants: each is tried once, so that a disk that was
     /// full before the startup is known to be full before a publish comes.
     tight: Vec<PartitionIdx>,
@@ -165,6 +167,79 @@ impl FullDisk {
     /// Whether some core of the node lacks space.
     pub fn is_short(&self) -> bool {
         self.is_full() || !self.others.is_empty()
+    }
+
+    /// Number of partitions that wait, and the first.
+    pub fn first(&self) -> Option<(usize, PartitionIdx)> {
+        self.waiting.first().map(|&p| (self.waiting.len(), p))
+    }
+
+    /// Time of the next try.
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.retry_at
+    }
+
+    /// Another core lacks space, or has space again. True if from now on the node lacks space.
+    fn set_other(&mut self, core: CoreId, is_full: bool) -> bool {
+        let was_short = self.is_short();
+        if is_full {
+            self.others.insert(core);
+        } else {
+            self.others.remove(&core);
+        }
+        !was_short && is_full
+    }
+
+    /// A startup found the partition without the room that the next append wants.
+    fn try_tight(&mut self, p: PartitionIdx) {
+        self.tight.push(p);
+        self.retry_at = Some(Ticks(0));
+    }
+
+    fn wait(&mut self, p: PartitionIdx) {
+        self.waiting.push(p);
+    }
+
+    /// There was no space just now.
+    fn pause(&mut self, now: Ticks) {
+        self.retry_at = Some(now + RETRY);
+    }
+
+    /// The partition found space: the others are tried at once.
+    fn found_space(&mut self, p: PartitionIdx, now: Ticks) {
+        self.forget(p);
+        self.retry_at = self.is_full().then_some(now);
+    }
+
+    /// Space was freed: waiting partitions are tried at once. False: none waits.
+    pub fn hurry(&mut self, now: Ticks) -> bool {
+        if self.retry_at.is_some() {
+            self.retry_at = Some(now);
+        }
+        self.retry_at.is_some()
+    }
+
+    /// The partition whose turn it is, which goes to the end of the line.
+    fn due(&mut self, now: Ticks) -> Option<PartitionIdx> {
+        self.retry_at.filter(|at| *at <= now)?;
+        let first = self.waiting.first().copied();
+        self.retry_at = first.map(|_| now + RETRY);
+        first.inspect(|_| self.waiting.rotate_left(1))
+    }
+
+    /// The partition needs no space any more. False: it did not wait.
+    pub fn forget(&mut self, p: PartitionIdx) -> bool {
+        let count = self.waiting.len();
+        self.waiting.retain(|&q| q != p);
+        self.waiting.len() < count
+    }
+
+    /// The partition is closed. No try is due when it was the last.
+    pub fn leave(&mut self, p: PartitionIdx) {
+        self.forget(p);
+        if !self.is_full() {
+            self.retry_at = None;
+        }
     }
 }
 
@@ -211,8 +286,7 @@ impl Store {
         space.segment.need = FILE_HEADER_LEN + used;
         space.commit.need = commit_len(part.segments.batches());
         if !space.segment.is_roomy() || !space.commit.is_roomy() {
-            self.full_disk.tight.push(p);
-            self.full_disk.retry_at = Some(Ticks(0));
+            self.full_disk.try_tight(p);
         }
     }
 
@@ -251,13 +325,7 @@ impl Store {
     /// Notes that another core has no space, or has space again. While another core lacks space, this core frees bytes that it would keep
     /// otherwise.
     pub fn set_other_full(&mut self, core: CoreId, full: bool) {
-        let was_short = self.full_disk.is_short();
-        if full {
-            self.full_disk.others.insert(core);
-        } else {
-            self.full_disk.others.remove(&core);
-        }
-        if !was_short && full {
+        if self.full_disk.set_other(core, full) {
             self.look_at_all();
         }
     }
@@ -312,8 +380,7 @@ impl Store {
                 if std::mem::take(&mut part.space.is_full) {
                     tracing::info!(file = %name, "there is space again: all publishes to the partition are taken");
                     self.admission.signal(Lack::Disk);
-                    self.full_disk.waiting.retain(|&w| w != p);
-                    self.full_disk.retry_at = (!self.full_disk.waiting.is_empty()).then_some(now.ticks);
+                    self.full_disk.found_space(p, now.ticks);
                     self.grow(p, io);
                 }
             }
@@ -329,11 +396,11 @@ impl Store {
                     if !self.full_disk.is_short() {
                         self.look_at_all();
                     }
-                    self.full_disk.waiting.push(p);
+                    self.full_disk.wait(p);
                     // Publishes that wait for space now fail: the disk is full.
                     self.admission.signal(Lack::Space);
                 }
-                self.full_disk.retry_at = Some(now.ticks + RETRY);
+                self.full_disk.pause(now.ticks);
             }
             Err(error) => self.poison_partition(p, &error),
         }
@@ -348,22 +415,14 @@ impl Store {
                 self.grow(p, io);
             }
         }
-        if self.full_disk.retry_at.is_none_or(|at| at > now.ticks) {
-            return;
-        }
-        self.full_disk.retry_at = Some(now.ticks + RETRY);
-        let Some(&p) = self.full_disk.waiting.first() else {
-            self.full_disk.retry_at = None;
-            return;
-        };
-        self.full_disk.waiting.rotate_left(1);
+        let Some(p) = self.full_disk.due(now.ticks) else { return };
         self.grow(p, io);
         if !self.partitions[p.0 as usize].space.is_growing() {
             // It needs nothing more than it has.
             let dir = &self.partitions[p.0 as usize].dir;
             tracing::info!(topic = %dir.topic, partition = %dir.partition, "publishes that need no more space are taken");
             self.partitions[p.0 as usize].space.is_full = false;
-            self.full_disk.waiting.retain(|&w| w != p);
+            self.full_disk.forget(p);
             self.admission.signal(Lack::Disk);
         }
     }

@@ -150,7 +150,7 @@ pub struct Store {
     pub(super) admission: Admission,
     pub(super) full_disk: FullDisk,
     pub(super) rounds: Rounds,
-    pub(super) running: Option<super::checkpoint::Running>,
+    pub(super) checkpoint: super::checkpoint::Checkpoint,
     pub(super) failures: Failures,
     pub(super) topics: TopicFiles,
     pub(super) removal: super::removal::Removal,
@@ -177,7 +177,7 @@ impl Store {
             admission: Admission::default(),
             full_disk: FullDisk::default(),
             rounds: Rounds::default(),
-            running: None,
+            checkpoint: Default::default(),
             failures: Failures::default(),
             topics: TopicFiles::default(),
             removal: Default::default(),
@@ -412,7 +412,7 @@ impl Store {
 
     /// Issues journal writes of the queued records, up to the number allowed in flight.
     fn pack(&mut self, io: &mut Io) {
-        let (partitions, topics, deletes) = (&mut self.partitions, &mut self.topics, &mut self.removal.deletes);
+        let (partitions, topics) = (&mut self.partitions, &mut self.topics);
         let mut packed = |sequence, note| match note {
             RecordPurpose::Batch(p) => {
                 let part = &mut partitions[p.0 as usize];
@@ -428,13 +428,7 @@ impl Store {
                     truncation.packed(ticket, sequence);
                 }
             }
-            RecordPurpose::Topic(key, _) => {
-                if !topics.packed(key, sequence)
-                    && let Some(delete) = deletes.get_mut(&key)
-                {
-                    delete.write_sequence = Some(sequence);
-                }
-            }
+            RecordPurpose::Topic(key, _) => topics.packed(key, sequence),
         };
         while let Some((sequence, op)) = self.ring.pack(&mut packed) {
             self.ops.issue(io, op, Op::Journal(sequence));
@@ -600,7 +594,7 @@ impl Store {
         let scrubs = self.options.scrub_bytes_per_second > 0 && !self.partitions.is_empty();
         let scrub = self.scrub.deadline().filter(|_| scrubs);
         let holds = self.reader.holds.deadline().filter(|_| !self.is_stopping());
-        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topics.deadline(), holds];
+        let retries = [self.full_disk.deadline(), self.snapshot_deadline(), self.topics.deadline(), holds];
         let background =
             [scrub, self.retention_deadline(), self.retention.deletes.deadline(&self.ops), self.truncation_deadline()];
         retries.into_iter().chain(background).flatten().min()

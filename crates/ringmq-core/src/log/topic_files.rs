@@ -1,5 +1,6 @@
-//! The creation of topics: a journal record, and the two files of `topic.meta` that must be durable before a checkpoint passes the
-//! record. A topic that gets more partitions is written once more, in the same way.
+//! The creation and deletion of topics, each with a journal record. The two files of `topic.meta` must be durable before a checkpoint
+//! passes the record of a creation, and removed before one passes that of a deletion. A topic that gets more partitions is written once
+//! more, in the same way.
 //!
 //! ```text
 //! record queued, Allocate topic.meta.0 -> Write, durable -> Allocate topic.meta.1 -> Write, durable -> done
@@ -36,10 +37,22 @@ struct TopicFile {
     lacks_space: bool,
 }
 
-/// The topics whose `topic.meta` is not durable. Each has a key, of the same numbers as the deletions of topics.
+/// A topic that is being deleted, on its home core.
+struct TopicDelete {
+    dir: Arc<PartitionDir>,
+    /// Sequence of the journal write that holds the record, once packed: no checkpoint passes it.
+    write_sequence: Option<u64>,
+    /// Only topic.meta is left.
+    is_wanted: bool,
+    /// True when a part of the topic could not be removed: the next startup removes it.
+    is_failed: bool,
+}
+
+/// The topics whose `topic.meta` is not durable, and those that are being deleted. Each has a key.
 #[derive(Default)]
 pub(super) struct TopicFiles {
     files: IdMap<u64, TopicFile>,
+    deletes: IdMap<u64, TopicDelete>,
     last_key: u64,
 }
 
@@ -50,22 +63,25 @@ impl TopicFiles {
         self.last_key
     }
 
-    /// The record of this key is in a journal write. False: no file waits for it.
-    pub fn packed(&mut self, key: u64, write_sequence: u64) -> bool {
-        let file = self.files.get_mut(&key);
-        let is_here = file.is_some();
-        file.into_iter().for_each(|file| file.write_sequence = Some(write_sequence));
-        is_here
+    /// The record of this key is in a journal write.
+    pub fn packed(&mut self, key: u64, write_sequence: u64) {
+        if let Some(file) = self.files.get_mut(&key) {
+            file.write_sequence = Some(write_sequence);
+        } else if let Some(delete) = self.deletes.get_mut(&key) {
+            delete.write_sequence = Some(write_sequence);
+        }
     }
 
     /// Journal writes whose records no checkpoint may pass yet.
     pub fn records(&self) -> impl Iterator<Item = u64> {
-        self.files.values().filter_map(|file| file.write_sequence)
+        let created = self.files.values().filter_map(|file| file.write_sequence);
+        created.chain(self.deletes.values().filter_map(|delete| delete.write_sequence))
     }
 
     /// Journal writes whose records no checkpoint passes until a restart.
     pub fn failed_records(&self) -> impl Iterator<Item = u64> {
-        self.files.values().filter(|file| file.is_failed).filter_map(|file| file.write_sequence)
+        let created = self.files.values().filter(|file| file.is_failed).filter_map(|file| file.write_sequence);
+        created.chain(self.deletes.values().filter(|delete| delete.is_failed).filter_map(|delete| delete.write_sequence))
     }
 
     /// A file that will be durable has its record before this journal write.
@@ -83,14 +99,63 @@ impl TopicFiles {
     }
 
     /// An operation on the topic's file is in flight.
-    pub fn is_under_way(&self, id: TopicId) -> bool {
+    fn is_under_way(&self, id: TopicId) -> bool {
         let is_in_flight = |file: &TopicFile| file.retry_at.is_none() && !file.is_failed && !file.is_behind;
         self.files.values().any(|file| file.dir.topic_id == id && is_in_flight(file))
     }
 
-    /// The topic is removed.
-    pub fn forget(&mut self, id: TopicId) {
-        self.files.retain(|_, file| file.dir.topic_id != id);
+    /// Begins the deletion of a topic; its key.
+    pub fn begin_delete(&mut self, topic: &TopicInfo) -> u64 {
+        let key = self.next_key();
+        let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(0) });
+        self.deletes.insert(key, TopicDelete { dir, write_sequence: None, is_wanted: false, is_failed: false });
+        key
+    }
+
+    /// Whether a topic is being deleted.
+    pub fn is_deleting(&self) -> bool {
+        !self.deletes.is_empty()
+    }
+
+    /// All partitions of the topic are gone: its `topic.meta` is to go.
+    pub fn want_removal(&mut self, key: u64) {
+        if let Some(delete) = self.deletes.get_mut(&key) {
+            delete.is_wanted = true;
+        }
+    }
+
+    /// A part of the topic could not be removed: the record of the deletion stays in the journal.
+    pub fn delete_failed(&mut self, key: u64) {
+        if let Some(delete) = self.deletes.get_mut(&key) {
+            delete.is_failed = true;
+        }
+    }
+
+    /// A topic that stays half removed until the next startup.
+    pub fn half_removed(&self) -> Option<&TopicName> {
+        self.deletes.values().find(|delete| delete.is_failed).map(|delete| &delete.dir.topic)
+    }
+
+    /// Removes each `topic.meta` that is to go, once no operation on it is in flight.
+    pub fn remove_due(&mut self, ops: &mut Ops, io: &mut Io) {
+        let due: Vec<u64> = self.deletes.iter().filter(|(_, delete)| delete.is_wanted).map(|(&key, _)| key).collect();
+        for key in due {
+            let Some(delete) = self.deletes.get(&key) else { continue };
+            let dir = delete.dir.clone();
+            // It may still be on its way to the disk, or wait for space.
+            if self.is_under_way(dir.topic_id) {
+                continue;
+            }
+            self.files.retain(|_, file| file.dir.topic_id != dir.topic_id);
+            self.deletes.get_mut(&key).into_iter().for_each(|delete| delete.is_wanted = false);
+            let files = [0, 1].map(|copy| FileId::Topic(dir.clone(), copy)).to_vec();
+            ops.issue(io, DiskOp::Remove { files }, Op::RemoveTopic(key));
+        }
+    }
+
+    /// The topic's `topic.meta` is removed: checkpoints may pass the record of its deletion.
+    pub fn removed(&mut self, key: u64) {
+        self.deletes.remove(&key);
     }
 
     /// The next one of the topic that waited, which waits no more.

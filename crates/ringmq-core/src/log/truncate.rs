@@ -533,8 +533,7 @@ impl Store {
         self.reader.forget_all(p);
         self.part_mut(p).reading.leave_line();
         self.scrub.forget(p);
-        if self.full_disk.waiting.contains(&p) {
-            self.full_disk.waiting.retain(|&q| q != p);
+        if self.full_disk.forget(p) {
             self.admission.signal(Lack::Disk);
         }
     }

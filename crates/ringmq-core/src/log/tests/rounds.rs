@@ -74,11 +74,11 @@ fn a_checkpoint_flushes_few_partitions_at_a_time_until_the_ring_fills() {
         }
         written(&rig).len()
     };
-    assert_eq!(in_rounds(&|store| store.running.is_none()), ROUNDS_CALM);
+    assert_eq!(in_rounds(&|store| !store.checkpoint.is_running()), ROUNDS_CALM);
     assert_eq!(in_rounds(&|store| store.ring.used() * 16 < store.ring.capacity() * 9), ROUNDS_CALM, "there is time");
     assert_eq!(in_rounds(&|store| store.rounds.background() == ROUNDS_CALM), ROUNDS_MAX, "there is not");
     rig.settle();
-    assert!(rig.store.rounds.background() == 0 && rig.store.running.is_none());
+    assert!(rig.store.rounds.background() == 0 && !rig.store.checkpoint.is_running());
     for p in parts {
         let durable = rig.store.durable_end(p).count as usize;
         assert_eq!(rig.read_all(p).len(), durable);
