@@ -15,11 +15,11 @@
 //! unknown, and a reader asks again.
 
 use super::chain::{Chain, ChainStop, Walk};
+use super::core_logs::Shared;
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
 use super::reader::{PARTITION_READS_MAX, Purpose, READS_MAX, Read, Reader};
 use super::recovery::scan::segment_at;
-use super::store::StoreParts;
 use crate::base::{BLOCK, PartitionDir, block_down, block_up, read_memory};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::format::files::Bad;
@@ -43,7 +43,7 @@ impl Reader {
     /// Reads the runs behind a cached one before a reader asks: the next run, and while there is little to read also those after it, so
     /// that the disk works while runs are handed out. `from`: offset of a cached batch. False: there may be more to do when a batch is
     /// asked for again.
-    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut StoreParts<'_>) -> bool {
+    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, shared: &mut Shared<'_>) -> bool {
         let (mut offset, mut tail) = (from, Bytes::new());
         for ahead in 0..=RUNS_AHEAD {
             if let Some(run) = self.cache.run(p, offset) {
@@ -66,7 +66,7 @@ impl Reader {
     }
 
     /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
-    fn start_behind(&mut self, p: PartitionIdx, (offset, limit): (i64, i64), tail: &[u8], shared: &mut StoreParts<'_>) {
+    fn start_behind(&mut self, p: PartitionIdx, (offset, limit): (i64, i64), tail: &[u8], shared: &mut Shared<'_>) {
         let log = shared.log(p);
         let base = log.segments.holding(offset).1.base();
         let first_at = segment_at(base, offset);
@@ -113,7 +113,7 @@ impl Reader {
     }
 
     /// Reads behind the read `key`. `ahead`: runs that are ahead already.
-    fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut StoreParts<'_>) -> bool {
+    fn read_behind(&mut self, mut key: u32, ahead: usize, shared: &mut Shared<'_>) -> bool {
         for ahead in ahead..RUNS_AHEAD {
             let read = &self.reads[key as usize];
             let p = read.p;
@@ -147,7 +147,7 @@ impl Reader {
 
     /// Begins to read behind a read that is under way. Where its run will end is not known, but where it does when batches are as long as
     /// those before: from that block on nothing needs to be copied, even if that block is read twice.
-    fn start_next(&mut self, before: u32, shared: &mut StoreParts<'_>) -> u32 {
+    fn start_next(&mut self, before: u32, shared: &mut Shared<'_>) -> u32 {
         let read = &self.reads[before as usize];
         let (p, base, limit, offset) = (read.p, read.base, read.limit, read.offset);
         let batch = shared.log(p).reading.batch_len() as u64;

@@ -73,27 +73,23 @@ impl Store {
             return Err(Refusal::TooBig);
         }
         let is_new = self.admit(p, encoded, false, io)?;
-        let direct_len = self.direct_len();
-        let part = &mut self.partitions[p.0 as usize];
+        let direct_len = self.core.direct_len();
         if is_new {
-            let (alone, len) = (part.open.is_empty(), BATCH_HEADER_LEN + encoded);
-            if !alone {
-                part.seal(p, &mut self.batch_memory);
-                self.turn.must_seal();
-            }
-            part.open.begin(len);
+            self.core.seal_open(p);
+            self.core.part_mut(p).open.begin(BATCH_HEADER_LEN + encoded);
         }
+        let part = &mut self.core.partitions[p.0 as usize];
         let ticket = part.open.next_ticket();
         let before = part.open.len();
         part.open.add(push);
         let grown = part.open.len() - before;
         assert!(grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
         if part.open.len() >= direct_len {
-            self.turn.must_seal();
+            self.core.turn.must_seal();
         }
         let cost = batch_cost(part.open.len(), direct_len);
-        self.admission.take(grown as u64, part.open.set_cost(cost));
-        self.mark_unsealed(p);
+        self.core.admission.take(grown as u64, part.open.set_cost(cost));
+        self.core.mark_unsealed(p);
         Ok(ticket)
     }
 
@@ -114,29 +110,27 @@ impl Store {
         if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
             return Err(NotAppended { why: BatchRefusal::Store(why), batch });
         }
-        let cost = batch_cost(len, self.direct_len());
-        let part = &mut self.partitions[p.0 as usize];
-        if !part.open.is_empty() {
-            part.seal(p, &mut self.batch_memory);
-        }
+        let cost = batch_cost(len, self.core.direct_len());
+        self.core.seal_open(p);
+        let part = self.core.part_mut(p);
         let at = part.seal_native(now.unix_ns, batch, cost);
         let ticket = part.open.last_ticket();
-        self.admission.take(len as u64, cost);
-        self.turn.must_seal();
-        self.mark_unsealed(p);
+        self.core.admission.take(len as u64, cost);
+        self.core.turn.must_seal();
+        self.core.mark_unsealed(p);
         Ok(Appended::New { at, ticket })
     }
 
     fn judge(&self, p: PartitionIdx, batch: &NativeBatch) -> Result<SequenceVerdict, SequenceError> {
         match batch.sequence() {
-            Some(sequence) => self.part(p).producers.sealed().judge(sequence, batch.num()),
+            Some(sequence) => self.core.part(p).producers.sealed().judge(sequence, batch.num()),
             None => Ok(SequenceVerdict::New),
         }
     }
 
     /// The answer to a repeat waits for the original, when that is not durable yet.
     fn repeated(&self, p: PartitionIdx, at: Option<Position>, upto: i64) -> Appended {
-        let part = self.part(p);
+        let part = self.core.part(p);
         let ticket = (upto >= part.progress.durable().at.offset)
             .then(|| part.ticket_at(upto).expect("a producer's batch that is not durable is in memory"));
         Appended::Duplicate { at, ticket }
@@ -144,7 +138,7 @@ impl Store {
 
     /// No publish to the partition until a restart.
     fn takes_nothing(&self, p: PartitionIdx) -> bool {
-        self.is_read_only() || self.part(p).is_closed()
+        self.core.is_read_only() || self.core.part(p).is_closed()
     }
 
     /// Whether there is memory, journal and disk for `encoded` more bytes (rule 10); whether they begin a new batch.
@@ -153,45 +147,41 @@ impl Store {
         if self.takes_nothing(p) {
             return Err(Refusal::ReadOnly);
         }
-        if self.is_stopping() {
+        if self.core.is_stopping {
             return Err(Refusal::Busy);
         }
-        let waiting = self.admission.waiting_bytes();
-        if waiting > 0 && waiting + encoded as u64 > self.options.max_pub_waiting_size {
-            self.admission.refuse(Lack::Memory);
+        let waiting = self.core.admission.waiting_bytes();
+        if waiting > 0 && waiting + encoded as u64 > self.core.options.max_pub_waiting_size {
+            self.core.admission.refuse(Lack::Memory);
             return Err(Refusal::Busy);
         }
-        let part = &self.partitions[p.0 as usize];
+        let part = &self.core.partitions[p.0 as usize];
         if part.truncation.is_some() {
-            self.admission.refuse(Lack::Space);
+            self.core.admission.refuse(Lack::Space);
             return Err(Refusal::Busy);
         }
         let open = part.open.len();
         // Small publishes never add up to a batch that would have to go the long way of a direct one.
-        let joins = !alone && open > 0 && open + encoded < self.direct_len();
+        let joins = !alone && open > 0 && open + encoded < self.core.direct_len();
         let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
-        let more = batch_cost(len, self.direct_len()) - if joins { part.open.cost() } else { 0 };
-        if !self.ring.admits(self.admission.unpacked() + more) {
-            self.admission.refuse(Lack::Journal);
+        let more = batch_cost(len, self.core.direct_len()) - if joins { part.open.cost() } else { 0 };
+        if !self.core.ring.admits(self.core.admission.unpacked() + more) {
+            self.core.admission.refuse(Lack::Journal);
             return Err(Refusal::Busy);
         }
         let base = part.segments.active().base();
         let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
         let at = part.progress.end().at.offset + sealed;
         let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
-        if segment > self.segment_max() && part.progress.end().at.offset + open as i64 > base {
+        if segment > self.core.segment_max() && part.progress.end().at.offset + open as i64 > base {
             // It begins the next segment, behind all that was appended before.
-            let part = &mut self.partitions[p.0 as usize];
-            if open > 0 {
-                part.seal(p, &mut self.batch_memory);
-                self.turn.must_seal();
-            }
-            part.roll();
-            self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
+            self.core.seal_open(p);
+            self.core.part_mut(p).roll();
+            self.core.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
             return Ok(true);
         }
         let batches = part.segments.batches() + batches + 1;
-        self.reserve(p, segment, commit_len(batches), io)?;
+        self.core.reserve(p, segment, commit_len(batches), io)?;
         Ok(!joins)
     }
 }

@@ -5,8 +5,8 @@
 //! written; then the slot is. Records that failed files still need stay in the ring: the slot never passes them.
 
 use super::admission::Lack;
+use super::core_logs::{CoreLogs, Op};
 use super::notice::{Io, PartitionIdx};
-use super::store::{Op, Store};
 
 /// A checkpoint under way.
 struct Running {
@@ -23,13 +23,9 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
+    #[cfg(test)]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
-    }
-
-    /// Begins one up to the journal write `target`, which counts on so many partitions.
-    fn begin(&mut self, target: u64, left: usize) {
-        self.running = Some(Running { target, left });
     }
 
     /// A partition on which the checkpoint counted, if that is so, is not flushed any more.
@@ -46,13 +42,59 @@ impl Checkpoint {
         running.target
     }
 
-    /// Its target, once every partition is flushed.
-    fn ready(&self) -> Option<u64> {
-        self.running.as_ref().filter(|running| running.left == 0).map(|running| running.target)
+    /// Begins one when it is time; the partitions on which it counts.
+    pub fn begin_if_due(&mut self, core: &mut CoreLogs) -> Option<Vec<PartitionIdx>> {
+        let is_due = core.ring.is_half_full() || core.admission.is_refused(Lack::Journal) || core.is_stopping;
+        let can_move = core.ring.durable() + 1 > core.ring.tail_sequence();
+        if !is_due || !can_move || self.running.is_some() || core.ring.is_poisoned() {
+            return None;
+        }
+        if core.is_kept() {
+            if core.admission.is_refused(Lack::Journal) && !core.is_read_only() {
+                core.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
+            }
+            return None;
+        }
+        let target = core.ring.durable() + 1;
+        let due: Vec<PartitionIdx> = core
+            .partitions
+            .iter()
+            .filter(|(_, part)| !part.is_closed() && part.journaled.dirty_from().is_some_and(|d| d < target))
+            .map(|(i, _)| PartitionIdx(i as u32))
+            .collect();
+        self.running = Some(Running { target, left: due.len() });
+        Some(due)
     }
 
-    fn end(&mut self) {
-        self.running = None;
+    /// Writes the slot when all that the checkpoint passes stands in its files.
+    pub fn finish(&mut self, core: &mut CoreLogs, io: &mut Io) {
+        let Some(&Running { target, left }) = self.running.as_ref() else { return };
+        if left > 0 || core.ring.is_checkpointing() || core.ring.is_poisoned() {
+            return;
+        }
+        if core.topics.has_record_before(target) {
+            return; // Its topic.meta is on its way.
+        }
+        let dirty = core.partitions.iter().filter_map(|(_, part)| part.journaled.dirty_from());
+        let target = dirty.chain(core.topics.records()).min().map_or(target, |d| d.min(target));
+        if target <= core.ring.tail_sequence() {
+            self.running = None;
+            return;
+        }
+        let op = core.ring.checkpoint(target);
+        core.ops.issue(io, op, Op::Slot(SlotReason::Checkpoint));
+    }
+
+    pub fn slot_written(&mut self, core: &mut CoreLogs, reason: SlotReason, io: &mut Io) {
+        core.ring.checkpointed();
+        match reason {
+            SlotReason::Checkpoint => {
+                self.running = None;
+                core.admission.signal(Lack::Journal);
+            }
+            // A checkpoint may have waited for the slot.
+            SlotReason::Limit => self.finish(core, io),
+        }
     }
 }
 
@@ -63,86 +105,4 @@ pub enum SlotReason {
     Checkpoint,
     /// Writes may go further, or, at a stop, no further.
     Limit,
-}
-
-impl Store {
-    /// Begins a checkpoint when it is time.
-    pub(super) fn try_checkpoint(&mut self, io: &mut Io) {
-        self.move_limit(io);
-        let is_due = self.ring.is_half_full() || self.admission.is_refused(Lack::Journal) || self.is_stopping();
-        let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
-        if !is_due || !can_move || self.checkpoint.is_running() || self.ring.is_poisoned() {
-            return;
-        }
-        if self.is_kept() {
-            if self.admission.is_refused(Lack::Journal) && !self.is_read_only() {
-                self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
-            }
-            return;
-        }
-        let target = self.ring.durable() + 1;
-        let due: Vec<PartitionIdx> = self
-            .partitions
-            .iter()
-            .filter(|(_, part)| !part.is_closed() && part.journaled.dirty_from().is_some_and(|d| d < target))
-            .map(|(i, _)| PartitionIdx(i as u32))
-            .collect();
-        self.checkpoint.begin(target, due.len());
-        for p in due {
-            self.part_mut(p).flush.want_snapshot(true);
-            self.want_flush(p, false);
-        }
-        self.finish_checkpoint(io);
-    }
-
-    /// True if nothing of the journal is freed until a restart: the ring begins with records that a failed file needs.
-    pub(super) fn is_kept(&self) -> bool {
-        let needed = self.failures.needed(&self.partitions).chain(self.topics.failed_records());
-        needed.min().is_some_and(|from| from <= self.ring.tail_sequence())
-    }
-
-    /// True if a publish or a new channel would wait for the journal until a restart. The rest of the journal is for the channels that
-    /// are there.
-    pub fn is_kept_full(&self) -> bool {
-        !self.ring.admits(self.admission.unpacked()) && self.is_kept()
-    }
-
-    /// Writes the slot when all that the checkpoint passes stands in its files.
-    pub(super) fn finish_checkpoint(&mut self, io: &mut Io) {
-        let Some(target) = self.checkpoint.ready() else { return };
-        if self.ring.is_checkpointing() || self.ring.is_poisoned() {
-            return;
-        }
-        if self.topics.has_record_before(target) {
-            return; // Its topic.meta is on its way.
-        }
-        let dirty = self.partitions.iter().filter_map(|(_, part)| part.journaled.dirty_from());
-        let target = dirty.chain(self.topics.records()).min().map_or(target, |d| d.min(target));
-        if target <= self.ring.tail_sequence() {
-            self.checkpoint.end();
-            return;
-        }
-        let op = self.ring.checkpoint(target);
-        self.ops.issue(io, op, Op::Slot(SlotReason::Checkpoint));
-    }
-
-    /// Keeps the journal's limit ahead of its writes; at a stop, makes both slots say that none follows.
-    fn move_limit(&mut self, io: &mut Io) {
-        let is_stopping = self.is_stopping();
-        if let Some(op) = self.ring.move_limit(is_stopping) {
-            self.ops.issue(io, op, Op::Slot(SlotReason::Limit));
-        }
-    }
-
-    pub(super) fn slot_written(&mut self, reason: SlotReason, io: &mut Io) {
-        self.ring.checkpointed();
-        match reason {
-            SlotReason::Checkpoint => {
-                self.checkpoint.end();
-                self.admission.signal(Lack::Journal);
-            }
-            // A checkpoint may have waited for the slot.
-            SlotReason::Limit => self.finish_checkpoint(io),
-        }
-    }
 }

@@ -6,9 +6,9 @@
 //! when the disk is full, when the log begins anew, and at a stop. They are recorded nowhere: they lie below the durable start, so a
 //! startup after a crash deletes them ([`super::retention`]).
 
+use super::core_logs::{Op, Ops, Shared};
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
-use super::store::{Op, Ops, StoreParts};
 use crate::base::{DiskOp, FileId, Ticks};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl Deletes {
 
     /// Deletes the files that are due, at `rate` bytes per second; 0: as fast as it goes. One at a time, since freeing much at once
     /// blocks the disk for long. If space `is_short`, no file is kept for another segment.
-    pub(super) fn delete_due(&mut self, now: Ticks, rate: u64, is_short: bool, shared: &mut StoreParts<'_>) {
+    pub(super) fn delete_due(&mut self, now: Ticks, rate: u64, is_short: bool, shared: &mut Shared<'_>) {
         while (rate == 0 || !is_deleting(shared.ops))
             && let Some(old) = self.next(now, rate)
         {
@@ -99,7 +99,7 @@ fn is_deleting(ops: &Ops) -> bool {
 }
 
 /// Deletes the files of a segment at once.
-pub(super) fn delete(old: Old, shared: &mut StoreParts<'_>) {
+pub(super) fn delete(old: Old, shared: &mut Shared<'_>) {
     let (segment, commit) = files_of(old, shared.log(old.p));
     shared.issue(DiskOp::Remove { files: vec![segment, commit] }, Op::Remove(old.p));
 }

@@ -8,9 +8,9 @@
 //! ring full for good         the core: no publish, no new channel; facts go on while the reserve lasts, then FINs wait in their channels
 //! ```
 
+use super::core_logs::CoreLogs;
 use super::notice::{Notice, PartitionIdx};
 use super::partition::{Closed, PartitionLog};
-use super::store::Store;
 use crate::base::DiskError;
 use crate::log::AppendError;
 use slab::Slab;
@@ -36,6 +36,16 @@ impl Failures {
         self.partitions.iter().chain(&self.stuck).filter_map(|p| logs[p.0 as usize].journaled.dirty_from())
     }
 
+    /// Reason why the core takes no publish, if that is so.
+    pub fn of_core(&self) -> Option<&str> {
+        self.core.as_deref()
+    }
+
+    /// Number of failed partitions, and the first.
+    pub fn first(&self) -> Option<(usize, PartitionIdx)> {
+        self.partitions.first().map(|&p| (self.partitions.len(), p))
+    }
+
     /// A departed partition's files could not be removed.
     pub fn stuck(&mut self, p: PartitionIdx) {
         self.stuck.push(p);
@@ -47,54 +57,22 @@ impl Failures {
     }
 }
 
-impl Store {
-    /// Failures of files, a sentence each: no publish is taken until a restart. Empty when all is well.
-    pub fn health(&self) -> Vec<String> {
-        let mut sick: Vec<String> =
-            self.failures.core.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();
-        if let Some(&p) = self.failures.partitions.first() {
-            let part = &self.partitions[p.0 as usize];
-            let why = match part.closed.as_deref() {
-                Some(Closed::Failed(why)) => why,
-                _ => "",
-            };
-            let n = self.failures.partitions.len();
-            sick.push(format!("{n} partitions are read-only until a restart, the first is {}: {why}", part.dir));
-        }
-        if let Some(name) = self.topics.failed() {
-            sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", name));
-        }
-        if let Some(name) = self.topics.half_removed() {
-            sick.push(format!("topic {name} could not be removed, the journal keeps its record until a restart"));
-        }
-        sick
-    }
-
-    /// Sentence about a full disk, which frees itself or is freed by an operator. `None`: it is not full.
-    pub fn fullness(&self) -> Option<String> {
-        match self.full_disk.first() {
-            Some((n, p)) => {
-                let dir = &self.partitions[p.0 as usize].dir;
-                Some(format!("the disk is full: {n} partitions take no publish, the first is {dir}"))
-            }
-            None => self.checkpoint_lacks_space().then(|| "the disk is full: the checkpoint waits for space".into()),
-        }
-    }
-
-    /// Closes the partition for writing, for good.
-    pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
+impl CoreLogs {
+    /// Closes the partition, of which a write failed. False: it was closed before.
+    pub fn close_failed(&mut self, p: PartitionIdx, error: &DiskError) -> bool {
         let part = &mut self.partitions[p.0 as usize];
         if part.is_closed() {
-            return;
+            return false;
         }
         tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
             "a write failed: the partition is read-only until a restart");
         part.closed = Some(Box::new(Closed::Failed(error.to_string())));
-        self.rounds.end_background(part.flush.uncount());
-        self.rounds.unstall(p);
-        let was_counted = part.flush.give_up();
-        self.checkpoint.uncount(was_counted);
-        // Batches that the journal has, or will have in a moment, are acknowledged; the rest never will be.
+        true
+    }
+
+    /// Batches of a failed partition that the journal has, or will have in a moment, are acknowledged; the rest never will be.
+    pub fn fail_batches(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
         let kept = part.progress.enqueued();
         let (issued, unsealed) = (part.batches.get(kept).map(|r| r.tickets.0), part.open.unsealed());
         let (dropped, cost) = part.forget_from(kept);
@@ -111,11 +89,11 @@ impl Store {
     }
 
     /// The journal failed: its outcome is unknown, and nothing can become durable until a restart.
-    pub(super) fn poison_journal(&mut self, error: &DiskError) {
+    pub fn poison_journal(&mut self, error: &DiskError) {
         self.close_journal(&error.to_string());
     }
 
-    pub(super) fn close_journal(&mut self, reason: &str) {
+    pub fn close_journal(&mut self, reason: &str) {
         if self.ring.is_poisoned() {
             return;
         }
@@ -143,7 +121,7 @@ impl Store {
     }
 
     /// No publish until a restart.
-    pub(super) fn close_publishing(&mut self, reason: &str) {
+    pub fn close_publishing(&mut self, reason: &str) {
         if self.is_read_only() {
             return;
         }

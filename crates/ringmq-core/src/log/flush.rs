@@ -17,11 +17,15 @@
 //! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
 use super::admission::Lack;
+use super::checkpoint::{Checkpoint, SlotReason};
+use super::core_logs::{CoreLogs, Op};
 use super::notice::{CursorSource, Io, PartitionIdx};
+use super::partition::PartitionLog;
 use super::progress::Mark;
 use super::recovery::scan::commit_record;
-use super::store::{Op, Store};
+use super::rounds::Rounds;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
+use crate::format::cursor::CursorImage;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
 use crate::format::snapshot::Snapshot;
 use bytes::Bytes;
@@ -56,7 +60,7 @@ pub struct Flush {
     pub stage: FlushStage,
     /// The partition is in the store's queue.
     pub is_queued: bool,
-    /// True if [`Store::rounds`] counts this round: no publish waits for it, and it does not wait for space.
+    /// True if [`Rounds`] counts this round: no publish waits for it, and it does not wait for space.
     is_background: bool,
     /// A snapshot is wanted by the next round, and a checkpoint counts on it.
     wants_snapshot: bool,
@@ -97,7 +101,7 @@ impl Flush {
         self.is_awaited |= awaited;
     }
 
-    /// The round is over, or waits for space. Returns the number to subtract in [`Store::rounds`].
+    /// The round is over, or waits for space. Returns the number to subtract in [`Rounds`].
     pub fn uncount(&mut self) -> usize {
         std::mem::take(&mut self.is_background) as usize
     }
@@ -176,17 +180,126 @@ impl Flush {
     }
 }
 
-impl Store {
+impl PartitionLog {
+    /// The last direct batch that may be written but is not synced.
+    fn direct_until(&self) -> Option<u64> {
+        let from = self.progress.enqueued().max(self.progress.synced().number);
+        (from..self.progress.released()).rev().find(|&n| self.batches.get(n).is_some_and(|r| r.is_direct)).map(|n| n + 1)
+    }
+
+    /// Plans the commit records of the batches that are written and durable; the mark they end at.
+    fn plan_commits(&mut self, epoch: Epoch, unix_ns: i64) -> Mark {
+        let number = self.progress.written().number.min(self.progress.durable().number);
+        if number <= self.progress.committed().number {
+            return self.progress.committed();
+        }
+        let mut n = self.progress.committed().number;
+        while n < number {
+            let offset = self.batches.get(n).expect("an uncommitted batch is in memory").header().offset.get();
+            let (index, segment) = self.segments.holding(offset);
+            let border = self.segments.border(index);
+            if self.writers.commit.base() != segment.base() {
+                self.writers.commit = self.begin_file(COMMIT_MAGIC, index, epoch, unix_ns);
+            }
+            let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
+            while n < number {
+                let header = self.batches.get(n).expect("an uncommitted batch is in memory").header();
+                if header.offset.get() >= border {
+                    break;
+                }
+                data.extend_from_slice(commit_record(header, &self.dir).as_bytes());
+                n += 1;
+            }
+            let file = self.writers.commit.file();
+            if !self.flush.unsynced_commits.contains(&file) {
+                self.flush.unsynced_commits.push(file);
+            }
+            self.writers.commit.write(vec![data.into()], Durability::Later, &mut self.flush.todo);
+        }
+        self.mark_at(self.progress.committed(), number)
+    }
+
+    /// Encodes the partition as it stands now: all small facts so far, and all batches that are synced in both files.
+    fn take_snapshot(&mut self, channels: Vec<CursorImage>) {
+        // This round synced both files after its writes, so everything written and committed is synced.
+        assert!(
+            self.progress.synced().number >= self.progress.committed().number
+                && self.progress.durable().number >= self.progress.committed().number
+        );
+        let end = self.progress.committed();
+        // A batch that the snapshot does not contain bounds it; the facts before the batch are contained.
+        let next = self.batches.get(end.number);
+        let applied = match next {
+            Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
+            _ => self.journaled.sequence(),
+        };
+        let mut dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
+        let applied = self.truncation.as_ref().map_or(applied, |t| t.not_contained(applied, &mut dirty_after));
+        let sequence = self.slots.next_sequence();
+        let image = Snapshot {
+            topic_id: self.dir.topic_id,
+            partition: self.dir.partition,
+            sequence,
+            applied,
+            epoch: end.epoch,
+            start: self.start(),
+            end: end.at,
+            committed: self.shared.as_ref().map_or(end.at, |s| s.committed()),
+            collect_start: self.borders.collect_start(),
+            chain_crc: end.chain_crc,
+            segment_base: self.segments.holding(end.at.offset).1.base(),
+            doubt: self.damage.doubt(),
+            unix_ns: end.unix_ns,
+            channels,
+            producers: self.producers.committed().iter().copied().collect(),
+            promised: self.shared.as_ref().map_or(Epoch(0), |s| s.promised()),
+            epochs: self.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect(),
+            channels_lost: self.damage.channels_lost(),
+            vouched: self.damage.vouched().filter(|v| self.shared.is_some() && v.at.offset < end.at.offset),
+        };
+        let image: Bytes = image.encode().into();
+        assert_eq!(image.len() % BLOCK, 0);
+        self.journaled.snapshot_taken(dirty_after);
+        self.flush.copies = Snapshot::copies_behind(self.slots.sequence());
+        self.want_slot(image);
+    }
+
+    /// Sees to space for an image in the next slot, which is written then.
+    fn want_slot(&mut self, image: Bytes) {
+        let (file, len) = (Snapshot::file(&self.dir, self.slots.next_sequence()), image.len() as u64);
+        let f = &mut self.flush;
+        (f.image, f.stage) = (image, FlushStage::SnapshotSpace);
+        if !self.slots.has_space(len) {
+            f.todo.push_back(DiskOp::Allocate { file, len });
+        }
+    }
+}
+
+/// Rounds of flushing, and the checkpoint that counts on them.
+#[derive(Default)]
+pub(super) struct Flushing {
+    rounds: Rounds,
+    checkpoint: Checkpoint,
+}
+
+impl Flushing {
+    /// Hands sealed batches to the journal as far as they may go, and puts the partition in line when one must be synced first.
+    pub fn advance(&mut self, core: &mut CoreLogs, p: PartitionIdx) {
+        if core.queue_batches(p) {
+            self.want(core, p, true);
+        }
+    }
+
     /// Puts a partition in line; `urgent`: a publish waits for it.
-    pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
-        let part = &self.partitions[p.0 as usize];
+    pub fn want(&mut self, core: &mut CoreLogs, p: PartitionIdx, urgent: bool) {
+        let part = &core.partitions[p.0 as usize];
         if part.is_closed() || part.is_busy() {
             return;
         }
         if urgent {
-            self.break_off_waiting(p);
+            self.break_off_waiting(core, p);
         }
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut core.partitions[p.0 as usize];
         if part.flush.stage != FlushStage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
@@ -202,47 +315,35 @@ impl Store {
     }
 
     /// A round that waits for space for its snapshot makes way for another, which takes one anew.
-    pub(super) fn break_off_waiting(&mut self, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+    pub fn break_off_waiting(&mut self, core: &mut CoreLogs, p: PartitionIdx) {
+        let part = &mut core.partitions[p.0 as usize];
         if part.flush.break_off() {
             part.journaled.snapshot_dropped();
             self.rounds.unstall(p);
         }
     }
 
-    /// More is in memory for its segments than the journal explains.
-    fn needs_memory(&self) -> bool {
-        self.batch_memory.eviction.unflushed_bytes() > self.ring.capacity()
-    }
-
     /// Background rounds at a time: few, until the space that they free is needed soon.
-    fn rounds_max(&self) -> usize {
-        let needs_journal = self.ring.is_filling() || self.admission.is_refused(Lack::Journal);
-        let is_pressed = needs_journal || self.full_disk.is_short() || self.needs_memory() || self.is_stopping();
+    fn rounds_max(&self, core: &CoreLogs) -> usize {
+        let needs_journal = core.ring.is_filling() || core.admission.is_refused(Lack::Journal);
+        let is_pressed = needs_journal || core.full_disk.is_short() || core.needs_memory() || core.is_stopping;
         if is_pressed { ROUNDS_MAX } else { ROUNDS_CALM }
     }
 
     /// Begins the rounds that may begin.
-    pub(super) fn start_rounds(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+    pub fn start_rounds(&mut self, core: &mut CoreLogs, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         while !self.rounds.is_empty()
-            && let Some((p, is_background)) = self.rounds.next(self.rounds_max())
+            && let Some((p, is_background)) = self.rounds.next(self.rounds_max(core))
         {
-            self.begin_round(now, p, is_background);
-            self.proceed(now, p, cursors, io);
+            self.begin_round(core, now, p, is_background);
+            self.proceed(core, now, p, cursors, io);
         }
     }
 
-    /// The last direct batch that may be written but is not synced.
-    fn direct_until(&self, p: PartitionIdx) -> Option<u64> {
-        let part = &self.partitions[p.0 as usize];
-        let from = part.progress.enqueued().max(part.progress.synced().number);
-        (from..part.progress.released()).rev().find(|&n| part.batches.get(n).is_some_and(|r| r.is_direct)).map(|n| n + 1)
-    }
-
-    fn begin_round(&mut self, now: Now, p: PartitionIdx, is_background: bool) {
-        let direct = self.direct_until(p);
-        let epoch = self.options.epoch;
-        let part = &mut self.partitions[p.0 as usize];
+    fn begin_round(&mut self, core: &mut CoreLogs, now: Now, p: PartitionIdx, is_background: bool) {
+        let direct = core.part(p).direct_until();
+        let epoch = core.options.epoch;
+        let part = &mut core.partitions[p.0 as usize];
         part.flush.is_queued = false;
         if part.is_closed() || part.is_busy() {
             return;
@@ -304,61 +405,27 @@ impl Store {
         f.sync = f.snapshot || direct.is_some();
         f.stage = FlushStage::Segment;
         if direct.is_some() {
-            let beside = self.plan_commits(now, p);
-            self.part_mut(p).flush.committed_beside = Some(beside);
+            let beside = core.part_mut(p).plan_commits(epoch, now.unix_ns);
+            core.part_mut(p).flush.committed_beside = Some(beside);
         }
-    }
-
-    /// Plans the commit records of the batches that are written and durable; the mark they end at.
-    fn plan_commits(&mut self, now: Now, p: PartitionIdx) -> Mark {
-        let epoch = self.options.epoch;
-        let part = &mut self.partitions[p.0 as usize];
-        let number = part.progress.written().number.min(part.progress.durable().number);
-        if number <= part.progress.committed().number {
-            return part.progress.committed();
-        }
-        let mut n = part.progress.committed().number;
-        while n < number {
-            let offset = part.batches.get(n).expect("an uncommitted batch is in memory").header().offset.get();
-            let (index, segment) = part.segments.holding(offset);
-            let border = part.segments.border(index);
-            if part.writers.commit.base() != segment.base() {
-                part.writers.commit = part.begin_file(COMMIT_MAGIC, index, epoch, now.unix_ns);
-            }
-            let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
-            while n < number {
-                let header = part.batches.get(n).expect("an uncommitted batch is in memory").header();
-                if header.offset.get() >= border {
-                    break;
-                }
-                data.extend_from_slice(commit_record(header, &part.dir).as_bytes());
-                n += 1;
-            }
-            let file = part.writers.commit.file();
-            if !part.flush.unsynced_commits.contains(&file) {
-                part.flush.unsynced_commits.push(file);
-            }
-            part.writers.commit.write(vec![data.into()], Durability::Later, &mut part.flush.todo);
-        }
-        part.mark_at(part.progress.committed(), number)
     }
 
     /// Takes a round as far as it goes without waiting.
-    fn proceed(&mut self, now: Now, p: PartitionIdx, cursors: &dyn CursorSource, io: &mut Io) {
+    fn proceed(&mut self, core: &mut CoreLogs, now: Now, p: PartitionIdx, cursors: &dyn CursorSource, io: &mut Io) {
         loop {
-            let f = &mut self.partitions[p.0 as usize].flush;
+            let f = &mut core.partitions[p.0 as usize].flush;
             let ops_max = if f.steps.is_empty() { OPS_MAX } else { DIRECT_OPS_MAX };
             while f.outstanding < ops_max
                 && let Some(op) = f.todo.pop_front()
             {
                 f.outstanding += 1;
                 f.issued += 1;
-                self.ops.issue(io, op, Op::Flush(p, f.issued - 1));
+                core.ops.issue(io, op, Op::Flush(p, f.issued - 1));
             }
             if f.outstanding > 0 || f.retry_at.is_some() {
                 return;
             }
-            let part = &mut self.partitions[p.0 as usize];
+            let part = &mut core.partitions[p.0 as usize];
             let f = &mut part.flush;
             match f.stage {
                 FlushStage::Idle => return,
@@ -374,17 +441,18 @@ impl Store {
                     let ends = beside.is_some() && !f.snapshot;
                     if f.sync {
                         part.progress.sync();
-                        self.advance(p);
+                        self.advance(core, p);
                     }
                     if let Some(mark) = beside {
-                        self.part_mut(p).commit(mark);
-                        self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
+                        core.part_mut(p).commit(mark);
+                        core.batch_memory.evict(&mut core.partitions, p, core.options.tail_cache_bytes as usize);
                     }
                     if ends {
-                        return self.end_round(p, io);
+                        return self.end_round(core, p, io);
                     }
-                    let until = self.plan_commits(now, p);
-                    let f = &mut self.partitions[p.0 as usize].flush;
+                    let epoch = core.options.epoch;
+                    let until = core.part_mut(p).plan_commits(epoch, now.unix_ns);
+                    let f = &mut core.partitions[p.0 as usize].flush;
                     f.until = until;
                     f.stage = FlushStage::Commit;
                 }
@@ -396,15 +464,15 @@ impl Store {
                         f.todo = f.unsynced_commits.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
                     f.stage = FlushStage::CommitSync;
-                    self.batch_memory.evict(&mut self.partitions, p, self.options.tail_cache_bytes as usize);
+                    core.batch_memory.evict(&mut core.partitions, p, core.options.tail_cache_bytes as usize);
                 }
-                FlushStage::CommitSync if !f.snapshot => return self.end_round(p, io),
+                FlushStage::CommitSync if !f.snapshot => return self.end_round(core, p, io),
                 // The records that required this snapshot are in another one by now.
-                FlushStage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > self.ring.durable()) => {
-                    self.snapshot_stands(p);
-                    return self.end_round(p, io);
+                FlushStage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > core.ring.durable()) => {
+                    self.snapshot_stands(core, p);
+                    return self.end_round(core, p, io);
                 }
-                FlushStage::CommitSync => self.take_snapshot(p, cursors),
+                FlushStage::CommitSync => part.take_snapshot(cursors.cursors(p)),
                 FlushStage::SnapshotSpace => {
                     if std::mem::take(&mut f.is_told) {
                         self.rounds.unstall(p);
@@ -426,119 +494,62 @@ impl Store {
                     f.copies -= 1;
                     if f.copies > 0 {
                         let image = Snapshot::renumber(&f.image, part.slots.next_sequence());
-                        self.want_slot(p, image.into());
+                        part.want_slot(image.into());
                         continue;
                     }
                     part.journaled.snapshot_stands();
                     part.slots.stands(part.progress.committed().at);
                     f.image = Bytes::new();
-                    self.snapshot_stands(p);
-                    return self.end_round(p, io);
+                    self.snapshot_stands(core, p);
+                    return self.end_round(core, p, io);
                 }
             }
         }
     }
 
     /// Two durable slots have all that this round was to bring.
-    fn snapshot_stands(&mut self, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+    fn snapshot_stands(&mut self, core: &mut CoreLogs, p: PartitionIdx) {
+        let part = &mut core.partitions[p.0 as usize];
         if std::mem::take(&mut part.flush.counts) {
             let target = self.checkpoint.flushed();
             // A truncation's record is in no snapshot before the truncation is complete; the checkpoint then passes less.
             let is_past = part.journaled.dirty_from().is_none_or(|d| d >= target) || part.truncation.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }
-        self.retention.look_at(p);
+        core.retention.look_at(p);
     }
 
-    /// Encodes the partition as it stands now: all small facts so far, and all batches that are synced in both files.
-    fn take_snapshot(&mut self, p: PartitionIdx, cursors: &dyn CursorSource) {
-        let channels = cursors.cursors(p);
-        let part = &mut self.partitions[p.0 as usize];
-        // This round synced both files after its writes, so everything written and committed is synced.
-        assert!(
-            part.progress.synced().number >= part.progress.committed().number
-                && part.progress.durable().number >= part.progress.committed().number
-        );
-        let end = part.progress.committed();
-        // A batch that the snapshot does not contain bounds it; the facts before the batch are contained.
-        let next = part.batches.get(end.number);
-        let applied = match next {
-            Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
-            _ => part.journaled.sequence(),
-        };
-        let mut dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
-        let applied = part.truncation.as_ref().map_or(applied, |t| t.not_contained(applied, &mut dirty_after));
-        let sequence = part.slots.next_sequence();
-        let image = Snapshot {
-            topic_id: part.dir.topic_id,
-            partition: part.dir.partition,
-            sequence,
-            applied,
-            epoch: end.epoch,
-            start: part.start(),
-            end: end.at,
-            committed: part.shared.as_ref().map_or(end.at, |s| s.committed()),
-            collect_start: part.borders.collect_start(),
-            chain_crc: end.chain_crc,
-            segment_base: part.segments.holding(end.at.offset).1.base(),
-            doubt: part.damage.doubt(),
-            unix_ns: end.unix_ns,
-            channels,
-            producers: part.producers.committed().iter().copied().collect(),
-            promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised()),
-            epochs: part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect(),
-            channels_lost: part.damage.channels_lost(),
-            vouched: part.damage.vouched().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
-        };
-        let image: Bytes = image.encode().into();
-        assert_eq!(image.len() % BLOCK, 0);
-        part.journaled.snapshot_taken(dirty_after);
-        part.flush.copies = Snapshot::copies_behind(part.slots.sequence());
-        self.want_slot(p, image);
-    }
-
-    /// Sees to space for an image in the next slot, which is written then.
-    fn want_slot(&mut self, p: PartitionIdx, image: Bytes) {
-        let part = &mut self.partitions[p.0 as usize];
-        let (file, len) = (Snapshot::file(&part.dir, part.slots.next_sequence()), image.len() as u64);
-        let f = &mut part.flush;
-        (f.image, f.stage) = (image, FlushStage::SnapshotSpace);
-        if !part.slots.has_space(len) {
-            f.todo.push_back(DiskOp::Allocate { file, len });
-        }
-    }
-
-    fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
-        let part = &mut self.partitions[p.0 as usize];
+    fn end_round(&mut self, core: &mut CoreLogs, p: PartitionIdx, io: &mut Io) {
+        let part = &mut core.partitions[p.0 as usize];
         part.flush.stage = FlushStage::Idle;
         self.rounds.end_background(part.flush.uncount());
-        self.flush_if_due(p);
-        self.finish_checkpoint(io);
+        self.want_if_due(core, p);
+        self.finish_checkpoint(core, io);
     }
 
     /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
-    pub(super) fn flush_if_due(&mut self, p: PartitionIdx) {
-        let part = &self.partitions[p.0 as usize];
+    pub fn want_if_due(&mut self, core: &mut CoreLogs, p: PartitionIdx) {
+        let part = &core.partitions[p.0 as usize];
         // Direct batches take next to nothing of the ring, so the ring does not bound their bytes in memory.
-        let is_much = self.needs_memory() && part.unflushed_bytes() > 0;
-        if part.progress.is_held_back() && self.direct_until(p).is_some() {
-            self.want_flush(p, true);
-        } else if part.flush.wants_snapshot || part.unflushed_bytes() >= self.options.flush_bytes || is_much {
-            self.want_flush(p, false);
+        let is_much = core.needs_memory() && part.unflushed_bytes() > 0;
+        if part.progress.is_held_back() && part.direct_until().is_some() {
+            self.want(core, p, true);
+        } else if part.flush.wants_snapshot || part.unflushed_bytes() >= core.options.flush_bytes || is_much {
+            self.want(core, p, false);
         }
     }
 
     /// An operation of a round has finished.
-    pub(super) fn flushed(
+    pub fn flushed(
         &mut self,
+        core: &mut CoreLogs,
         now: Now,
         (p, index): (PartitionIdx, u32),
         outcome: Result<DiskDone, DiskError>,
         cursors: &dyn CursorSource,
         io: &mut Io,
     ) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut core.partitions[p.0 as usize];
         part.flush.outstanding -= 1;
         if part.is_closed() {
             return;
@@ -549,9 +560,9 @@ impl Store {
                     && let Some(mark) = part.flush.step_done(index)
                 {
                     part.progress.write_durably(mark);
-                    self.advance(p);
+                    self.advance(core, p);
                 }
-                self.proceed(now, p, cursors, io);
+                self.proceed(core, now, p, cursors, io);
             }
             Err(error) if error.is_no_space() && part.flush.stage == FlushStage::SnapshotSpace => {
                 // Tried again each second; `health` goes on telling.
@@ -563,29 +574,96 @@ impl Store {
                 self.rounds.end_background(part.flush.uncount());
                 self.rounds.stall(p);
                 // A direct batch that came meanwhile does not wait for the snapshot's space.
-                self.flush_if_due(p);
+                self.want_if_due(core, p);
             }
-            Err(error) => self.poison_partition(p, &error),
+            Err(error) => self.poison_partition(core, p, &error),
         }
-        self.finish_checkpoint(io);
+        self.finish_checkpoint(core, io);
     }
 
     /// Tries the snapshots again that found no space.
-    pub(super) fn retry_snapshots(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+    pub fn retry_snapshots(&mut self, core: &mut CoreLogs, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         for p in self.rounds.stalled().to_vec() {
-            let part = &mut self.partitions[p.0 as usize];
+            let part = &mut core.partitions[p.0 as usize];
             if part.flush.retry_at.is_some_and(|at| at <= now.ticks) {
                 part.flush.retry_at = None;
                 let file = Snapshot::file(&part.dir, part.slots.next_sequence());
                 let len = part.flush.image.len() as u64;
                 part.flush.todo.push_back(DiskOp::Allocate { file, len });
-                self.proceed(now, p, cursors, io);
+                self.proceed(core, now, p, cursors, io);
             }
         }
     }
 
-    pub(super) fn snapshot_deadline(&self) -> Option<Ticks> {
-        self.rounds.stalled().iter().filter_map(|p| self.partitions[p.0 as usize].flush.retry_at).min()
+    pub fn snapshot_deadline(&self, core: &CoreLogs) -> Option<Ticks> {
+        self.rounds.stalled().iter().filter_map(|p| core.partitions[p.0 as usize].flush.retry_at).min()
+    }
+
+    /// No round is under way, and none waits for space.
+    pub fn is_idle(&mut self, core: &mut CoreLogs, p: PartitionIdx) -> bool {
+        self.break_off_waiting(core, p);
+        core.part(p).flush.stage == FlushStage::Idle
+    }
+
+    /// Whether a round is in line.
+    pub fn has_line(&self) -> bool {
+        !self.rounds.is_empty()
+    }
+
+    /// The partition is closed: no further round of it begins, and no checkpoint counts on it.
+    pub fn give_up(&mut self, core: &mut CoreLogs, p: PartitionIdx) {
+        let part = core.part_mut(p);
+        self.rounds.end_background(part.flush.uncount());
+        self.rounds.unstall(p);
+        self.checkpoint.uncount(part.flush.give_up());
+    }
+
+    /// The partition is gone.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.rounds.forget(p);
+    }
+
+    /// Closes the partition for writing, for good.
+    pub fn poison_partition(&mut self, core: &mut CoreLogs, p: PartitionIdx, error: &DiskError) {
+        if core.close_failed(p, error) {
+            self.give_up(core, p);
+            core.fail_batches(p);
+        }
+    }
+
+    /// Begins a checkpoint when it is time.
+    pub fn try_checkpoint(&mut self, core: &mut CoreLogs, io: &mut Io) {
+        core.move_limit(io);
+        let Some(due) = self.checkpoint.begin_if_due(core) else { return };
+        for p in due {
+            core.part_mut(p).flush.want_snapshot(true);
+            self.want(core, p, false);
+        }
+        self.checkpoint.finish(core, io);
+    }
+
+    /// Writes the slot when all that the checkpoint passes stands in its files.
+    pub fn finish_checkpoint(&mut self, core: &mut CoreLogs, io: &mut Io) {
+        self.checkpoint.finish(core, io);
+    }
+
+    pub fn slot_written(&mut self, core: &mut CoreLogs, reason: SlotReason, io: &mut Io) {
+        self.checkpoint.slot_written(core, reason, io);
+    }
+
+    /// True if the checkpoint finds no space for its snapshots, so the journal is not freed.
+    pub fn lacks_space(&self, core: &CoreLogs) -> bool {
+        !self.rounds.stalled().is_empty() || core.topics.waits_for_space()
+    }
+
+    #[cfg(test)]
+    pub fn rounds(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    #[cfg(test)]
+    pub fn is_checkpointing(&self) -> bool {
+        self.checkpoint.is_running()
     }
 }
 

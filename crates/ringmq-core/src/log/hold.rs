@@ -3,11 +3,11 @@
 //! removed by retention, also when no reader asks any more. At most one such try for each place is under way, and it never takes the
 //! room of other reads.
 
+use super::core_logs::Shared;
 use super::notice::{Notice, PartitionIdx};
 use super::partition::PartitionLog;
 use super::reader::{Purpose, Reader};
 use super::search::Searches;
-use super::store::StoreParts;
 use crate::base::{BLOCK, Now, Ticks};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -133,7 +133,7 @@ impl Reader {
     }
 
     /// Tries again the places that are due, unless a search for the end of the batch there is under way.
-    pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut StoreParts<'_>) {
+    pub(super) fn retry_holds(&mut self, now: Now, searches: &Searches, shared: &mut Shared<'_>) {
         while let Some(&(at, p, offset)) = self.holds.due.first() {
             if at > now.ticks {
                 return;

@@ -10,10 +10,11 @@
 //! writer has in memory, the bytes come from the writer and are also put there. The scrubber repairs damaged commit records
 //! ([`super::scrub`]).
 
-use super::flush::FlushStage;
+use super::core_logs::{CoreLogs, Op};
+use super::flush::{FlushStage, Flushing};
 use super::notice::{Io, Notice, PartitionIdx};
+use super::read::Reads;
 use super::recovery::scan::segment_at;
-use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Position, block_down, block_up};
 use crate::format::batch::Batch;
 use crate::format::tail::Tail;
@@ -57,18 +58,29 @@ impl Mend {
     }
 }
 
-impl Store {
-    /// Writes `batches`, verified, one behind the other, where damage took them: they begin with a lost range, and those that
-    /// end in it and in its segment are taken. [`Notice::Mended`] follows.
-    pub fn mend(&mut self, p: PartitionIdx, batches: Vec<Batch>, io: &mut Io) {
-        let part = self.part(p);
+/// Partitions where damage is being mended.
+#[derive(Default)]
+pub(super) struct Mends(Vec<PartitionIdx>);
+
+impl Mends {
+    /// See [`Store::mend`](super::Store::mend).
+    pub fn begin(
+        &mut self,
+        core: &mut CoreLogs,
+        flushing: &mut Flushing,
+        reads: &mut Reads,
+        p: PartitionIdx,
+        batches: Vec<Batch>,
+        io: &mut Io,
+    ) {
+        let part = core.part(p);
         let first = batches.first().map(|b| b.header);
         let lost = first
             .and_then(|h| part.damage.lost_at(h.offset.get()))
             .filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
-        let is_able = part.mend.is_none() && part.truncation.is_none() && !part.is_closed() && !self.is_stopping();
+        let is_able = part.mend.is_none() && part.truncation.is_none() && !part.is_closed() && !core.is_stopping;
         let (Some((from, to)), true) = (lost, is_able) else {
-            return self.not_mended(p, "the range is not lost, or the log is being truncated");
+            return not_mended(core, p, "the range is not lost, or the log is being truncated");
         };
         let (index, segment) = part.segments.holding(from.offset);
         let base = segment.base();
@@ -77,7 +89,7 @@ impl Store {
         let fits = |b: &Batch| b.header.end().offset <= limit && !b.header.is_lost();
         let kept: Vec<Batch> = batches.into_iter().take_while(fits).collect();
         let (Some(head), Some(last)) = (kept.first(), kept.last()) else {
-            return self.not_mended(p, "the received batches do not end where the damage ends");
+            return not_mended(core, p, "the received batches do not end where the damage ends");
         };
         let known = part.damage.vouched().filter(|v| v.at.offset == from.offset);
         let goes_on = known.is_none_or(|v| v.at == head.header.start() && v.chain_crc == head.header.prev_crc.get());
@@ -86,7 +98,7 @@ impl Store {
         let behind = part.segments.get(index + 1).filter(|s| s.base() == end.offset);
         let is_chained = behind.is_none_or(|s| s.meta.prev_crc == last.header.header_crc.get());
         if !(goes_on && meets && is_chained) {
-            return self.not_mended(p, "the received batches are not the lost ones");
+            return not_mended(core, p, "the received batches are not the lost ones");
         }
         let (a, z) = (segment_at(base, from.offset), segment_at(base, end.offset));
         let (at, until) = (block_down(a), block_up(z));
@@ -99,56 +111,42 @@ impl Store {
         }
         let buffer = vec![0; (until - at) as usize];
         let mend = Mend { batches: kept, stage: MendStage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
-        self.part_mut(p).mend = Some(Box::new(mend));
-        self.rewrites.mends.push(p);
-        self.drive_mend(p, io);
+        core.part_mut(p).mend = Some(Box::new(mend));
+        self.0.push(p);
+        self.drive_one(core, flushing, reads, p, io);
     }
 
-    /// Lets readers pass lost ranges that end up to `upto`, as on a partition that has no other replica.
-    pub fn give_up_lost(&mut self, p: PartitionIdx, upto: i64) {
-        if self.part_mut(p).shared.as_mut().is_some_and(|shared| shared.give_up(upto)) {
-            self.notices.push(Notice::Readable { p });
-        }
-    }
-
-    /// The range stays lost; the caller may bring the batches again.
-    fn not_mended(&mut self, p: PartitionIdx, why: &str) {
-        let dir = &self.part(p).dir;
-        tracing::warn!(topic = %dir.topic, partition = %dir.partition, why, "damage is not repaired yet");
-        self.notices.push(Notice::Mended { p, is_whole: false });
-    }
-
-    pub(super) fn drive_mends(&mut self, io: &mut Io) {
-        if self.rewrites.mends.is_empty() {
+    pub fn drive(&mut self, core: &mut CoreLogs, flushing: &mut Flushing, reads: &mut Reads, io: &mut Io) {
+        if self.0.is_empty() {
             return;
         }
-        for p in self.rewrites.mends.clone() {
-            self.drive_mend(p, io);
+        for p in self.0.clone() {
+            self.drive_one(core, flushing, reads, p, io);
         }
     }
 
-    fn drive_mend(&mut self, p: PartitionIdx, io: &mut Io) {
-        let is_stopping = self.is_stopping();
-        let part = &mut self.partitions[p.0 as usize];
+    fn drive_one(&mut self, core: &mut CoreLogs, flushing: &mut Flushing, reads: &mut Reads, p: PartitionIdx, io: &mut Io) {
+        let is_stopping = core.is_stopping;
+        let part = &mut core.partitions[p.0 as usize];
         let start = part.start().offset;
         let Some(mend) = part.mend.as_mut().filter(|m| !m.is_under_way()) else { return };
         let is_void = part.truncation.is_some() || part.closed.is_some() || is_stopping || mend.from().offset < start;
         if is_void {
-            return self.end_mend(p, false);
+            return self.end(core, flushing, reads, p, false);
         }
         if part.flush.stage == FlushStage::Idle {
             mend.stage = MendStage::Reading;
-            self.mend_next(p, io);
+            self.go_on(core, flushing, reads, p, io);
         }
     }
 
     /// The next read, or write.
-    fn mend_next(&mut self, p: PartitionIdx, io: &mut Io) {
-        let part = &mut self.partitions[p.0 as usize];
+    fn go_on(&mut self, core: &mut CoreLogs, flushing: &mut Flushing, reads: &mut Reads, p: PartitionIdx, io: &mut Io) {
+        let part = &mut core.partitions[p.0 as usize];
         let Some(mend) = &mut part.mend else { return };
         let file = FileId::Segment(part.dir.clone(), mend.base);
         if let Some(&at) = mend.shared.front() {
-            return self.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Mend(p));
+            return core.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Mend(p));
         }
         if mend.stage == MendStage::Reading {
             mend.stage = MendStage::Writing;
@@ -176,17 +174,25 @@ impl Store {
             }
         }
         match mend.todo.pop_front() {
-            Some(op) => self.ops.issue(io, op, Op::Mend(p)),
-            None => self.end_mend(p, true),
+            Some(op) => core.ops.issue(io, op, Op::Mend(p)),
+            None => self.end(core, flushing, reads, p, true),
         }
     }
 
-    pub(super) fn mend_went_on(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let part = &mut self.partitions[p.0 as usize];
+    pub fn went_on(
+        &mut self,
+        core: &mut CoreLogs,
+        flushing: &mut Flushing,
+        reads: &mut Reads,
+        p: PartitionIdx,
+        outcome: Result<DiskDone, DiskError>,
+        io: &mut Io,
+    ) {
+        let part = &mut core.partitions[p.0 as usize];
         let Some(mend) = &mut part.mend else { return };
         let (at, is_reading) = (mend.at, mend.stage == MendStage::Reading);
         if part.closed.is_some() {
-            return self.end_mend(p, false);
+            return self.end(core, flushing, reads, p, false);
         }
         match outcome {
             Ok(done) if is_reading => {
@@ -195,39 +201,46 @@ impl Store {
                     let place = (block - at) as usize;
                     mend.buffer[place..place + bytes.len().min(BLOCK)].copy_from_slice(&bytes[..bytes.len().min(BLOCK)]);
                 }
-                self.mend_next(p, io);
+                self.go_on(core, flushing, reads, p, io);
             }
-            Ok(_) => self.mend_next(p, io),
+            Ok(_) => self.go_on(core, flushing, reads, p, io),
             Err(error) if is_reading => {
                 tracing::warn!(%error, "bytes beside damage cannot be read: the damage is not repaired yet");
-                self.end_mend(p, false);
+                self.end(core, flushing, reads, p, false);
             }
             Err(error) => {
-                self.poison_partition(p, &error);
-                self.end_mend(p, false);
+                flushing.poison_partition(core, p, &error);
+                self.end(core, flushing, reads, p, false);
             }
         }
     }
 
-    fn end_mend(&mut self, p: PartitionIdx, is_whole: bool) {
-        self.rewrites.mends.retain(|q| *q != p);
-        let part = &mut self.partitions[p.0 as usize];
+    fn end(&mut self, core: &mut CoreLogs, flushing: &mut Flushing, reads: &mut Reads, p: PartitionIdx, is_whole: bool) {
+        self.0.retain(|q| *q != p);
+        let part = &mut core.partitions[p.0 as usize];
         let Some(mend) = part.mend.take() else { return };
-        self.verbatim.drop_ahead(p);
+        reads.drop_ahead(p);
         if is_whole {
             let (from, to) = (mend.from(), mend.to());
             part.find_again(from, to, &mend.batches[mend.batches.len() - 1]);
-            self.scrub.mended();
+            reads.mended();
             let (dir, messages) = (&part.dir, to.count - from.count);
             tracing::info!(topic = %dir.topic, partition = %dir.partition, from = from.offset, to = to.offset, messages,
                 "damage is repaired with another replica's bytes");
         }
-        self.notices.push(Notice::Mended { p, is_whole });
-        self.notices.push(Notice::Readable { p });
-        self.admission.signal_all();
-        self.retention.look_at(p);
-        self.flush_if_due(p);
+        core.notices.push(Notice::Mended { p, is_whole });
+        core.notices.push(Notice::Readable { p });
+        core.admission.signal_all();
+        core.retention.look_at(p);
+        flushing.want_if_due(core, p);
     }
+}
+
+/// The range stays lost; the caller may bring the batches again.
+fn not_mended(core: &mut CoreLogs, p: PartitionIdx, why: &str) {
+    let dir = &core.part(p).dir;
+    tracing::warn!(topic = %dir.topic, partition = %dir.partition, why, "damage is not repaired yet");
+    core.notices.push(Notice::Mended { p, is_whole: false });
 }
 
 impl super::partition::PartitionLog {

@@ -10,6 +10,7 @@ pub mod cache;
 pub mod chain;
 pub mod checkpoint;
 pub mod confirmed;
+mod core_logs;
 mod damage;
 mod deletes;
 mod eviction;

@@ -8,10 +8,10 @@
 
 use super::ahead::whole_batches;
 use super::cache::ReadCache;
+use super::core_logs::{Op, Shared};
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::PartitionIdx;
 use super::recovery::scan::segment_at;
-use super::store::{Op, StoreParts};
 use crate::base::{BLOCK, DiskOp, FileId, READ_BYTES_MAX, block_down, block_up, read_memory};
 use bytes::Bytes;
 use slab::Slab;
@@ -173,7 +173,7 @@ impl Reader {
         offset: i64,
         limit: i64,
         purpose: Purpose,
-        shared: &mut StoreParts<'_>,
+        shared: &mut Shared<'_>,
     ) -> u64 {
         let log = shared.log(p);
         let base = log.segments.holding(offset).1.base();
@@ -200,7 +200,7 @@ impl Reader {
     }
 
     /// Issues the next part of a read.
-    pub(super) fn ask(&mut self, key: u32, shared: &mut StoreParts<'_>) {
+    pub(super) fn ask(&mut self, key: u32, shared: &mut Shared<'_>) {
         let read = &mut self.reads[key as usize];
         read.is_parked = false;
         if !read.found.is_empty() {

@@ -8,12 +8,13 @@
 //! topics, each within its first segment, do not hold all space for ever (rule 10). They are unlinked one after the other, not all at
 //! once ([`super::deletes`]). Recovery removes a file below the start that was not unlinked yet, or could not be.
 
+use super::core_logs::{CoreLogs, Ops, Shared};
 use super::deletes::{Deletes, Old, delete};
+use super::flush::Flushing;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
+use super::read::Reads;
 use super::recovery::scan::segment_at;
-use super::store::{Store, StoreParts};
-use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
-use crate::config::TopicSettings;
+use crate::base::{DiskDone, DiskError, FileId, Now, Ticks};
 use crate::format::journal::RecordKind;
 use std::{collections::VecDeque, time::Duration};
 
@@ -25,7 +26,7 @@ pub struct Retention {
     due: Vec<PartitionIdx>,
     /// Segments that go when the record of the new start is durable.
     removals: VecDeque<(RecordTicket, PartitionIdx, Vec<Old>)>,
-    pub(super) deletes: Deletes,
+    deletes: Deletes,
     next_at: Option<Ticks>,
     /// Whether [`StoreOptions::is_any_timed`](super::StoreOptions::is_any_timed) was asked since a topic's retention changed.
     has_looked_at_ages: bool,
@@ -45,56 +46,32 @@ impl Retention {
             self.due.push(p);
         }
     }
+
+    /// Asks again whether age keeps anything: a topic's retention has changed.
+    pub fn look_at_ages(&mut self) {
+        self.has_looked_at_ages = false;
+    }
+
+    /// Takes out the files of the partition that wait to be deleted.
+    pub(super) fn take_old(&mut self, p: PartitionIdx) -> Vec<Old> {
+        self.deletes.take(p)
+    }
+
+    /// Bytes of segments that wait to be deleted.
+    pub fn deleting_bytes(&self) -> u64 {
+        self.deletes.bytes()
+    }
+
+    pub(super) fn deadline(&self, ops: &Ops) -> Option<Ticks> {
+        self.next_at.into_iter().chain(self.deletes.deadline(ops)).min()
+    }
 }
 
-impl Store {
-    /// Sets the offset before which all channels have confirmed everything. It never moves back, and stays while a lost channel may come
-    /// again.
-    pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
-        let is_short = self.full_disk.is_short();
-        let part = self.part_mut(p);
-        let moves = part.damage.channels_lost() == 0 && part.borders.raise_low_water(at);
-        if moves && (is_short || part.segments.get(1).is_some_and(|s| s.base() <= at.offset)) {
-            self.retention.look_at(p);
-        }
-    }
-
-    /// A channel begins at `at`, which may lie before the other channels' confirmed positions.
-    pub fn lower_low_water(&mut self, p: PartitionIdx, at: Position) {
-        self.part_mut(p).borders.lower_low_water(at);
-    }
-
-    /// The partition is one replica of several: nothing goes that they have not agreed on.
-    pub fn await_agreement(&mut self, p: PartitionIdx) {
-        self.part_mut(p).borders.await_agreement();
-    }
-
-    /// Sets the retention that the metadata gives a topic.
-    pub fn set_topic_retention(&mut self, topic: &str, settings: TopicSettings) {
-        let topics = &mut self.options.cluster_topics;
-        match settings == TopicSettings::default() {
-            true => drop(topics.remove(topic)),
-            false => drop(topics.insert(topic.to_owned(), settings)),
-        }
-        self.retention.has_looked_at_ages = false;
-    }
-
-    /// No replica may need messages before `at`. Never moves back.
-    pub fn set_agreed_start(&mut self, p: PartitionIdx, at: Position) {
-        if self.part_mut(p).borders.agree(at) {
-            self.retention.look_at(p);
-        }
-    }
-
-    /// The partition may ask for an agreement again: [`Notice::Removable`].
-    pub fn look_at_retention(&mut self, p: PartitionIdx) {
-        self.retention.look_at(p);
-    }
-
+impl CoreLogs {
     /// Removes the segments that neither channels, replicas, age nor size keep.
-    pub(super) fn retain(&mut self, now: Now, io: &mut Io) {
+    pub fn retain(&mut self, now: Now, flushing: &mut Flushing, reads: &mut Reads, io: &mut Io) {
         for p in std::mem::take(&mut self.retention.due) {
-            self.retain_partition(now, p, io);
+            self.retain_partition(now, p, flushing, reads, io);
         }
         let has_looked = std::mem::replace(&mut self.retention.has_looked_at_ages, true);
         if !has_looked && self.retention.next_at.is_none() && self.options.is_any_timed() {
@@ -102,7 +79,7 @@ impl Store {
         }
     }
 
-    fn retain_partition(&mut self, now: Now, p: PartitionIdx, io: &mut Io) {
+    fn retain_partition(&mut self, now: Now, p: PartitionIdx, flushing: &mut Flushing, reads: &mut Reads, io: &mut Io) {
         let part = self.part(p);
         let (ms, bytes) = self.options.retention_of(&part.dir.topic);
         let age_min = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
@@ -143,21 +120,19 @@ impl Store {
         if let Some(at) = wanted {
             self.notices.push(Notice::Removable { p, at });
         }
-        if let Some((closed, next)) = unknown
-            && !self.searches.is_for_age_of(p, closed)
-        {
-            self.find_age(p, closed, next, io);
+        if let Some((closed, next)) = unknown {
+            reads.find_age(self, p, closed, next, io);
         }
         let Some(border) = border else { return };
         let part = self.part(p);
         if border.offset > part.slots.end().offset {
             // Redo would begin below the border: a snapshot first. It looks here again when it is durable.
             self.part_mut(p).flush.want_snapshot(false);
-            self.want_flush(p, false);
+            flushing.want(self, p, false);
             return;
         }
         // A file that is written is not unlinked.
-        let is_repaired = self.scrub.repairs(p) || self.part(p).is_mending();
+        let is_repaired = reads.repairs(p) || self.part(p).is_mending();
         let part = self.part_mut(p);
         if part.flush.stage != super::flush::FlushStage::Idle || is_repaired {
             self.retention.look_at(p);
@@ -190,29 +165,24 @@ impl Store {
     }
 
     /// The disk has become full: judges every partition's segments anew.
-    pub(super) fn look_at_all(&mut self) {
+    pub fn look_at_all(&mut self) {
         self.retention.due = self.partitions.iter().map(|(i, _)| PartitionIdx(i as u32)).collect();
     }
 
     /// Deletes the files of old segments that are due.
-    pub(super) fn delete_old(&mut self, now: Now, io: &mut Io) {
+    pub fn delete_old(&mut self, now: Now, io: &mut Io) {
         if self.retention.deletes.is_empty() {
             return;
         }
-        let is_short = self.is_short_of_space();
-        let is_hurried = self.is_stopping() || is_short;
+        let is_short = self.full_disk.is_short();
+        let is_hurried = self.is_stopping || is_short;
         let rate = if is_hurried { 0 } else { self.options.delete_bytes_per_second };
-        let mut shared = StoreParts { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
+        let mut shared = Shared { logs: &mut self.partitions, ops: &mut self.ops, notices: &mut self.notices, io };
         self.retention.deletes.delete_due(now.ticks, rate, is_short, &mut shared);
     }
 
-    /// Bytes of segments that wait to be deleted.
-    pub fn deleting_bytes(&self) -> u64 {
-        self.retention.deletes.bytes()
-    }
-
     /// Records up to here are durable: the files that they free may be unlinked.
-    pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
+    pub fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
             let Some((_, p, old)) = self.retention.removals.pop_front() else { return };
             if self.part(p).is_restarting() {
@@ -224,7 +194,7 @@ impl Store {
         }
     }
 
-    pub(super) fn removed(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
+    pub fn removed(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         match outcome {
             // There may be room again for waiting appends.
             Ok(_) if self.full_disk.hurry(now.ticks) => {}
@@ -238,12 +208,12 @@ impl Store {
     }
 
     /// The newest batch of a closed segment is as old as the first one of the next.
-    pub(super) fn learn_age(&mut self, p: PartitionIdx, closed: i64, unix_ns: i64) {
+    pub fn learn_age(&mut self, p: PartitionIdx, closed: i64, unix_ns: i64) {
         self.part_mut(p).segments.learn_age(closed, unix_ns);
         self.retention.look_at(p);
     }
 
-    pub(super) fn retention_tick(&mut self, now: Now) {
+    pub fn retention_tick(&mut self, now: Now) {
         if self.retention.next_at.is_some_and(|at| at <= now.ticks) {
             self.retention.next_at = Some(now.ticks + INTERVAL);
             let is_short = self.full_disk.is_short();
@@ -255,9 +225,5 @@ impl Store {
                 .collect();
             due.into_iter().for_each(|p| self.retention.look_at(p));
         }
-    }
-
-    pub(super) fn retention_deadline(&self) -> Option<Ticks> {
-        self.retention.next_at
     }
 }

@@ -13,11 +13,11 @@
 //!   -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
 //! ```
 
+use super::core_logs::{Op, Shared};
 use super::notice::PartitionIdx;
 use super::partition::PartitionLog;
 use super::reader::{Purpose, Reader};
 use super::recovery::scan::{commit_at, commit_record};
-use super::store::{Op, StoreParts};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
     block_up,
@@ -124,7 +124,7 @@ struct Check {
 
 impl Scrub {
     /// Begins the next run when it is time, at so many bytes per second; 0: never.
-    pub(super) fn begin_next(&mut self, now: Now, rate: u64, reader: &mut Reader, shared: &mut StoreParts<'_>) {
+    pub(super) fn begin_next(&mut self, now: Now, rate: u64, reader: &mut Reader, shared: &mut Shared<'_>) {
         if rate == 0 || self.is_reading || self.is_stopping || self.next_at > now.ticks {
             return;
         }
@@ -180,7 +180,7 @@ impl Scrub {
         &mut self,
         (p, base, end): (PartitionIdx, i64, i64),
         headers: Vec<BatchHeader>,
-        shared: &mut StoreParts<'_>,
+        shared: &mut Shared<'_>,
     ) {
         let log = shared.log(p);
         let segment = log.segments.at_base(base);
@@ -221,7 +221,7 @@ impl Scrub {
 
     /// An operation on the commit log, or on the segment's first block, has finished. Where space `is_short`, only damage is written
     /// again.
-    pub(super) fn done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, is_short: bool, shared: &mut StoreParts<'_>) {
+    pub(super) fn done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, is_short: bool, shared: &mut Shared<'_>) {
         let Some(check) = &self.check else { return };
         let p = check.p;
         let result = match (check.step, outcome) {

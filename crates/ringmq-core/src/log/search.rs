@@ -11,10 +11,10 @@
 //! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and skipped: the
 //! answer is then the nearest known place.
 
+use super::core_logs::{CoreLogs, Op};
 use super::notice::{Io, Notice, PartitionIdx, SearchBy};
 use super::reader::Purpose;
 use super::recovery::scan::{commit_record, segment_at};
-use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position, block_down, block_up};
 use crate::format::batch::{BATCH_MAGIC, BatchHeader};
 use crate::format::files::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
@@ -145,6 +145,14 @@ impl Block {
     }
 }
 
+/// Outcome of the search for the end of a batch that does not hold.
+pub(super) enum Extent {
+    /// The device refuses bytes behind the batch.
+    Unread { p: PartitionIdx, offset: i64, error: String },
+    /// The log goes on at `to`. `passed_over`: why the scrubber passes over the batch, which is not reported as lost.
+    Known { p: PartitionIdx, offset: i64, to: i64, purpose: Purpose, passed_over: Option<String> },
+}
+
 /// Searches of a core that are under way.
 #[derive(Default)]
 pub(super) struct Searches(Slab<Search>);
@@ -161,16 +169,15 @@ impl Searches {
     }
 
     /// Whether one looks for the time at which the segment ended that begins at `base`.
-    pub fn is_for_age_of(&self, p: PartitionIdx, base: i64) -> bool {
+    fn is_for_age_of(&self, p: PartitionIdx, base: i64) -> bool {
         self.0.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Age { closed } if closed == base))
     }
 }
 
-impl Store {
-    /// Finds the batch that begins at or before the place asked for; by time the first batch at or after it. Clamped to the stored log.
-    /// [`Notice::Found`] answers, perhaps not before the next completion or tick.
-    pub fn search(&mut self, p: PartitionIdx, by: SearchBy, token: u64, io: &mut Io) {
-        let part = self.part(p);
+impl Searches {
+    /// See [`Store::search`](super::Store::search).
+    pub fn search(&mut self, core: &mut CoreLogs, p: PartitionIdx, by: SearchBy, token: u64, io: &mut Io) {
+        let part = core.part(p);
         let (key, target) = match by {
             SearchBy::LogId(id) => (SearchKey::LogId, id.0.min(i64::MAX as u64) as i64),
             SearchBy::Count(count) => (SearchKey::Count, count),
@@ -193,58 +200,77 @@ impl Store {
             after.checked_sub(1).and_then(header).map(|h| Some(h.start()))
         };
         if let Some(found) = found {
-            self.notices.push(Notice::Found { token, result: Ok(found) });
+            core.notices.push(Notice::Found { token, result: Ok(found) });
             return;
         }
-        let part = self.part(p);
+        let part = core.part(p);
         let bases: Vec<i64> = part.segments.iter().map(|s| s.base()).collect();
         if let SearchKey::UnixNs = key {
-            self.begin_search(p, goal, key, target, bases, io);
+            self.begin(core, p, goal, (key, target), bases, io);
         } else {
             let base = part.segments.last_where(|meta| key.of_position(meta.base) <= target).1.base();
-            self.begin_search(p, goal, key, target, vec![base], io);
+            self.begin(core, p, goal, (key, target), vec![base], io);
         }
     }
 
     /// The batch at `offset` does not hold: looks for its end.
-    pub(super) fn find_extent(&mut self, p: PartitionIdx, offset: i64, purpose: Purpose, finding: Finding, io: &mut Io) {
-        let base = self.part(p).segments.holding(offset).1.base();
-        self.begin_search(p, Goal::Extent { offset, purpose, finding }, SearchKey::Offset, offset, vec![base], io);
+    pub fn find_extent(
+        &mut self,
+        core: &mut CoreLogs,
+        p: PartitionIdx,
+        offset: i64,
+        purpose: Purpose,
+        finding: Finding,
+        io: &mut Io,
+    ) {
+        let base = core.part(p).segments.holding(offset).1.base();
+        self.begin(core, p, Goal::Extent { offset, purpose, finding }, (SearchKey::Offset, offset), vec![base], io);
     }
 
-    /// The time of the first batch in `next` tells when the segment `closed` before it ended.
-    pub(super) fn find_age(&mut self, p: PartitionIdx, closed: i64, next: i64, io: &mut Io) {
-        self.begin_search(p, Goal::Age { closed }, SearchKey::Offset, next, vec![next], io);
+    /// Looks for the time of the first batch in `next`, which tells when the segment `closed` before it ended.
+    pub fn find_age(&mut self, core: &mut CoreLogs, p: PartitionIdx, closed: i64, next: i64, io: &mut Io) {
+        if self.is_for_age_of(p, closed) {
+            return;
+        }
+        self.begin(core, p, Goal::Age { closed }, (SearchKey::Offset, next), vec![next], io);
     }
 
-    fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: SearchKey, target: i64, segments: Vec<i64>, io: &mut Io) {
+    fn begin(
+        &mut self,
+        core: &mut CoreLogs,
+        p: PartitionIdx,
+        goal: Goal,
+        (key, target): (SearchKey, i64),
+        segments: Vec<i64>,
+        io: &mut Io,
+    ) {
         let base = segments[0];
         let stage = if segments.len() > 1 { SearchStage::Segments } else { SearchStage::Halving };
         let (floor, before, forward) = (None, None, Forward::default());
         let (lo, hi, probe, tries) = (0, 0, 0, 0);
         let search = Search { p, goal, key, target, stage, segments, base, lo, hi, probe, floor, before, tries, forward };
-        let id = self.searches.0.insert(search) as u32;
+        let id = self.0.insert(search) as u32;
         if stage == SearchStage::Halving {
-            self.enter_segment(id, base);
+            self.enter_segment(core, id, base);
         }
-        self.read_next(id, io);
+        self.read_next(core, id, io);
     }
 
-    fn enter_segment(&mut self, id: u32, base: i64) {
-        let part = self.part(self.searches.0[id as usize].p);
+    fn enter_segment(&mut self, core: &CoreLogs, id: u32, base: i64) {
+        let part = core.part(self.0[id as usize].p);
         let next = part.segments.behind(base).map_or(part.progress.durable().at, |s| s.meta.base);
         let first = part.segments.at_base(base).map_or(part.start(), |(_, s)| s.meta.base);
         // A batch takes at least its header.
         let records = ((next.offset - first.offset).max(0) as u64 / crate::format::batch::BATCH_HEADER_LEN as u64).max(1);
-        let s = &mut self.searches.0[id as usize];
+        let s = &mut self.0[id as usize];
         s.base = base;
         (s.lo, s.hi) = (0, records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64));
         s.stage = SearchStage::Halving;
     }
 
     /// Issues the read that the search needs next.
-    fn read_next(&mut self, id: u32, io: &mut Io) {
-        let s = &mut self.searches.0[id as usize];
+    fn read_next(&mut self, core: &mut CoreLogs, id: u32, io: &mut Io) {
+        let s = &mut self.0[id as usize];
         if s.stage == SearchStage::Halving && s.hi - s.lo <= 1 {
             s.stage = SearchStage::Floor;
         }
@@ -257,32 +283,41 @@ impl Store {
             SearchStage::Floor => (s.base, s.lo),
             SearchStage::Next => (s.base, s.probe),
             SearchStage::Forward => {
-                let file = FileId::Segment(self.partitions[s.p.0 as usize].dir.clone(), s.base);
+                let file = FileId::Segment(core.partitions[s.p.0 as usize].dir.clone(), s.base);
                 let len = if s.forward.is_careful { BLOCK as u64 } else { FORWARD_LEN };
                 let len = len.min(block_up(segment_at(s.base, s.forward.limit)) - s.forward.at) as usize;
-                return self.ops.issue(io, DiskOp::Read { file, at: s.forward.at, len }, Op::Search(id));
+                return core.ops.issue(io, DiskOp::Read { file, at: s.forward.at, len }, Op::Search(id));
             }
         };
-        let file = FileId::Commit(self.partitions[s.p.0 as usize].dir.clone(), base);
+        let file = FileId::Commit(core.partitions[s.p.0 as usize].dir.clone(), base);
         let at = FILE_HEADER_LEN + block * BLOCK as u64;
-        self.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Search(id));
+        core.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Search(id));
     }
 
-    pub(super) fn search_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        if self.searches.0[id as usize].stage == SearchStage::Forward {
-            return self.forward_read(now, id, outcome, io);
+    /// A read of a search has come in. Returns the outcome of a search for the end of a batch.
+    pub fn went_on(
+        &mut self,
+        core: &mut CoreLogs,
+        now: Now,
+        id: u32,
+        outcome: Result<DiskDone, DiskError>,
+        io: &mut Io,
+    ) -> Option<Extent> {
+        if self.0[id as usize].stage == SearchStage::Forward {
+            return self.forward_read(core, now, id, outcome, io);
         }
-        let s = &mut self.searches.0[id as usize];
+        let s = &mut self.0[id as usize];
         let block = match outcome {
-            Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
+            Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &core.partitions[s.p.0 as usize].dir),
             Ok(_) => Block { records: vec![], is_behind: true },
             // The commit log bounds the range that is given up, so its read is tried again.
             Err(_) if s.tries + 1 < TRIES_MAX => {
                 s.tries += 1;
-                return self.read_next(id, io);
+                self.read_next(core, id, io);
+                return None;
             }
             Err(error) => match s.goal {
-                Goal::Answer { .. } => return self.end_search(now, id, Err(error)),
+                Goal::Answer { .. } => return self.end_search(core, now, id, Err(error)),
                 // Without the commit log, the next segment's start is the next known place.
                 _ => Block { records: vec![], is_behind: true },
             },
@@ -299,7 +334,7 @@ impl Store {
                 }
                 if s.segments.len() == 1 {
                     let base = s.segments[0];
-                    self.enter_segment(id, base);
+                    self.enter_segment(core, id, base);
                 }
             }
             SearchStage::Halving => match block.records.first() {
@@ -314,7 +349,7 @@ impl Store {
                 s.before = block.records.iter().find(|r| r.end().offset == target).copied();
                 s.floor = block.records.iter().rev().find(|r| key.of(r) <= target).copied();
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
-                    return self.conclude(now, id, Some(*next), io);
+                    return self.conclude(core, now, id, Some(*next), io);
                 }
                 s.probe = s.lo + 1;
                 s.stage = SearchStage::Next;
@@ -322,35 +357,44 @@ impl Store {
             SearchStage::Forward => unreachable!("it reads the segment, not a commit log"),
             SearchStage::Next => {
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
-                    return self.conclude(now, id, Some(*next), io);
+                    return self.conclude(core, now, id, Some(*next), io);
                 }
                 if block.is_behind {
-                    return self.conclude(now, id, None, io);
+                    return self.conclude(core, now, id, None, io);
                 }
                 s.probe += 1;
             }
         }
-        self.read_next(id, io);
+        self.read_next(core, id, io);
+        None
     }
 
     /// The search of the commit log is over: for a damaged batch without a record the segment is searched.
-    fn conclude(&mut self, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) {
-        let s = &self.searches.0[id as usize];
-        let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next)) };
+    fn conclude(&mut self, core: &mut CoreLogs, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) -> Option<Extent> {
+        let s = &self.0[id as usize];
+        let Goal::Extent { offset, .. } = s.goal else { return self.end_search(core, now, id, Ok(next)) };
         let is_known = s.floor.is_some_and(|r| r.offset.get() == offset);
-        let limit = self.part(s.p).readable_limit(offset).filter(|_| !is_known && self.part(s.p).start().offset <= offset);
-        let Some(limit) = limit else { return self.end_search(now, id, Ok(next)) };
-        let s = &mut self.searches.0[id as usize];
+        let limit = core.part(s.p).readable_limit(offset).filter(|_| !is_known && core.part(s.p).start().offset <= offset);
+        let Some(limit) = limit else { return self.end_search(core, now, id, Ok(next)) };
+        let s = &mut self.0[id as usize];
         let limit = next.map_or(limit, |r| r.offset.get().min(limit));
         s.forward = Forward { next, limit, at: block_down(segment_at(s.base, offset)), ..Forward::default() };
         s.stage = SearchStage::Forward;
-        self.read_next(id, io);
+        self.read_next(core, id, io);
+        None
     }
 
     /// Looks through a part of the segment for a batch in its place.
-    fn forward_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let s = &mut self.searches.0[id as usize];
-        let dir = &self.partitions[s.p.0 as usize].dir;
+    fn forward_read(
+        &mut self,
+        core: &mut CoreLogs,
+        now: Now,
+        id: u32,
+        outcome: Result<DiskDone, DiskError>,
+        io: &mut Io,
+    ) -> Option<Extent> {
+        let s = &mut self.0[id as usize];
+        let dir = &core.partitions[s.p.0 as usize].dir;
         let next = s.forward.next;
         match outcome {
             Ok(DiskDone::Read(bytes)) => {
@@ -366,11 +410,11 @@ impl Store {
                 });
                 if let Some(r) = found {
                     if r.offset.get() > s.target {
-                        return self.end_search(now, id, Ok(Some(r)));
+                        return self.end_search(core, now, id, Ok(Some(r)));
                     }
                     // Only its body does not hold.
                     s.floor = Some(r);
-                    return self.end_search(now, id, Ok(next));
+                    return self.end_search(core, now, id, Ok(next));
                 }
                 // A header may go on in the next block: the last one is looked through again.
                 s.forward.at = if to - from > BLOCK as u64 { block_down(to - 1) } else { to };
@@ -378,33 +422,40 @@ impl Store {
                     s.forward.is_careful = false;
                 }
                 if bytes.is_empty() || bytes.len() % BLOCK != 0 || to >= segment_at(s.base, s.forward.limit) {
-                    return self.end_search(now, id, Ok(next));
+                    return self.end_search(core, now, id, Ok(next));
                 }
             }
-            Ok(_) => return self.end_search(now, id, Ok(next)),
+            Ok(_) => return self.end_search(core, now, id, Ok(next)),
             Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
             // Bytes that were not read are not judged: readers behind the damage hold.
             Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {
                 let (p, offset) = (s.p, s.target);
-                self.searches.0.remove(id as usize);
-                return self.reader.hold(now, p, offset, error.to_string(), &self.partitions[p.0 as usize], &mut self.notices);
+                self.0.remove(id as usize);
+                return Some(Extent::Unread { p, offset, error: error.to_string() });
             }
             Err(_) => {
                 s.forward.failures += 1;
                 s.forward.at += BLOCK as u64;
                 let is_over = s.forward.at >= segment_at(s.base, s.forward.limit);
                 if is_over || s.forward.failures >= FORWARD_FAILURES_MAX {
-                    return self.end_search(now, id, Ok(next));
+                    return self.end_search(core, now, id, Ok(next));
                 }
             }
         }
-        self.read_next(id, io);
+        self.read_next(core, id, io);
+        None
     }
 
-    fn end_search(&mut self, now: Now, id: u32, found: Result<Option<CommitRecord>, DiskError>) {
-        let s = self.searches.0.remove(id as usize);
+    fn end_search(
+        &mut self,
+        core: &mut CoreLogs,
+        now: Now,
+        id: u32,
+        found: Result<Option<CommitRecord>, DiskError>,
+    ) -> Option<Extent> {
+        let s = self.0.remove(id as usize);
         let p = s.p;
-        let part = self.part(p);
+        let part = core.part(p);
         // Place where the log continues behind this segment, or behind its written part.
         let behind = part.segments.behind(s.base).map(|g| g.meta.base);
         let base = part.segments.at_base(s.base).map_or(part.start(), |(_, g)| g.meta.base);
@@ -416,12 +467,12 @@ impl Store {
                 });
                 let start = part.start();
                 let result = result.map(|at| at.map(|at| if at.offset < start.offset { start } else { at }));
-                self.notices.push(Notice::Found { token, result });
+                core.notices.push(Notice::Found { token, result });
             }
             Goal::Age { closed } => {
                 // No record: the time is unknown, so now counts.
                 let at = s.floor.map_or(now.unix_ns, |r| r.unix_ns.get());
-                self.learn_age(p, closed, at);
+                core.learn_age(p, closed, at);
             }
             Goal::Extent { offset, purpose, finding } => {
                 let next = found.ok().flatten();
@@ -432,53 +483,49 @@ impl Store {
                 };
                 let to = match s.floor {
                     Some(r) if r.offset.get() == offset => r.end(),
-                    _ => next.map(|r| r.position()).or(behind).unwrap_or_else(|| self.next_in_memory(p, offset)),
+                    _ => next.map(|r| r.position()).or(behind).unwrap_or_else(|| core.next_in_memory(p, offset)),
                 };
                 assert!(to.offset > offset, "the log goes on behind a damaged batch");
-                match finding {
+                let passed_over = match finding {
                     Finding::Damaged(what) if s.forward.failures == 0 => {
-                        self.damaged(p, from, to, s.before, what);
-                        self.reader.release(now, p, offset, &self.partitions[p.0 as usize], &mut self.notices);
+                        damaged(core, p, from, to, s.before, what);
+                        None
                     }
                     // Found by the scrubber: a reader that wants the batch finds out itself.
-                    Finding::Damaged(what) | Finding::Unreadable(what) => {
-                        self.scrub.pass_over(p, offset, &what, &self.partitions[p.0 as usize].dir);
-                    }
-                }
-                self.notices.push(Notice::Readable { p });
-                if purpose == Purpose::Scrub {
-                    self.scrub.scrubbed(p, to.offset);
-                }
+                    Finding::Damaged(what) | Finding::Unreadable(what) => Some(what),
+                };
+                return Some(Extent::Known { p, offset, to: to.offset, purpose, passed_over });
             }
         }
+        None
     }
+}
 
-    /// Reports a range whose bytes do not hold, once.
-    fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
-        let part = self.part_mut(p);
-        if to.offset <= part.start().offset {
-            // Retention removed it while it was searched: no other replica is asked for it, as none may have it.
-            return;
-        }
-        part.unvouch(from, before);
-        if part.damage.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
-            return;
-        }
-        part.damage.add_lost(from, to);
-        // A damaged stretch is found batch by batch: a line when it begins and each time that it has doubled.
-        let whole = part.damage.lost_at(from.offset).unwrap_or((from, to));
-        if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
-            let (from, to, messages) = (whole.0.offset, to.offset, to.count - whole.0.count);
-            let file = FileId::Segment(part.dir.clone(), part.segments.holding(whole.0.offset).1.base());
-            if part.waits_for(whole.1) {
-                tracing::error!(%file, from, to, messages, what,
-                    "damage: stored bytes fail their checks; another replica is asked for them");
-            } else {
-                tracing::error!(%file, from, to, messages, what, "damage: stored bytes fail their checks, these messages are lost");
-            }
-        }
-        self.notices.push(Notice::Damage { p, from, to, what });
+/// Reports a range whose bytes do not hold, once.
+fn damaged(core: &mut CoreLogs, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
+    let part = core.part_mut(p);
+    if to.offset <= part.start().offset {
+        // Retention removed it while it was searched: no other replica is asked for it, as none may have it.
+        return;
     }
+    part.unvouch(from, before);
+    if part.damage.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
+        return;
+    }
+    part.damage.add_lost(from, to);
+    // A damaged stretch is found batch by batch: a line when it begins and each time that it has doubled.
+    let whole = part.damage.lost_at(from.offset).unwrap_or((from, to));
+    if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
+        let (from, to, messages) = (whole.0.offset, to.offset, to.count - whole.0.count);
+        let file = FileId::Segment(part.dir.clone(), part.segments.holding(whole.0.offset).1.base());
+        if part.waits_for(whole.1) {
+            tracing::error!(%file, from, to, messages, what,
+                "damage: stored bytes fail their checks; another replica is asked for them");
+        } else {
+            tracing::error!(%file, from, to, messages, what, "damage: stored bytes fail their checks, these messages are lost");
+        }
+    }
+    core.notices.push(Notice::Damage { p, from, to, what });
 }
 
 /// A power of two lies between the lengths, or there was nothing.

@@ -5,8 +5,9 @@
 //! tried again each second, one partition at a time; the first success tries the others at once.
 
 use super::admission::Lack;
+use super::core_logs::{CoreLogs, Op};
 use super::notice::{PartitionIdx, Refusal};
-use super::store::{Op, Store, commit_len};
+use super::store::commit_len;
 use crate::base::{BLOCK, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
 use crate::format::files::FILE_HEADER_LEN;
 use crate::format::snapshot::SLOTS;
@@ -180,7 +181,7 @@ impl FullDisk {
     }
 
     /// Another core lacks space, or has space again. True if from now on the node lacks space.
-    fn set_other(&mut self, core: CoreId, is_full: bool) -> bool {
+    pub fn set_other(&mut self, core: CoreId, is_full: bool) -> bool {
         let was_short = self.is_short();
         if is_full {
             self.others.insert(core);
@@ -243,9 +244,9 @@ impl FullDisk {
     }
 }
 
-impl Store {
+impl CoreLogs {
     /// Sees to space for lengths of the last segment's files; refuses when it is not there now.
-    pub(super) fn reserve(&mut self, p: PartitionIdx, segment: u64, commit: u64, io: &mut super::Io) -> Result<(), Refusal> {
+    pub fn reserve(&mut self, p: PartitionIdx, segment: u64, commit: u64, io: &mut super::Io) -> Result<(), Refusal> {
         let part = &mut self.partitions[p.0 as usize];
         part.space.segment.need = segment;
         part.space.commit.need = commit;
@@ -275,8 +276,7 @@ impl Store {
     /// Takes over the space of a partition as recovery left it. Space that an append grew ahead of need is there after a startup too,
     /// unless the append found none, or a crash came before it: few partitions are tight then. The first append of a partition without
     /// files sees to them.
-    pub(super) fn opened(&mut self, p: PartitionIdx) {
-        self.tell_of_lost_channels(p);
+    pub fn opened(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         let used = (part.progress.end().at.offset - part.space.base).max(0) as u64;
         let space = &mut part.space;
@@ -290,47 +290,7 @@ impl Store {
         }
     }
 
-    pub fn is_disk_full(&self) -> bool {
-        self.full_disk.is_full()
-    }
-
-    /// Whether some core of the node lacks space.
-    pub fn is_short_of_space(&self) -> bool {
-        self.full_disk.is_short()
-    }
-
-    /// True if the checkpoint finds no space for its snapshots, so the journal is not freed.
-    pub fn checkpoint_lacks_space(&self) -> bool {
-        !self.rounds.stalled().is_empty() || self.topics.waits_for_space()
-    }
-
-    /// True if a publish or a new channel would wait for the journal as long as the disk is full. The rest of the
-    /// journal is for the channels that are there.
-    pub fn is_stuck(&self) -> bool {
-        let is_full = self.admission.is_refused(Lack::Journal) || !self.ring.admits(self.admission.unpacked());
-        is_full && !self.is_read_only() && self.checkpoint_lacks_space()
-    }
-
-    /// Refusal of an operator's change whose record the journal cannot take soon. A change may make room, so it is still taken when FINs
-    /// wait in their channels.
-    pub fn check_change(&self) -> Result<(), Refusal> {
-        match () {
-            () if self.is_read_only() || self.ring.admits_changes() => Ok(()),
-            () if self.checkpoint_lacks_space() => Err(Refusal::DiskFull),
-            () if self.is_kept() => Err(Refusal::ReadOnly),
-            () => Ok(()),
-        }
-    }
-
-    /// Notes that another core has no space, or has space again. While another core lacks space, this core frees bytes that it would keep
-    /// otherwise.
-    pub fn set_other_full(&mut self, core: CoreId, full: bool) {
-        if self.full_disk.set_other(core, full) {
-            self.look_at_all();
-        }
-    }
-
-    pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
+    pub fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
         if self.part(p).is_truncating() {
             return;
         }
@@ -350,22 +310,22 @@ impl Store {
         }
     }
 
-    /// An allocation has finished.
-    pub(super) fn allocated(
+    /// An allocation has finished. The error of a file that failed.
+    pub fn allocated(
         &mut self,
         now: Now,
         p: PartitionIdx,
         (which, base, len): (Which, i64, u64),
         outcome: Result<DiskDone, DiskError>,
         io: &mut super::Io,
-    ) {
+    ) -> Result<(), DiskError> {
         let part = &mut self.partitions[p.0 as usize];
         if part.space.base != base && !matches!(which, Which::Snapshot(_)) {
-            return; // The segment is full and closed; a new one took its place.
+            return Ok(()); // The segment is full and closed; a new one took its place.
         }
         part.space.file(which).growing = None;
         if part.is_leaving() {
-            return;
+            return Ok(());
         }
         match outcome {
             Ok(done) => {
@@ -402,12 +362,13 @@ impl Store {
                 }
                 self.full_disk.pause(now.ticks);
             }
-            Err(error) => self.poison_partition(p, &error),
+            Err(error) => return Err(error),
         }
+        Ok(())
     }
 
     /// Tries the first partition that waits for the disk again, and all others when that is overdue by a success.
-    pub(super) fn retry_full_disk(&mut self, now: Now, io: &mut super::Io) {
+    pub fn retry_full_disk(&mut self, now: Now, io: &mut super::Io) {
         for p in std::mem::take(&mut self.full_disk.tight) {
             if !self.is_read_only()
                 && self.partitions.get(p.0 as usize).is_some_and(|part| !part.is_closed() && !part.is_leaving())

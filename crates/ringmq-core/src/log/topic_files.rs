@@ -7,8 +7,8 @@
 //!                     no space: again after a pause               any other error: failed, the journal keeps the record
 //! ```
 
+use super::core_logs::{Op, Ops};
 use super::notice::Io;
-use super::store::{Op, Ops};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IdMap, Now, PartitionDir, PartitionId, Ticks, TopicId, TopicInfo,
     TopicName,

@@ -18,14 +18,14 @@
 
 use super::admission::Lack;
 use super::chain::{Chain, ChainStop, Walk};
+use super::core_logs::Op;
 use super::deletes::delete;
-use super::flush::FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::PartitionLog;
 use super::progress::Mark;
 use super::recovery::scan::{commit_at, segment_at};
 use super::segments::Segment;
-use super::store::{Op, Store};
+use super::store::Store;
 use super::writer::FileWriter;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, Position, Ticks, block_down, block_up,
@@ -67,6 +67,17 @@ enum TruncationStage {
     Recording,
     Draining,
     Wiping,
+}
+
+/// Partitions with a truncation under way.
+#[derive(Default)]
+pub(super) struct Truncations(Vec<PartitionIdx>);
+
+impl Truncations {
+    /// The partition is being removed.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.0.retain(|&q| q != p);
+    }
 }
 
 /// A truncation under way.
@@ -141,7 +152,7 @@ impl Store {
     /// notice: their publishers were told before that the outcome is unknown. [`Notice::Truncated`] when it is durable; until then
     /// appends are refused as busy, and the view shows the log as it will be.
     pub fn truncate(&mut self, now: Now, p: PartitionIdx, to: Position, io: &mut Io) {
-        let part = self.part(p);
+        let part = self.core.part(p);
         assert!(to.offset >= part.start().offset, "a log is not truncated below its start");
         // Nothing of the log is left before its start.
         let is_all = to.offset == part.start().offset;
@@ -156,18 +167,18 @@ impl Store {
     }
 
     fn begin_truncation(&mut self, now: Now, p: PartitionIdx, tail: Tail, is_restart: bool, io: &mut Io) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         assert!(part.truncation.is_none(), "a log is truncated once at a time");
-        self.verbatim.drop_ahead(p);
+        self.reads.drop_ahead(p);
         if is_restart {
             // the log may begin anew where one of them did
-            self.retention.deletes.take(p).into_iter().for_each(|old| delete(old, &mut self.shared(io)));
+            self.core.retention.take_old(p).into_iter().for_each(|old| delete(old, &mut self.core.shared(io)));
         }
-        let direct_len = self.direct_len();
-        let part = &mut self.partitions[p.0 as usize];
+        let direct_len = self.core.direct_len();
+        let part = &mut self.core.partitions[p.0 as usize];
         // The open batch was never handed out.
         let (dropped, cost) = part.open.drop_all();
-        self.admission.dropped(dropped, cost);
+        self.core.admission.dropped(dropped, cost);
         let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
         for number in part.progress.released()..number {
             if let Some(r) = part.batches.get_mut(number) {
@@ -193,21 +204,21 @@ impl Store {
             is_waiting: false,
             retry_at: None,
         }));
-        self.turn.must_seal(); // it has no open batch any more
-        self.rewrites.truncations.push(p);
+        self.core.turn.must_seal(); // it has no open batch any more
+        self.truncations.0.push(p);
         self.drive_truncations(now, io);
     }
 
     /// Takes each truncation as far as it goes without waiting.
     pub(super) fn drive_truncations(&mut self, now: Now, io: &mut Io) {
-        if self.rewrites.truncations.is_empty() || self.is_stopping() {
+        if self.truncations.0.is_empty() || self.core.is_stopping {
             return;
         }
-        for p in std::mem::take(&mut self.rewrites.truncations) {
+        for p in std::mem::take(&mut self.truncations.0) {
             // After a failure the next startup finishes the truncation, if it was recorded.
-            let is_alive = !self.part(p).is_closed() && !self.ring.is_poisoned();
+            let is_alive = !self.core.part(p).is_closed() && !self.core.ring.is_poisoned();
             if is_alive && !self.drive_truncation(now, p, io) {
-                self.rewrites.truncations.push(p);
+                self.truncations.0.push(p);
             }
         }
     }
@@ -215,8 +226,8 @@ impl Store {
     /// A truncation goes no further once the store stops. With a record, its files are left to the next startup: a snapshot that is
     /// taken now does not contain the record, so another one would not help the checkpoint. Without a record, there is none.
     pub(super) fn stop_truncations(&mut self) {
-        for p in &self.rewrites.truncations {
-            if let Some(truncation) = &mut self.partitions[p.0 as usize].truncation {
+        for p in &self.truncations.0 {
+            if let Some(truncation) = &mut self.core.partitions[p.0 as usize].truncation {
                 truncation.is_frozen |= truncation.sequence > 0;
             }
         }
@@ -225,7 +236,7 @@ impl Store {
     /// Whether it is complete.
     fn drive_truncation(&mut self, now: Now, p: PartitionIdx, io: &mut Io) -> bool {
         loop {
-            let part = &mut self.partitions[p.0 as usize];
+            let part = &mut self.core.partitions[p.0 as usize];
             let Some(truncation) = &mut part.truncation else { return true };
             if truncation.is_waiting || truncation.retry_at.is_some_and(|at| at > now.ticks) {
                 return false;
@@ -233,28 +244,25 @@ impl Store {
             truncation.retry_at = None;
             match truncation.stage {
                 TruncationStage::Settling if !truncation.is_restart && part.progress.enqueued() < truncation.number => {
-                    self.advance(p);
-                    let part = self.part(p);
+                    self.flushing.advance(&mut self.core, p);
+                    let part = self.core.part(p);
                     if part.truncation.as_ref().is_some_and(|truncation| part.progress.enqueued() < truncation.number) {
                         return false;
                     }
                 }
                 TruncationStage::Settling => self.settled(p),
                 TruncationStage::Looking(_) => self.look(p, io),
-                TruncationStage::Recording if truncation.ticket <= self.turn.durable_record() => {
+                TruncationStage::Recording if truncation.ticket <= self.core.turn.durable_record() => {
                     (truncation.stage, truncation.is_frozen) = (TruncationStage::Draining, true)
                 }
                 TruncationStage::Recording => return false,
                 TruncationStage::Draining => {
                     let is_used = part.space.is_growing()
-                        || self.reader.reads(p)
-                        || self.verbatim.reads(p)
-                        || self.searches.is_any_in(p)
-                        || self.scrub.repairs(p)
-                        || self.part(p).is_mending()
+                        || self.reads.is_any_in(p)
+                        || self.core.part(p).is_mending()
                         // the name of a file that is deleted is taken until it is
-                        || self.ops.is_any(|op| matches!(op, Op::Remove(q) if *q == p))
-                        || !self.is_idle(p);
+                        || self.core.ops.is_any(|op| matches!(op, Op::Remove(q) if *q == p))
+                        || !self.flushing.is_idle(&mut self.core, p);
                     if is_used {
                         return false;
                     }
@@ -263,7 +271,7 @@ impl Store {
                 TruncationStage::Wiping => match truncation.todo.pop_front() {
                     Some(op) => {
                         truncation.is_waiting = true;
-                        self.ops.issue(io, op, Op::Truncation(p));
+                        self.core.ops.issue(io, op, Op::Truncation(p));
                     }
                     None => {
                         self.end_truncation(p, io);
@@ -274,15 +282,9 @@ impl Store {
         }
     }
 
-    /// No round is under way.
-    fn is_idle(&mut self, p: PartitionIdx) -> bool {
-        self.break_off_waiting(p);
-        self.part(p).flush.stage == FlushStage::Idle
-    }
-
     /// The batch that ends at the truncation, from memory or else from the commit log.
     fn settled(&mut self, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let Some(mut truncation) = part.truncation.take() else { return };
         let segment = part.segments.holding(truncation.tail.at.offset).1.meta;
         truncation.base = segment.base.offset;
@@ -312,7 +314,7 @@ impl Store {
 
     /// Reads the files' state before the truncation, once nothing changes any more.
     fn frozen(&mut self, now: Now, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let Some(mut truncation) = part.truncation.take() else { return };
         let at = truncation.tail.at.offset;
         truncation.base = part.segments.holding(at).1.base();
@@ -341,7 +343,7 @@ impl Store {
 
     /// Continues when the place to truncate at is known, with the records before it.
     fn found_place(&mut self, now: Now, p: PartitionIdx) {
-        let Some(truncation) = &mut self.part_mut(p).truncation else { return };
+        let Some(truncation) = &mut self.core.part_mut(p).truncation else { return };
         if !truncation.is_frozen {
             self.record_truncation(p);
         } else if commit_at(truncation.count).is_multiple_of(BLOCK as u64) {
@@ -354,7 +356,7 @@ impl Store {
 
     /// The segment's last block is needed next, unless the truncation is at a block's border.
     fn segment_tail(&mut self, now: Now, p: PartitionIdx) {
-        let Some(truncation) = &mut self.part_mut(p).truncation else { return };
+        let Some(truncation) = &mut self.core.part_mut(p).truncation else { return };
         truncation.stage = TruncationStage::Looking(FileSearch::SegmentTail);
         if segment_at(truncation.base, truncation.tail.at.offset).is_multiple_of(BLOCK as u64) {
             truncation.segment_tail = Some(vec![]);
@@ -364,7 +366,7 @@ impl Store {
 
     /// Issues the read that is needed next.
     fn look(&mut self, p: PartitionIdx, io: &mut Io) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let (dir, Some(truncation)) = (part.dir.clone(), &mut part.truncation) else { return };
         let TruncationStage::Looking(look) = truncation.stage else { return };
         let (commit, segment) = (FileId::Commit(dir.clone(), truncation.base), FileId::Segment(dir, truncation.base));
@@ -375,15 +377,15 @@ impl Store {
             FileSearch::Walk { at, .. } => (segment, block_down(segment_at(truncation.base, at.at.offset)), WALK_LEN),
         };
         truncation.is_waiting = true;
-        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Truncation(p));
+        self.core.ops.issue(io, DiskOp::Read { file, at, len }, Op::Truncation(p));
     }
 
     /// An operation of a truncation has finished.
     pub(super) fn truncation_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
-        let is_stopping = self.is_stopping();
-        let part = &mut self.partitions[p.0 as usize];
+        let is_stopping = self.core.is_stopping;
+        let part = &mut self.core.partitions[p.0 as usize];
         // The batches that a failed journal did not take are not in memory any more.
-        let is_alive = !part.is_closed() && !self.ring.is_poisoned() && !is_stopping;
+        let is_alive = !part.is_closed() && !self.core.ring.is_poisoned() && !is_stopping;
         let Some(truncation) = part.truncation.as_mut().filter(|_| is_alive) else { return };
         truncation.is_waiting = false;
         let bytes = match (outcome, truncation.stage) {
@@ -395,7 +397,7 @@ impl Store {
                 truncation.retry_at = Some(now.ticks + super::space::RETRY);
                 return;
             }
-            (Err(error), _) => return self.poison_partition(p, &error),
+            (Err(error), _) => return self.flushing.poison_partition(&mut self.core, p, &error),
         };
         let TruncationStage::Looking(look) = truncation.stage else { return };
         match look {
@@ -436,7 +438,7 @@ impl Store {
 
     /// The commit log does not know the place: it is damaged. The segment's headers are looked through.
     fn walk_to_place(&mut self, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let Some(truncation) = &mut part.truncation else { return };
         let (_, segment) = part.segments.at_base(truncation.base).expect("it was chosen");
         let SegmentMeta { base, prev_crc } = segment.meta;
@@ -449,7 +451,7 @@ impl Store {
 
     /// Walks the headers from `at` on: to the truncation, to the end of the read bytes, or to an invalid one.
     fn walked(&mut self, now: Now, p: PartitionIdx, mut at: Mark, mut count: u64, bytes: &[u8]) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let Some(truncation) = &mut part.truncation else { return };
         let read_at = block_down(segment_at(truncation.base, at.at.offset));
         let (to, from) = (truncation.tail.at.offset, at.at.offset);
@@ -477,7 +479,7 @@ impl Store {
             let file = FileId::Segment(part.dir.clone(), truncation.base);
             let message =
                 format!("a batch ended at offset {}, and its segment no longer shows this end", truncation.tail.at.offset);
-            return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
+            return self.flushing.poison_partition(&mut self.core, p, &DiskError::Io { file, call: "read", errno: 5, message });
         }
         (truncation.tail, truncation.unix_ns, truncation.count) = (at.tail(), at.unix_ns, count);
         truncation.number = part.batches.number_at(at.at.offset).min(truncation.number);
@@ -486,24 +488,24 @@ impl Store {
 
     /// Journals the truncation, whose facts are all known.
     fn record_truncation(&mut self, p: PartitionIdx) {
-        let Some(truncation) = &self.part(p).truncation else { return };
+        let Some(truncation) = &self.core.part(p).truncation else { return };
         let (at, kind) = (truncation.tail.at, if truncation.is_restart { RecordKind::Restart } else { RecordKind::Truncate });
         let mut payload = RawPosition::from(at).as_bytes().to_vec();
         payload.extend_from_slice(&truncation.tail.chain_crc.to_le_bytes());
         payload.extend_from_slice(&[0; 4]);
-        self.part_mut(p).journaled.set_end(at);
-        let ticket = self.fact(p, kind, payload);
-        let part = self.part_mut(p);
+        self.core.part_mut(p).journaled.set_end(at);
+        let ticket = self.core.fact(p, kind, payload);
+        let part = self.core.part_mut(p);
         let sequence = part.journaled.sequence();
         if let Some(truncation) = &mut part.truncation {
             (truncation.ticket, truncation.sequence, truncation.stage) = (ticket, sequence, TruncationStage::Recording);
         }
-        self.flush_if_due(p);
+        self.flushing.want_if_due(&mut self.core, p);
     }
 
     /// The record is durable and nothing is under way: memory follows, and the files are next.
     fn apply_truncation(&mut self, now: Now, p: PartitionIdx) {
-        let part = &mut self.partitions[p.0 as usize];
+        let part = &mut self.core.partitions[p.0 as usize];
         let Some(mut truncation) = part.truncation.take() else { return };
         let Tail { at, chain_crc, epoch } = truncation.tail;
         let n = truncation.number;
@@ -514,42 +516,41 @@ impl Store {
         );
         for number in part.progress.durable().number..part.progress.end().number {
             let r = part.batches.get(number).expect("a batch that is not durable is in memory");
-            self.admission.dropped(r.bytes.len() as u64, r.cost);
+            self.core.admission.dropped(r.bytes.len() as u64, r.cost);
         }
-        self.admission.done(part.release_held(at.offset));
+        self.core.admission.done(part.release_held(at.offset));
         let kept = n.max(part.batches.first());
         let unflushed = part.unflushed_bytes();
-        self.batch_memory.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
+        self.core.batch_memory.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
         let was_committed = part.progress.committed().at.offset > at.offset;
         let was_written = part.progress.written().at.offset > at.offset;
         part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: truncation.unix_ns });
-        self.batch_memory.eviction.dropped(unflushed - part.unflushed_bytes());
+        self.core.batch_memory.eviction.dropped(unflushed - part.unflushed_bytes());
         part.truncate_tables(at, truncation.is_restart, was_committed);
         let removed = if truncation.is_restart { part.restart_files(at, chain_crc) } else { part.truncate_segments(&truncation) };
-        part.truncate_writers(&truncation, (was_written, was_committed), self.options.epoch, now.unix_ns);
+        part.truncate_writers(&truncation, (was_written, was_committed), self.core.options.epoch, now.unix_ns);
         part.plan_wipe(&mut truncation, removed);
         truncation.stage = TruncationStage::Wiping;
         part.truncation = Some(truncation);
-        self.reader.forget_all(p);
-        self.part_mut(p).reading.leave_line();
-        self.scrub.forget(p);
-        if self.full_disk.forget(p) {
-            self.admission.signal(Lack::Disk);
+        self.reads.forget_all(p);
+        self.core.part_mut(p).reading.leave_line();
+        if self.core.full_disk.forget(p) {
+            self.core.admission.signal(Lack::Disk);
         }
     }
 
     fn end_truncation(&mut self, p: PartitionIdx, io: &mut Io) {
-        self.part_mut(p).truncation = None;
-        self.notices.push(Notice::Truncated { p });
-        self.notices.push(Notice::Readable { p });
-        self.admission.signal_all();
-        self.retention.look_at(p);
-        self.grow(p, io);
-        self.flush_if_due(p);
+        self.core.part_mut(p).truncation = None;
+        self.core.notices.push(Notice::Truncated { p });
+        self.core.notices.push(Notice::Readable { p });
+        self.core.admission.signal_all();
+        self.core.retention.look_at(p);
+        self.core.grow(p, io);
+        self.flushing.want_if_due(&mut self.core, p);
     }
 
     pub(super) fn truncation_deadline(&self) -> Option<Ticks> {
-        self.rewrites.truncations.iter().filter_map(|p| self.part(*p).truncation.as_ref()?.retry_at).min()
+        self.truncations.0.iter().filter_map(|p| self.core.part(*p).truncation.as_ref()?.retry_at).min()
     }
 }
 

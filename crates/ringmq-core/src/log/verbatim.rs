@@ -15,12 +15,12 @@
 //! Only a batch that lies in two pieces is copied ([`super::pieces`]).
 
 use super::chain::{Chain, ChainStop, Walk};
+use super::core_logs::{Op, Shared};
 use super::notice::{Notice, PartitionIdx};
 use super::partition::PartitionLog;
 use super::pieces::{Parts, Pieces, PiecesEnd};
 use super::read::newer;
 use super::recovery::scan::segment_at;
-use super::store::{Op, StoreParts};
 use super::view::View;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, PartitionDir, Position, block_down, block_up};
 use crate::format::batch::BATCH_HEADER_LEN;
@@ -204,7 +204,7 @@ impl Verbatim {
         token: u64,
         from: Position,
         bytes_max: usize,
-        shared: &mut StoreParts<'_>,
+        shared: &mut Shared<'_>,
     ) -> Next {
         let want = Want { p, token, from, bytes_max: bytes_max.clamp(1, SHARE) };
         let log = shared.log(p);
@@ -230,14 +230,14 @@ impl Verbatim {
         Next::Pump
     }
 
-    fn take_on(&mut self, key: u32, want: Want, shared: &mut StoreParts<'_>) -> Next {
+    fn take_on(&mut self, key: u32, want: Want, shared: &mut Shared<'_>) -> Next {
         let read = &mut self.reads[key as usize];
         (read.want, read.is_sequential) = (Some(want), true);
         self.go_on(key, shared)
     }
 
     /// Begins the next read that there is room for. [`Next::Done`]: there is none.
-    pub(super) fn pump(&mut self, shared: &mut StoreParts<'_>) -> Next {
+    pub(super) fn pump(&mut self, shared: &mut Shared<'_>) -> Next {
         let Some(&want) = self.waiting.front() else { return Next::Done };
         let ahead = self.ahead_of(&want);
         let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.reads[key as usize].missing(&want));
@@ -263,7 +263,7 @@ impl Verbatim {
     }
 
     /// Asks for the file up to `until`, or its written part's end.
-    fn ask(&mut self, key: u32, until: u64, shared: &mut StoreParts<'_>) {
+    fn ask(&mut self, key: u32, until: u64, shared: &mut Shared<'_>) {
         let read = &mut self.reads[key as usize];
         let until = until.min(block_up(segment_at(read.base, read.limit)));
         loop {
@@ -279,13 +279,13 @@ impl Verbatim {
     }
 
     /// An operation has ended.
-    pub(super) fn done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, shared: &mut StoreParts<'_>) -> Next {
+    pub(super) fn done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, shared: &mut Shared<'_>) -> Next {
         self.reads[key as usize].pieces.answer(at, outcome);
         self.go_on(key, shared).and_pump()
     }
 
     /// Issues reads for the missing bytes; answers the waiting reader when the run is there.
-    fn go_on(&mut self, key: u32, shared: &mut StoreParts<'_>) -> Next {
+    fn go_on(&mut self, key: u32, shared: &mut Shared<'_>) -> Next {
         let read = &mut self.reads[key as usize];
         let Some(want) = read.want else {
             if read.is_over && !read.pieces.is_under_way() {
@@ -347,7 +347,7 @@ impl Verbatim {
     }
 
     /// Reads ahead of the run, so that the disk goes on while the run is on its way, and after it.
-    fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut StoreParts<'_>) {
+    fn read_ahead(&mut self, key: u32, wanted: u64, shared: &mut Shared<'_>) {
         let read = &self.reads[key as usize];
         // whole operations only, as long as there can be one
         let more = (wanted + AHEAD).saturating_sub(read.asked_until()) / IO_BYTES_MAX as u64 * IO_BYTES_MAX as u64;

@@ -80,7 +80,7 @@ fn the_disk_has_several_reads_at_a_time_and_little_is_read_twice() {
         assert!(rig.read_bytes > log / 2, "most of it is not in memory");
         assert!(rig.read_bytes < log * 21 / 20, "{batches}: {} bytes were read of a log of {log}", rig.read_bytes);
         // one run was looked for before anybody read on
-        assert!(rig.store.reader.bytes() == 0 && rig.reads < count);
+        assert!(rig.store.reads.reader().bytes() == 0 && rig.reads < count);
     }
 }
 

@@ -10,11 +10,11 @@ fn full(rate: u64) -> (Rig, PartitionIdx, i64) {
     options.delete_bytes_per_second = rate;
     let mut rig = Rig::new(options);
     let p = rig.create("t");
-    while rig.store.part(p).segments.len() < 6 {
+    while rig.store.core.part(p).segments.len() < 6 {
         rig.publish(p, &[7; 3000]);
         rig.settle();
     }
-    let last = rig.store.part(p).segments.get(5).expect("there are more").base();
+    let last = rig.store.core.part(p).segments.get(5).expect("there are more").base();
     (rig, p, last)
 }
 
@@ -86,7 +86,7 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
 
     // the same, while the record that lets them go is on its way
     let (mut rig, p, last) = full(SEGMENT);
-    let start = rig.store.part(p).segments.get(1).expect("there are more").meta.base;
+    let start = rig.store.core.part(p).segments.get(1).expect("there are more").meta.base;
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.turn_end();
     assert!(rig.store.start(p).offset < last && gone(&rig) == 0 && rig.store.deleting_bytes() == 0);
@@ -122,11 +122,11 @@ fn what_the_disk_keeps_is_not_paid_for() {
 fn a_long_segment_begins_on_the_space_of_a_retired_one() {
     const LONG: u64 = 24 << 20;
     let mut rig = Rig::new(StoreOptions { max_bytes_per_file: LONG, ..options() });
-    (rig.disk.spares_max, rig.store.options.delete_bytes_per_second) = (1, 0);
+    (rig.disk.spares_max, rig.store.core.options.delete_bytes_per_second) = (1, 0);
     let p = rig.create("t");
     let fill = |rig: &mut Rig, byte: u8, segments: usize| {
         let mut asked = vec![];
-        while rig.store.part(p).segments.len() < segments {
+        while rig.store.core.part(p).segments.len() < segments {
             rig.publish(p, &[byte; 100_000]);
             let space =
                 |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Segment(..), .. } | DiskOp::AllocateSegment { .. });
@@ -139,13 +139,13 @@ fn a_long_segment_begins_on_the_space_of_a_retired_one() {
     assert!(asked.len() > 5, "it grows in steps: {asked:?}");
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.settle();
-    assert_eq!((rig.disk.spares.len(), rig.store.part(p).segments.len()), (1, 1));
+    assert_eq!((rig.disk.spares.len(), rig.store.core.part(p).segments.len()), (1, 1));
     let other = rig.create("other");
     rig.publish(other, &[1; 3000]);
     rig.settle();
     assert_eq!(rig.disk.spares.len(), 1, "a small partition takes kilobytes");
     fill(&mut rig, 8, 2);
-    let next = FileId::Segment(dir("t"), rig.store.part(p).segments.get(1).expect("there are more").base());
+    let next = FileId::Segment(dir("t"), rig.store.core.part(p).segments.get(1).expect("there are more").base());
     assert!(rig.disk.spares.is_empty() && rig.disk.files[&next].len() as u64 == LONG);
     let stale = rig.disk.files[&next].iter().filter(|&&b| b == 7).count() as u64;
     assert!(stale > LONG / 2, "all that stood in it is there");

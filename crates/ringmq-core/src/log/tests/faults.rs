@@ -193,7 +193,7 @@ fn a_snapshot_that_finds_no_space_is_told_of_once() {
     let p = rig.create("t");
     let is_snapshot = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. });
     for episode in 1..3 {
-        rig.store.part_mut(p).slots.forget_space();
+        rig.store.core.part_mut(p).slots.forget_space();
         while rig.find(is_snapshot).is_none() {
             let _ = rig.append(p, &[&[1; 3000]]);
             rig.turn_end();
@@ -368,7 +368,7 @@ fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
         // So a batch that fails later takes no other with it, and its record stays.
         rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 700] ^= 4;
         rig.disk.files.get_mut(&commit).unwrap()[record(30)] ^= 1;
-        rig.store.reader.cache = cache::ReadCache::new(0);
+        rig.store.reads.reader().cache = cache::ReadCache::new(0);
         let found = rig.fetch(p, 5 * 3140);
         assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{what}: {found:?}");
         rig.tick(3_600_000);
@@ -395,7 +395,7 @@ fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
     let p = rig.create("t");
     fill(&mut rig, p, 60);
     let offset = 20 * 3140;
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     let ask = |rig: &mut Rig| {
         let found = rig.store.fetch(p, offset, &mut rig.io);
         rig.disk.take(&mut rig.io);
@@ -418,18 +418,18 @@ fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
         assert_eq!(rig.store.held(p).is_some(), n >= 2, "after {n}");
         if n == 4 {
             assert!(matches!(rig.fetch(p, 40 * 3140), Fetch::Batch(_)), "other places are read");
-            rig.store.reader.cache = cache::ReadCache::new(0);
+            rig.store.reads.reader().cache = cache::ReadCache::new(0);
             continue_after_probes(&mut rig);
             continue;
         }
-        let pause = rig.store.reader.holds.deadline().unwrap().since(rig.now.ticks).as_millis() as u64;
+        let pause = rig.store.reads.reader().holds.deadline().unwrap().since(rig.now.ticks).as_millis() as u64;
         pauses.push(pause);
         rig.tick(pause);
     }
     assert_eq!(pauses, [100, 200, 400, 800, 3200, 6400, 10_000, 10_000, 10_000]);
     assert!(!has_damage(&rig));
     assert!(matches!(rig.fetch(p, offset), Fetch::Batch(_)));
-    assert!(rig.store.held(p).is_none() && rig.store.reader.holds.deadline().is_none() && !has_damage(&rig));
+    assert!(rig.store.held(p).is_none() && rig.store.reads.reader().holds.deadline().is_none() && !has_damage(&rig));
 }
 
 /// Time passes until the place that is held is tried again.
@@ -448,7 +448,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     let (segment, commit) = (FileId::Segment(dir("t"), 0), FileId::Commit(dir("t"), 0));
     rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 9] ^= 4;
     rig.disk.files.remove(&commit);
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     let found = rig.store.fetch(p, 5 * 3140, &mut rig.io);
     assert!(matches!(found, Fetch::Pending));
     rig.disk.take(&mut rig.io);
@@ -466,7 +466,7 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
         matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == (5 * 3140, 6 * 3140, 6)),
         "{found:?}"
     );
-    assert!(rig.store.reader.holds.deadline().is_none());
+    assert!(rig.store.reads.reader().holds.deadline().is_none());
 }
 
 /// A startup does not read a batch that lies far back; a reader that meets it must neither skip it nor call it damaged.
@@ -483,13 +483,13 @@ fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
         header[4..8].copy_from_slice(&crc.to_le_bytes());
     };
     write(&mut rig, 9);
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     assert!(matches!(rig.fetch(p, offset as i64), Fetch::Held) && !has_damage(&rig));
     let told = rig.store.held(p).expect("it is spoken of");
     assert!(told.contains(&offset.to_string()) && told.contains("newer version of ringmq"), "{told}");
     assert!(matches!(rig.fetch(p, offset as i64 + 3140), Fetch::Batch(_)), "others are read");
     let from = Position { offset: offset as i64, count: 5, log_id: LogId(6) };
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     rig.store.read_verbatim(p, 7, from, 1000, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.settle();
@@ -608,7 +608,7 @@ fn no_failure_leads_to_an_acknowledgement() {
         rig.settle();
         assert!(rig.notices.contains(&Notice::Stopped), "seed {seed}");
         assert_eq!(rig.store.waiting_bytes(), 0, "seed {seed}");
-        assert_eq!(rig.store.admission.unpacked(), 0, "seed {seed}");
+        assert_eq!(rig.store.core.admission.unpacked(), 0, "seed {seed}");
     }
     assert!(closed > 3);
 }
@@ -636,7 +636,7 @@ fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
     let lost = batch::Batch::lost(d.topic_id, d.partition, Epoch(9), at(5), at(6), 77).unwrap();
     let segment = rig.disk.files.get_mut(&FileId::Segment(d, 0)).unwrap();
     segment[4096 + 5 * batch as usize..][..128].copy_from_slice(&lost.bytes);
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     let messages: Vec<usize> = (4..8)
         .map(|n| match rig.fetch(p, n * batch) {
             Fetch::Batch(b) => b.messages().count(),

@@ -217,9 +217,9 @@ fn what_nobody_waits_for_is_written_once() {
             rig.append_as(p, &batch, is_settled);
             rig.settle();
         }
-        assert_eq!((rig.store.durable_end(p), rig.store.admission.unpacked()), (peer.end.at, 0));
-        let is_once = rig.store.ring.used() < 4 * len as u64;
-        assert_eq!(is_once, is_settled && len > SETTLED_DIRECT_LEN, "{} bytes of the journal", rig.store.ring.used());
+        assert_eq!((rig.store.durable_end(p), rig.store.core.admission.unpacked()), (peer.end.at, 0));
+        let is_once = rig.store.core.ring.used() < 4 * len as u64;
+        assert_eq!(is_once, is_settled && len > SETTLED_DIRECT_LEN, "{} bytes of the journal", rig.store.core.ring.used());
         assert!(rig.read_all(p) == (0..4).map(|n| vec![n; len]).collect::<Vec<_>>());
     }
 }

@@ -96,7 +96,7 @@ impl Model {
             let bytes = self.rig.disk.files.get(&FileId::Snapshot(d.clone(), slot))?;
             Snapshot::decode(bytes, d.topic_id, d.partition).ok()
         };
-        let part = self.rig.store.part(self.p[i]);
+        let part = self.rig.store.core.part(self.p[i]);
         let torn = (part.flush.stage == FlushStage::Snapshot).then_some(((part.slots.next_sequence()) % SLOTS as u64) as u8);
         let whole = (0..SLOTS).filter(|slot| *slot != lost && Some(*slot) != torn);
         let best = whole.filter_map(snapshot).max_by_key(|s| s.sequence);

@@ -110,7 +110,7 @@ fn a_large_batch_goes_straight_to_its_segment_as_it_came() {
     assert_eq!(rig.read_all(p)[3], huge);
     assert_eq!(
         rig.store.memory_bytes(),
-        rig.store.batch_memory.eviction.line_bytes() + rig.store.reader.cache.bytes(),
+        rig.store.core.batch_memory.eviction.line_bytes() + rig.store.reads.reader().cache.bytes(),
         "everything was given back"
     );
 }

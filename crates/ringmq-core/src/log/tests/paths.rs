@@ -180,12 +180,12 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
         rig.publish(p, &[n; 40_000]);
         rig.settle();
         assert!(
-            rig.store.batch_memory.eviction.unflushed_bytes() <= MIB + 50_000,
+            rig.store.core.batch_memory.eviction.unflushed_bytes() <= MIB + 50_000,
             "{} after {n}",
-            rig.store.batch_memory.eviction.unflushed_bytes()
+            rig.store.core.batch_memory.eviction.unflushed_bytes()
         );
     }
-    assert!(rig.store.batch_memory.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
+    assert!(rig.store.core.batch_memory.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
 }
 
 /// A partition that gets little keeps its own batches in memory, and not those that the others had beside them.
@@ -198,10 +198,10 @@ fn a_trickle_does_not_keep_the_memory_of_a_flood() {
         rig.publish(flood, &[n as u8; 7000]);
         rig.publish(trickle, &n.to_le_bytes());
         rig.settle();
-        let (pieces, batches) = (rig.store.batch_memory.bytes(), rig.store.batch_bytes());
+        let (pieces, batches) = (rig.store.core.batch_memory.bytes(), rig.store.core.batch_bytes());
         assert!(pieces <= 2 * batches + memory::SLACK, "{pieces} bytes for {batches} after {n}");
     }
-    let recent = &rig.store.part(trickle).batches;
+    let recent = &rig.store.core.part(trickle).batches;
     assert_eq!(recent.len(), 2000, "nothing of it is flushed yet");
     let alone = recent.iter().filter(|r| r.bytes.is_unique()).count();
     assert!((1000..2000).contains(&alone), "{alone} have memory of their own");
@@ -269,7 +269,7 @@ fn a_place_is_found_in_memory_and_on_disk() {
         starts.push(at);
     }
     let end = rig.store.durable_end(p);
-    assert!(rig.store.part(p).segments.len() > 3 && rig.store.part(p).batches.len() < 100);
+    assert!(rig.store.core.part(p).segments.len() > 3 && rig.store.core.part(p).batches.len() < 100);
     let mut token = 0;
     let mut find = |rig: &mut Rig, by: SearchBy| {
         token += 1;
@@ -308,9 +308,9 @@ fn retention_keeps_by_consumption_age_and_size() {
         rig.settle();
         rig.tick(100);
     }
-    let bases: Vec<i64> = rig.store.part(p).segments.iter().map(|s| s.base()).collect();
+    let bases: Vec<i64> = rig.store.core.part(p).segments.iter().map(|s| s.base()).collect();
     assert_eq!(bases.len(), 4);
-    rig.store.set_low_water(p, rig.store.part(p).segments.get(2).expect("there are more").meta.base);
+    rig.store.set_low_water(p, rig.store.core.part(p).segments.get(2).expect("there are more").meta.base);
     rig.settle();
     // The second one ended 13 seconds ago, the third one 5.
     assert_eq!(rig.store.start(p).offset, bases[2]);
@@ -319,7 +319,7 @@ fn retention_keeps_by_consumption_age_and_size() {
         [0, 1].iter().flat_map(|&i: &usize| [FileId::Segment(dir("t"), bases[i]), FileId::Commit(dir("t"), bases[i])]).collect();
     assert_eq!(rig.disk.removed, gone);
     let start = rig.redo().iter().filter(|r| r.0 == RecordKind::Start).count();
-    assert!(start > 0 || rig.store.part(p).journaled.dirty_from().is_none());
+    assert!(start > 0 || rig.store.core.part(p).journaled.dirty_from().is_none());
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.settle();
     assert_eq!(rig.store.start(p).offset, bases[2], "too young");
@@ -357,12 +357,12 @@ fn an_age_that_the_cluster_gives_a_topic_later_is_looked_at() {
     let p = rig.create("t");
     rig.publish(p, b"before");
     rig.settle();
-    assert_eq!(rig.store.retention_deadline(), None, "no topic is kept for a time");
+    assert_eq!(rig.store.core.retention.deadline(&rig.store.core.ops), None, "no topic is kept for a time");
     let minute = crate::config::TopicSettings { retention_ms: Some(60_000), retention_bytes: None };
     rig.store.set_topic_retention("t", minute);
     rig.publish(p, b"after");
     rig.settle();
-    assert!(rig.store.retention_deadline().is_some());
+    assert!(rig.store.core.retention.deadline(&rig.store.core.ops).is_some());
 }
 
 /// A channel may begin before the others' confirmed offsets: its unread messages are kept from then on.
@@ -494,9 +494,9 @@ fn a_partition_goes_on_where_recovery_left_it() {
     rig.store.stop(rig.now, &NoCursors, &mut rig.io);
     rig.settle();
     // From the disk alone.
-    while rig.store.part(p).batches.first() < 30 {
-        rig.store.part_mut(p).evict();
+    while rig.store.core.part(p).batches.first() < 30 {
+        rig.store.core.part_mut(p).evict();
     }
-    rig.store.reader.cache = cache::ReadCache::new(0);
+    rig.store.reads.reader().cache = cache::ReadCache::new(0);
     assert_eq!(rig.read_all(p).len(), 60);
 }

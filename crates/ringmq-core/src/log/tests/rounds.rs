@@ -30,9 +30,9 @@ fn written(rig: &Rig) -> BTreeSet<FileId> {
 /// Starts the partitions' rounds, as many as may begin: each asks for space for a snapshot.
 fn ask_for_space(rig: &mut Rig, parts: &[PartitionIdx]) {
     for &p in parts {
-        rig.store.part_mut(p).slots.forget_space();
-        rig.store.part_mut(p).flush.want_snapshot(false);
-        rig.store.want_flush(p, false);
+        rig.store.core.part_mut(p).slots.forget_space();
+        rig.store.core.part_mut(p).flush.want_snapshot(false);
+        rig.store.flushing.want(&mut rig.store.core, p, false);
     }
     rig.turn_end();
     while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
@@ -74,11 +74,11 @@ fn a_checkpoint_flushes_few_partitions_at_a_time_until_the_ring_fills() {
         }
         written(&rig).len()
     };
-    assert_eq!(in_rounds(&|store| !store.checkpoint.is_running()), ROUNDS_CALM);
-    assert_eq!(in_rounds(&|store| store.ring.used() * 16 < store.ring.capacity() * 9), ROUNDS_CALM, "there is time");
-    assert_eq!(in_rounds(&|store| store.rounds.background() == ROUNDS_CALM), ROUNDS_MAX, "there is not");
+    assert_eq!(in_rounds(&|store| !store.flushing.is_checkpointing()), ROUNDS_CALM);
+    assert_eq!(in_rounds(&|store| store.core.ring.used() * 16 < store.core.ring.capacity() * 9), ROUNDS_CALM, "there is time");
+    assert_eq!(in_rounds(&|store| store.flushing.rounds().background() == ROUNDS_CALM), ROUNDS_MAX, "there is not");
     rig.settle();
-    assert!(rig.store.rounds.background() == 0 && !rig.store.checkpoint.is_running());
+    assert!(rig.store.flushing.rounds().background() == 0 && !rig.store.flushing.is_checkpointing());
     for p in parts {
         let durable = rig.store.durable_end(p).count as usize;
         assert_eq!(rig.read_all(p).len(), durable);
@@ -91,15 +91,19 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     let parts = published(&mut rig, ROUNDS_MAX + 2);
     let (last, stuck) = parts.split_last().expect("some");
     ask_for_space(&mut rig, stuck);
-    assert_eq!((rig.disk.pending.len(), rig.store.rounds.background()), (ROUNDS_CALM, ROUNDS_CALM), "these may end yet");
-    while rig.store.rounds.stalled().len() < stuck.len() {
+    assert_eq!(
+        (rig.disk.pending.len(), rig.store.flushing.rounds().background()),
+        (ROUNDS_CALM, ROUNDS_CALM),
+        "these may end yet"
+    );
+    while rig.store.flushing.rounds().stalled().len() < stuck.len() {
         match rig.find(is_snapshot_space) {
             Some(index) => drop(rig.fail(index, true)),
             None => rig.complete(0),
         }
     }
-    assert_eq!(rig.store.rounds.background(), 0, "these may not end for long");
-    rig.store.want_flush(*last, false);
+    assert_eq!(rig.store.flushing.rounds().background(), 0, "these may not end for long");
+    rig.store.flushing.want(&mut rig.store.core, *last, false);
     rig.turn_end();
     assert_eq!(written(&rig).len(), 1);
     rig.settle();
@@ -108,7 +112,7 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     assert!(rig.notices.contains(&Notice::Stopped), "what they wait for stays in the journal");
     rig.tick(1100);
     rig.settle();
-    assert!(rig.store.rounds.background() == 0 && rig.store.rounds.stalled().is_empty());
+    assert!(rig.store.flushing.rounds().background() == 0 && rig.store.flushing.rounds().stalled().is_empty());
 }
 
 #[test]
@@ -116,17 +120,17 @@ fn a_direct_batch_goes_before_what_nobody_waits_for() {
     let mut rig = Rig::new(options());
     let parts = published(&mut rig, ROUNDS_CALM + 2);
     for &p in &parts {
-        rig.store.want_flush(p, false);
+        rig.store.flushing.want(&mut rig.store.core, p, false);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.rounds.calm()), (ROUNDS_CALM, 2));
+    assert_eq!((written(&rig).len(), rig.store.flushing.rounds().calm()), (ROUNDS_CALM, 2));
     let last = parts[ROUNDS_CALM + 1];
     let ticket = append_direct(&mut rig, last);
     rig.turn_end();
     while let Some(index) = rig.find(|op| !is_segment(op)) {
         rig.complete(index);
     }
-    assert_eq!((written(&rig).len(), rig.store.rounds.calm()), (ROUNDS_CALM + 1, 1), "its round has begun");
+    assert_eq!((written(&rig).len(), rig.store.flushing.rounds().calm()), (ROUNDS_CALM + 1, 1), "its round has begun");
     let file = FileId::Segment(rig.store.dir(last).clone(), 0);
     while let Some(index) = rig.find(|op| !is_segment(op) || op.file() == Some(&file)) {
         rig.complete(index);
@@ -136,7 +140,7 @@ fn a_direct_batch_goes_before_what_nobody_waits_for() {
         |n: &Notice| matches!(n, Notice::Durable { p, tickets_upto, .. } if *p == last && *tickets_upto == ticket);
     assert!(rig.notices.iter().any(is_acknowledged), "while the others still write");
     rig.settle();
-    assert_eq!(rig.store.rounds.background(), 0);
+    assert_eq!(rig.store.flushing.rounds().background(), 0);
 }
 
 #[test]
@@ -148,14 +152,14 @@ fn streams_of_direct_batches_leave_room_for_other_rounds() {
         append_direct(&mut rig, p);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.rounds.background()), (ROUNDS_CALM, 0));
+    assert_eq!((written(&rig).len(), rig.store.flushing.rounds().background()), (ROUNDS_CALM, 0));
     for &p in others {
-        rig.store.want_flush(p, false);
+        rig.store.flushing.want(&mut rig.store.core, p, false);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.rounds.background()), (2 * ROUNDS_CALM, ROUNDS_CALM));
+    assert_eq!((written(&rig).len(), rig.store.flushing.rounds().background()), (2 * ROUNDS_CALM, ROUNDS_CALM));
     rig.settle();
-    assert_eq!(rig.store.rounds.background(), 0);
+    assert_eq!(rig.store.flushing.rounds().background(), 0);
 }
 
 fn no_space(rig: &mut Rig) {
@@ -192,10 +196,10 @@ fn a_direct_batch_does_not_wait_for_the_space_of_a_snapshot() {
         assert!(rig.notices.iter().any(is_acknowledged), "before the stall: {comes_first}");
         // The snapshot is not forgotten.
         no_space(&mut rig);
-        assert_eq!((rig.store.rounds.stalled().len(), rig.store.rounds.background()), (1, 0));
+        assert_eq!((rig.store.flushing.rounds().stalled().len(), rig.store.flushing.rounds().background()), (1, 0));
         rig.tick(1100);
         rig.settle();
-        assert!(rig.store.rounds.background() == 0 && rig.store.rounds.stalled().is_empty());
+        assert!(rig.store.flushing.rounds().background() == 0 && rig.store.flushing.rounds().stalled().is_empty());
         assert_eq!(rig.read_all(p).len(), 2);
     }
 }
@@ -268,7 +272,7 @@ fn more_facts_than_the_journal_holds_close_it_when_the_disk_is_full() {
     no_space(&mut rig);
     log_facts(&mut rig, p, 2 * MIB);
     others_end(&mut rig);
-    let (waiting, capacity) = (rig.store.queued_bytes(), rig.store.ring.capacity());
+    let (waiting, capacity) = (rig.store.queued_bytes(), rig.store.core.ring.capacity());
     assert!(waiting > 0 && waiting <= capacity && !rig.store.is_read_only(), "{waiting}");
     log_facts(&mut rig, p, MIB);
     rig.tick(1100);

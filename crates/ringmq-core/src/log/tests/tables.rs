@@ -19,7 +19,7 @@ fn small() -> StoreOptions {
 /// Publishes until the partition has so many segments, the last one with a single batch.
 fn grow(rig: &mut Rig, p: PartitionIdx, segments: usize) {
     let mut n = 0u64;
-    while rig.store.part(p).segments.len() < segments || rig.store.part(p).segments.batches() == 0 {
+    while rig.store.core.part(p).segments.len() < segments || rig.store.core.part(p).segments.batches() == 0 {
         rig.publish(p, &[n as u8; 3000]);
         rig.settle();
         n += 1;
@@ -27,7 +27,7 @@ fn grow(rig: &mut Rig, p: PartitionIdx, segments: usize) {
 }
 
 fn metas_of(rig: &Rig, p: PartitionIdx) -> Vec<SegmentMeta> {
-    rig.store.part(p).segments.iter().map(|s| s.meta).collect()
+    rig.store.core.part(p).segments.iter().map(|s| s.meta).collect()
 }
 
 /// Stops the node; its disk as a startup finds it.
@@ -386,7 +386,7 @@ fn a_segment_that_retention_removed_is_named_and_does_not_come_back() {
     rig.store.set_low_water(p, all[14].base);
     rig.settle();
     // The scrubber finds nothing to mend in tables that name what is gone.
-    rig.store.options.scrub_bytes_per_second = MIB;
+    rig.store.core.options.scrub_bytes_per_second = MIB;
     let before = rig.disk.files.clone();
     scrub_once(&mut rig);
     let is_segment = |f: &&FileId| matches!(f, FileId::Segment(..) | FileId::Commit(..));
@@ -434,7 +434,7 @@ fn tables_follow_a_log_that_is_truncated_and_goes_on() {
     grow(&mut rig, p, 10);
     let before = metas_of(&rig, p);
     for keep in [7, 3, 6] {
-        let to = rig.store.part(p).segments.get(keep).expect("there are more").meta.base;
+        let to = rig.store.core.part(p).segments.get(keep).expect("there are more").meta.base;
         truncate(&mut rig, p, to);
         grow(&mut rig, p, 10);
     }

@@ -130,7 +130,7 @@ fn a_truncation_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_
     check_nothing_behind(&rig, p);
     assert_eq!(rig.read_all(p).len(), 10);
     assert_eq!(rig.store.waiting_bytes(), 0);
-    assert_eq!(rig.store.admission.unpacked(), 0);
+    assert_eq!(rig.store.core.admission.unpacked(), 0);
 }
 
 #[test]
@@ -245,12 +245,12 @@ fn what_is_truncated_was_never_counted_for_its_producer() {
             peer.batches[..n].iter().for_each(|b| table.count(&b.header));
             table
         };
-        let flushed = rig.store.part(p).producers.committed().iter().map(|p| p.next).max();
+        let flushed = rig.store.core.part(p).producers.committed().iter().map(|p| p.next).max();
         assert!(flushed > Some(12), "most of it is counted as flushed: {flushed:?}");
         rig.store.log_committed(p, tail_before(&peer, committed).at);
         rig.truncate(p, tail_before(&peer, keep).at);
         rig.settle();
         assert!(rig.is_truncated(p));
-        assert_eq!(*rig.store.part(p).producers.sealed(), told(keep), "{committed} {keep}");
+        assert_eq!(*rig.store.core.part(p).producers.sealed(), told(keep), "{committed} {keep}");
     }
 }

@@ -43,7 +43,7 @@ fn what_is_read_is_what_was_appended_in_runs_of_the_size_that_was_asked_for() {
         }
         assert_eq!(found, peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect::<Vec<u8>>());
         assert!(runs == if len > 50_000 { 12 } else { runs.min(6) });
-        assert_eq!((rig.store.read_bytes(), rig.store.verbatim.bytes()), (cached, 0), "past the read cache");
+        assert_eq!((rig.store.read_bytes(), rig.store.reads.verbatim().bytes()), (cached, 0), "past the read cache");
         assert_eq!(rig.read_verbatim(p, at, 9), Ok((vec![], at)), "nothing is there yet");
         let beyond = Position { offset: at.offset + 1, ..at };
         assert_eq!(rig.read_verbatim(p, beyond, 9), Err(Unreadable::Gone(beyond.offset)));
@@ -78,7 +78,7 @@ fn who_goes_on_where_the_last_run_ended_finds_it_read() {
     assert_eq!(found, peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect::<Vec<u8>>());
     // the second run begins the reading ahead, which gets to the end of the segment here
     assert!(waited[..2].iter().all(|n| *n > 0) && waited[2..].contains(&0), "{waited:?}");
-    assert_eq!(rig.store.verbatim.bytes(), 0, "nothing is left at the end");
+    assert_eq!(rig.store.reads.verbatim().bytes(), 0, "nothing is left at the end");
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn what_was_read_ahead_is_not_handed_out_after_a_truncation() {
     let (mut rig, p, mut peer) = in_files(9, 20_000);
     let (_, first) = rig.read_verbatim(p, Position::START, 41_000).unwrap();
     let (_, second) = rig.read_verbatim(p, first, 41_000).unwrap();
-    assert!(rig.store.verbatim.bytes() > 0 && second == peer.batches[3].header.end());
+    assert!(rig.store.reads.verbatim().bytes() > 0 && second == peer.batches[3].header.end());
     rig.store.truncate(rig.now, p, second, &mut rig.io);
-    assert_eq!(rig.store.verbatim.bytes(), 0);
+    assert_eq!(rig.store.reads.verbatim().bytes(), 0);
     rig.settle();
     peer.truncate(4);
     let other = peer.batch(9, &[0xee; 20_000]);
@@ -105,15 +105,15 @@ fn what_nobody_goes_on_with_makes_room() {
         let (_, end) = rig.read_verbatim(p, peer.batches[from].header.start(), 41_000).unwrap();
         rig.read_verbatim(p, end, 41_000).unwrap();
     }
-    let kept = rig.store.verbatim.bytes();
-    assert!(kept > 0 && !rig.store.verbatim.reads(p), "it keeps nobody waiting");
+    let kept = rig.store.reads.verbatim().bytes();
+    assert!(kept > 0 && !rig.store.reads.verbatim().reads(p), "it keeps nobody waiting");
     for token in 0..5 {
         rig.store.read_verbatim(p, token, peer.batches[9].header.start(), 4 << 20, &mut rig.io);
-        assert!(rig.store.verbatim.bytes() <= 4 << 20);
+        assert!(rig.store.reads.verbatim().bytes() <= 4 << 20);
     }
     rig.settle();
     rig.tick(0);
-    assert_eq!(rig.store.verbatim.bytes(), 0);
+    assert_eq!(rig.store.reads.verbatim().bytes(), 0);
 }
 
 #[test]
@@ -123,13 +123,13 @@ fn reads_stand_in_line_within_a_share_of_memory() {
     for token in 0..30 {
         let from = peer.batches[token as usize % 12].header.start();
         rig.store.read_verbatim(p, token, from, 1 << 20, &mut rig.io);
-        assert!(rig.store.verbatim.bytes() <= 4 << 20);
+        assert!(rig.store.reads.verbatim().bytes() <= 4 << 20);
     }
-    assert!(rig.store.verbatim.bytes() > 0);
+    assert!(rig.store.reads.verbatim().bytes() > 0);
     rig.settle();
     rig.tick(0);
     let answered = rig.notices.iter().filter(|n| matches!(n, Notice::Verbatim { result: Ok(_), .. })).count();
-    assert_eq!((answered, rig.store.verbatim.bytes()), (30, 0));
+    assert_eq!((answered, rig.store.reads.verbatim().bytes()), (30, 0));
 }
 
 /// Each reader has half of its next run in memory; the other half needs room first.
@@ -154,7 +154,7 @@ fn who_goes_on_stands_in_the_same_line() {
         rig.notices.clear();
         for ((p, _), from) in logs.iter().zip(&ends) {
             rig.store.read_verbatim(*p, 7, *from, 500_000, &mut rig.io);
-            assert!(rig.store.verbatim.bytes() <= 4 << 20, "{} bytes", rig.store.verbatim.bytes());
+            assert!(rig.store.reads.verbatim().bytes() <= 4 << 20, "{} bytes", rig.store.reads.verbatim().bytes());
         }
         rig.settle();
         rig.tick(0);
