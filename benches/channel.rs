@@ -95,7 +95,6 @@ fn channel_of(ranged: bool) -> Channel {
     };
     let mut channel = Channel::new(options, PartitionId(0), cursor);
     channel.subscribe(
-        ms(0),
         SUB,
         SubOptions {
             msg_timeout_ms: TIMEOUT_MS,

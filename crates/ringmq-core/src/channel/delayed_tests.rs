@@ -76,7 +76,7 @@ fn a_run_has_only_what_is_due() {
     let (mut channel, mut log, mut got) = (channel(), Log::default(), DeliveryLog::default());
     log.publish_due(&[None, None, due(10), due(10), due(20), None]);
     let ranged = SubOptions { ranged: true, ..options(0) };
-    channel.subscribe(ms(0), A, ranged);
+    channel.subscribe(A, ranged);
     channel.lend(A, 100);
     let runs = |got: &mut DeliveryLog| std::mem::take(&mut got.runs).into_iter().map(|r| (r.1, r.2)).collect::<Vec<_>>();
     at(&mut channel, &mut log, &mut got, 0);

@@ -9,7 +9,7 @@ use crate::log::fetch::Fetch;
 use std::time::Duration;
 
 fn stopped(mut channel: Channel, now_ms: u64, unix_ns: i64) -> CursorImage {
-    channel.unsubscribe(ms(now_ms), A);
+    channel.unsubscribe(A);
     channel.keep_attempts(Now { ticks: ms(now_ms), unix_ns });
     channel.image()
 }

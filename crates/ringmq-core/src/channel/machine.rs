@@ -140,14 +140,14 @@ impl Channel {
     // ---- clients
 
     /// A client without credit. Panics when it is subscribed already.
-    pub fn subscribe(&mut self, _now: Ticks, sub: SubId, options: SubOptions) {
+    pub fn subscribe(&mut self, sub: SubId, options: SubOptions) {
         let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.max_msg_timeout);
         self.clients.insert(sub, options, timeout);
     }
 
     /// Removes the client. Its messages in flight are delivered again at once, attempts kept; returns their number, 0 when it is not
     /// subscribed.
-    pub fn unsubscribe(&mut self, _now: Ticks, sub: SubId) -> usize {
+    pub fn unsubscribe(&mut self, sub: SubId) -> usize {
         let Some(number) = self.clients.find(sub) else { return 0 };
         let mut client = self.clients.remove(number);
         let mut returned = 0;

@@ -443,13 +443,13 @@ impl Life {
                     placed: false,
                     client: ClientInfo::default(),
                 };
-                channel.subscribe(now, sub(client), options);
+                channel.subscribe(sub(client), options);
                 let timeout_ms = timeout_ms.min(MAX_MSG_TIMEOUT.as_millis() as u64);
                 model.get_mut().clients.insert(client, Client { credit: 0, blocked: false, timeout_ms, ranged });
             }
             Step::Unsubscribe { client } => {
                 let held = model.get_mut().held_by(client);
-                assert_eq!(channel.unsubscribe(now, sub(client)), held.len());
+                assert_eq!(channel.unsubscribe(sub(client)), held.len());
                 held.iter().for_each(|id| model.get_mut().state.get_mut(id).expect("held").0 = State::Waiting);
                 model.get_mut().clients.remove(&client);
             }

@@ -67,7 +67,7 @@ fn what_is_requeued_times_out_or_was_a_lost_clients_goes_first() {
     assert_eq!(deliver(&mut channel, &mut log, ms(0)), [(B, 1, 2)]);
     channel.tick(ms(TIMEOUT_MS + 1), &mut none);
     assert_eq!(deliver(&mut channel, &mut log, ms(TIMEOUT_MS + 1)), [(A, 1, 3)]);
-    channel.unsubscribe(ms(TIMEOUT_MS + 2), A);
+    channel.unsubscribe(A);
     assert_eq!(deliver(&mut channel, &mut log, ms(TIMEOUT_MS + 2)), [(B, 1, 4)]);
 }
 
@@ -278,11 +278,11 @@ impl Life {
             Step::Subscribe { client, ranged } => {
                 if channel.clients().all(|c| c != CLIENTS[client]) {
                     let options = crate::seam::message::SubOptions { ranged, ..options(0) };
-                    channel.subscribe(now, CLIENTS[client], options);
+                    channel.subscribe(CLIENTS[client], options);
                 }
             }
             Step::Unsubscribe(client) => {
-                channel.unsubscribe(now, CLIENTS[client]);
+                channel.unsubscribe(CLIENTS[client]);
                 self.out = self.out.filter(|c| *c != CLIENTS[client]);
             }
             Step::Lend { client, credit } => channel.lend(CLIENTS[client], credit),

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(super) fn subscribe_ranged(channel: &mut Channel, sub: SubId, credit: u32) {
     let mut options = options(0);
     options.ranged = true;
-    channel.subscribe(ms(0), sub, options);
+    channel.subscribe(sub, options);
     channel.lend(sub, credit);
 }
 
@@ -83,7 +83,7 @@ fn what_waits_side_by_side_goes_out_as_one_run() {
     let (mut channel, mut log, mut got) = (channel(), Log::new(&[6, 6]), DeliveryLog::default());
     subscribe(&mut channel, A, 9);
     channel.deliver(ms(0), &mut log, &mut got);
-    channel.unsubscribe(ms(0), A);
+    channel.unsubscribe(A);
     subscribe_ranged(&mut channel, B, 4);
     channel.deliver(ms(0), &mut log, &mut got);
     assert_eq!(got.take_runs(), [(B, 1, 4, 2)]);
@@ -104,7 +104,7 @@ fn a_waiting_run_falls_to_a_client_that_takes_messages() {
     subscribe_ranged(&mut channel, A, 8);
     channel.deliver(ms(0), &mut log, &mut got);
     finish_range(&mut channel, A, 3, 4);
-    assert_eq!(channel.unsubscribe(ms(0), A), 6);
+    assert_eq!(channel.unsubscribe(A), 6);
     subscribe(&mut channel, B, 3);
     got.take_runs();
     channel.deliver(ms(0), &mut log, &mut got);
@@ -114,7 +114,7 @@ fn a_waiting_run_falls_to_a_client_that_takes_messages() {
     subscribe_ranged(&mut channel, C, 8);
     channel.deliver(ms(0), &mut log, &mut got);
     assert_eq!(got.take_runs(), [(C, 6, 8, 2)]);
-    channel.unsubscribe(ms(0), B);
+    channel.unsubscribe(B);
     channel.deliver(ms(0), &mut log, &mut got);
     assert_eq!(got.take_runs(), [(C, 1, 1, 3)]);
     assert_eq!(finish_range(&mut channel, C, 1, 8), 4);
@@ -198,7 +198,7 @@ fn a_run_that_was_lost_since_counts_as_confirmed() {
     subscribe_ranged(&mut channel, A, 8);
     channel.deliver(ms(0), &mut log, &mut got);
     finish_range(&mut channel, A, 2, 2);
-    channel.unsubscribe(ms(0), A);
+    channel.unsubscribe(A);
     subscribe_ranged(&mut channel, A, 8);
     log.answers.insert(0, Fetch::Lost { from: starts[0], to: starts[1] });
     got.take_runs();

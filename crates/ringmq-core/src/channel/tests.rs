@@ -156,7 +156,7 @@ pub(super) fn options(sample_rate: u8) -> SubOptions {
 }
 
 pub(super) fn subscribe(channel: &mut Channel, sub: SubId, credit: u32) {
-    channel.subscribe(ms(0), sub, options(0));
+    channel.subscribe(sub, options(0));
     channel.lend(sub, credit);
 }
 
@@ -306,7 +306,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
         // No delay is longer than the message timeout: such a one is a copy in the log.
         (channel.max_req_timeout, channel.max_msg_timeout) = (Duration::from_secs(3600), Duration::from_secs(3600));
         let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), DeliveryLog::default());
-        channel.subscribe(ms(0), A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
+        channel.subscribe(A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
         channel.lend(A, 1000);
         for first in (1..=(gaps * each) as u64).step_by(1000) {
             while channel.deliver(ms(0), &mut log, &mut got) {}
@@ -349,7 +349,7 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
 fn sampling_delivers_rate_plus_one_percent_and_confirms_the_rest() {
     for (rate, least, most) in [(0, 10_000, 10_000), (10, 1000, 1200), (50, 4900, 5300), (99, 10_000, 10_000)] {
         let (mut channel, mut log, mut got) = (channel_at(cursor("ch")), Log::new(&[5000, 5000]), DeliveryLog::default());
-        channel.subscribe(ms(0), A, options(rate));
+        channel.subscribe(A, options(rate));
         channel.lend(A, 10_000);
         while channel.deliver(ms(0), &mut log, &mut got) {}
         assert!((least..=most).contains(&got.messages.len()), "{rate}: {}", got.messages.len());
@@ -371,8 +371,8 @@ fn what_a_leaving_client_had_goes_out_again_at_once() {
     subscribe(&mut channel, A, 4);
     channel.deliver(ms(0), &mut log, &mut got);
     finish(&mut channel, A, [2]);
-    assert_eq!(channel.unsubscribe(ms(0), A), 3);
-    assert_eq!(channel.unsubscribe(ms(0), A), 0);
+    assert_eq!(channel.unsubscribe(A), 3);
+    assert_eq!(channel.unsubscribe(A), 0);
     assert!(channel.deadline().is_none() && !channel.has_clients());
     assert_eq!(channel.finish(ms(0), A, LogId(1)), Err(NotInFlight));
     got.take();

@@ -162,7 +162,7 @@ impl Consumers<'_> {
         if judges && self.is_crowded(key) {
             return Err(PublishError::TooManyConsumers);
         }
-        self.core.channels().join(now, key, sub, options);
+        self.core.channels().join(key, sub, options);
         self.core.partitions.set_client(sub, partition, key);
         let created = self.core.partitions.channel_mut(key).expect("the channel was just found").created;
         let s = Subscribing { created, sub, partition, topic: topic.id, first };
@@ -176,7 +176,7 @@ impl Consumers<'_> {
     }
 
     /// The client leaves the partition; its messages in flight are redelivered.
-    pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+    pub fn detach(&mut self, sub: SubId, partition: PartitionId) {
         if self.cluster.as_mut().is_some_and(|c| c.relays.detach(&mut c.peers, sub, partition)) {
             return;
         }
@@ -184,7 +184,7 @@ impl Consumers<'_> {
         self.attaching.forget(sub, partition);
         if let Some(key) = self.core.partitions.forget_client(sub, partition) {
             self.bundles.drop_frames(sub);
-            self.core.channels().leave(now, key, sub);
+            self.core.channels().leave(key, sub);
         }
     }
 
@@ -227,7 +227,7 @@ impl Consumers<'_> {
                 Err(error) => {
                     if self.core.is_clustered {
                         // The client's subscription may go on without the partition, and ask again.
-                        self.detach(now, s.sub, s.partition);
+                        self.detach(s.sub, s.partition);
                     }
                     self.answer_attach(s.sub, s.partition, Err(error));
                 }

@@ -139,7 +139,7 @@ impl Channels<'_> {
 
     /// Adds the client to a channel, which becomes ordered if the client asks for it. The client's answer waits until the channel's
     /// `created` is final.
-    pub fn join(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
+    pub fn join(&mut self, key: ChannelKey, sub: SubId, options: SubOptions) {
         let c = self.get_mut(key);
         let made_ordered = options.ordered && !c.machine.is_ordered();
         let mut dropped = vec![];
@@ -147,7 +147,7 @@ impl Channels<'_> {
             tracing::info!(channel = %c.name, "the channel is ordered from here on");
             c.machine.set_ordered(true, &mut |sub, num| dropped.push((sub, num)));
         }
-        c.machine.subscribe(now.ticks, sub, options);
+        c.machine.subscribe(sub, options);
         c.subs.push(sub);
         if made_ordered || c.is_uncertain {
             self.sync_image(key, made_ordered);
@@ -156,9 +156,9 @@ impl Channels<'_> {
     }
 
     /// The client leaves the channel. An ephemeral one goes with its last client.
-    pub fn leave(&mut self, now: Now, key: ChannelKey, sub: SubId) {
+    pub fn leave(&mut self, key: ChannelKey, sub: SubId) {
         let Some(c) = self.core.partitions.channel_mut(key) else { return };
-        c.leave(now, sub);
+        c.leave(sub);
         if c.subs.is_empty() && c.name.is_ephemeral() {
             self.drop_ephemeral(key);
         } else {
@@ -377,14 +377,14 @@ impl Channels<'_> {
     // ---- channels go
 
     /// Begins to delete the channel. Returns its clients, which are off.
-    pub fn delete(&mut self, now: Now, key: ChannelKey, (core, ticket): (CoreId, Ticket)) -> Vec<SubId> {
+    pub fn delete(&mut self, key: ChannelKey, (core, ticket): (CoreId, Ticket)) -> Vec<SubId> {
         let idx = key.partition_idx();
         let p = self.core.partitions.get(idx);
         let is_other = |(i, c): (u32, &ChannelState)| i != key.channel && !c.machine.is_deleting();
         let is_last = p.pause != Some(key.channel) && !p.open_channels().any(is_other);
         let collects = Collects { was: self.core.store.collect_start(idx), to: p.flows_to() };
         let c = self.get_mut(key);
-        let subs = c.take_off(now, |_| true);
+        let subs = c.take_off(|_| true);
         c.machine.begin_delete();
         let collects = (is_last && !c.name.is_ephemeral()).then_some(collects);
         self.core.timers.remove(Timer::Channel(key));

@@ -227,7 +227,7 @@ impl Engine {
                     self.channels().image_failed(key, made_ordered);
                 }
                 self.consumers().attaching_done(now, request, reason);
-                self.core.native_channels_done(now, request, reason);
+                self.core.native_channels_done(request, reason);
                 self.operating().creators_done(request, result);
             }
             CursorChange::Finish { sub, by } => {

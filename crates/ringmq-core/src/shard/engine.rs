@@ -223,7 +223,7 @@ impl Engine {
             MeshMessage::EmptyTopic { ticket, topic, partition } => {
                 self.operating().empty_topic(&topic, partition, (from, ticket));
             }
-            MeshMessage::DeleteTopic { ticket, name } => self.removing().delete_topic(now, &name, (from, ticket)),
+            MeshMessage::DeleteTopic { ticket, name } => self.removing().delete_topic(&name, (from, ticket)),
             MeshMessage::SetOffset { .. } | MeshMessage::SetOrder { .. } | MeshMessage::ChangeChannel { .. } => {
                 self.on_operator(now, from, message);
             }
@@ -282,7 +282,7 @@ impl Engine {
                 self.operating().go_on_operating(now);
             }
             MeshMessage::Subscribed { sub, partition, result } => self.consumers().on_subscribed(sub, partition, result),
-            MeshMessage::Unsubscribe { sub, partition } => self.consumers().detach(now, sub, partition),
+            MeshMessage::Unsubscribe { sub, partition } => self.consumers().detach(sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.consumers().lend(sub, partition, credit),
             MeshMessage::Recall { sub, partition, credit } => {
                 let back = self.consumers().recall(sub, partition, credit);
@@ -330,19 +330,19 @@ impl Engine {
     /// Continues the removals of topics.
     pub fn settle_removals(&mut self, now: Now) {
         if self.removals.is_unsettled() {
-            for (from, message) in self.removing().settle(now) {
+            for (from, message) in self.removing().settle() {
                 self.on_mesh(now, from, message);
             }
         }
     }
 
     /// The connection is gone.
-    pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
+    pub fn forget_conn(&mut self, conn: ConnId) {
         self.consumers().flush_fins();
         self.moves.forget(conn);
         self.core.timers.remove(Timer::Session(conn));
         self.searches.forget(conn);
-        self.core.forget_native(now, conn);
+        self.core.forget_native(conn);
         if let Some(topic) = self.consumers().forget(conn) {
             self.channels().topic_idle(&topic);
         }

@@ -336,7 +336,7 @@ impl Shard {
                 Some(links) if links.owns(conn) => links.closed(now, conn),
                 _ => {
                     self.conns.remove(&conn);
-                    self.engine.forget_conn(now, conn);
+                    self.engine.forget_conn(conn);
                 }
             },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),

@@ -198,7 +198,7 @@ impl CoreParts {
             ));
         }
         subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
-        self.channels().join(now, key, sub, options);
+        self.channels().join(key, sub, options);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
         let (request, at) = (c.created, c.machine.confirmed());
         let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
@@ -234,12 +234,12 @@ impl CoreParts {
     }
 
     /// Subscriptions whose channel is final now; or never will be.
-    pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
+    pub fn native_channels_done(&mut self, done: CursorRequest, result: Result<(), PublishError>) {
         while let Some(at) = self.native.subscribing.iter().position(|s| s.created == done) {
             let NativeSubscribing { conn, request, answer, .. } = self.native.subscribing.remove(at);
             let answer = match (answer, result) {
                 (NativeAnswer::Subscribed { subscription, .. }, Err(error)) => {
-                    self.native_leave(now, conn, subscription);
+                    self.native_leave(conn, subscription);
                     NativeAnswer::Failed(failure_of(error))
                 }
                 (answer, _) => answer,
@@ -249,15 +249,15 @@ impl CoreParts {
     }
 
     /// The connection is gone.
-    pub fn forget_native(&mut self, now: Now, conn: ConnId) {
+    pub fn forget_native(&mut self, conn: ConnId) {
         let sub = SubId { core: self.id, conn };
         for key in self.native.forget(conn) {
-            self.channels().leave(now, key, sub);
+            self.channels().leave(key, sub);
         }
     }
 
     /// The client leaves, or gives up, a subscription. False: it has none of this number.
-    fn native_leave(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+    fn native_leave(&mut self, conn: ConnId, subscription: u32) -> bool {
         let is_number =
             |a: &NativeAnswer| matches!(a, NativeAnswer::Subscribed { subscription: number, .. } if *number == subscription);
         if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
@@ -269,7 +269,7 @@ impl CoreParts {
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
         let key = subs.swap_remove(at).key;
         let sub = SubId { core: self.id, conn };
-        self.channels().leave(now, key, sub);
+        self.channels().leave(key, sub);
         true
     }
 }

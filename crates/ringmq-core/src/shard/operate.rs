@@ -146,7 +146,7 @@ impl Operating<'_> {
                 true => tracing::info!(topic = %topic.name, %partition, "unpausing the topic"),
                 false => tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel"),
             }
-            let subs = self.core.channels().delete(now, key, asker);
+            let subs = self.core.channels().delete(key, asker);
             self.core.end_subscriptions(key, subs, true);
             return Ok(());
         }

@@ -165,16 +165,16 @@ impl CoreParts {
 
     /// Takes the clients off the channel of a topic that goes. A native client whose subscription was not answered yet keeps it until
     /// it is: it knows no number that could end.
-    pub fn end_clients(&mut self, now: Now, key: ChannelKey) {
+    pub fn end_clients(&mut self, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
-        let ended = c.take_off(now, |s| s.core != self.id || !self.native.is_subscribing(s.conn));
+        let ended = c.take_off(|s| s.core != self.id || !self.native.is_subscribing(s.conn));
         self.end_subscriptions(key, ended, true);
     }
 
     /// Closes a partition for writing; its channels are gone.
-    pub fn close_partition(&mut self, now: Now, idx: PartitionIdx) {
+    pub fn close_partition(&mut self, idx: PartitionIdx) {
         for key in self.partitions.channel_keys(idx) {
-            self.end_clients(now, key);
+            self.end_clients(key);
             self.channels().forget(key);
         }
         self.store.close_partition(idx, self.outbox.io());

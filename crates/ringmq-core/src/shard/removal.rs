@@ -165,9 +165,9 @@ pub(super) struct Removing<'a> {
 impl Removing<'_> {
     /// Continues removals: answers the homes of topics with no operation under way, and decides where the journal has room. Returns the
     /// requests that waited for a name that is free now: they are repeated.
-    pub fn settle(&mut self, now: Now) -> Vec<(CoreId, MeshMessage)> {
+    pub fn settle(&mut self) -> Vec<(CoreId, MeshMessage)> {
         self.answer_closes();
-        std::mem::take(&mut self.removals.undecided).iter().for_each(|topic| self.decide(now, topic));
+        std::mem::take(&mut self.removals.undecided).iter().for_each(|topic| self.decide(topic));
         std::mem::take(&mut self.removals.again)
     }
 
@@ -268,7 +268,7 @@ impl Removing<'_> {
     }
 
     /// An operator deletes the topic, although it may be in use. The asker gets the answer once the decision is durable.
-    pub(super) fn begin_delete(&mut self, now: Now, name: &TopicName, asker: Asker) -> Result<(), PublishError> {
+    pub(super) fn begin_delete(&mut self, name: &TopicName, asker: Asker) -> Result<(), PublishError> {
         if let Some(closing) = self.removals.closing.get_mut(name) {
             match closing.stage {
                 ClosingStage::Stuck => return Err(PublishError::ReadOnly),
@@ -279,20 +279,20 @@ impl Removing<'_> {
             return Ok(());
         }
         let topic = self.core.topics.known(name).cloned().ok_or(PublishError::NoTopic)?;
-        self.close_forced(now, &topic, vec![asker]);
+        self.close_forced(&topic, vec![asker]);
         Ok(())
     }
 
     /// The cluster has deleted the topic. False: it stays for now.
-    pub(super) fn close_deleted(&mut self, now: Now, topic: &TopicRef) -> bool {
+    pub(super) fn close_deleted(&mut self, topic: &TopicRef) -> bool {
         if !self.removals.closing.contains_key(&topic.name) {
-            self.close_forced(now, topic, vec![]);
+            self.close_forced(topic, vec![]);
         }
         self.removals.closing.contains_key(&topic.name)
     }
 
-    fn close_forced(&mut self, now: Now, topic: &TopicRef, askers: Vec<Asker>) {
-        if !self.freeze_forced(now, topic) {
+    fn close_forced(&mut self, topic: &TopicRef, askers: Vec<Asker>) {
+        if !self.freeze_forced(topic) {
             return self.core.outbox.answer_askers(askers, Err(self.why_kept()));
         }
         tracing::info!(topic = %topic.name, id = %topic.id, "deleting the topic, with its channels and messages");
@@ -315,7 +315,7 @@ impl Removing<'_> {
 
     /// Decides, after all answers. The partitions stay open until the journal takes the record that removes them: only then do
     /// checkpoints pass the journal's records of them.
-    fn decide(&mut self, now: Now, topic: &TopicRef) {
+    fn decide(&mut self, topic: &TopicRef) {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
         let goes = !closing.is_refused && !self.is_in_use(topic);
         if goes && !self.core.store.takes_deletion() {
@@ -324,7 +324,7 @@ impl Removing<'_> {
             return;
         }
         if goes {
-            self.close_partitions(now, topic);
+            self.close_partitions(topic);
             let (key, record) = self.core.store.log_topic_delete(topic);
             if !closing.is_forced {
                 tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
@@ -341,7 +341,7 @@ impl Removing<'_> {
         if closing.is_forced {
             self.core.outbox.answer_askers(closing.askers, Err(self.why_kept()));
         } else if !closing.askers.is_empty() {
-            return self.close_forced(now, topic, closing.askers);
+            return self.close_forced(topic, closing.askers);
         }
         if closing.again {
             self.begin_close(topic);
@@ -403,7 +403,7 @@ impl Removing<'_> {
             // A cluster's topics go when the coordinator says so.
             MeshMessage::TopicIdle { .. } if self.cluster.is_some() => {}
             MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
-            MeshMessage::CloseTopic { topic, is_forced } => self.on_close(now, from, topic, is_forced),
+            MeshMessage::CloseTopic { topic, is_forced } => self.on_close(from, topic, is_forced),
             MeshMessage::Leave { topic, agrees } => self.answered(from, &topic, agrees),
             MeshMessage::ReopenTopic { topic } => self.thaw(&topic),
             MeshMessage::StuckTopic { topic } => self.stick(&topic),
@@ -413,8 +413,8 @@ impl Removing<'_> {
         }
     }
 
-    fn on_close(&mut self, now: Now, home: CoreId, topic: TopicRef, is_forced: bool) {
-        let is_frozen = if is_forced { self.freeze_forced(now, &topic) } else { self.freeze(&topic) };
+    fn on_close(&mut self, home: CoreId, topic: TopicRef, is_forced: bool) {
+        let is_frozen = if is_forced { self.freeze_forced(&topic) } else { self.freeze(&topic) };
         if !is_frozen {
             self.core.outbox.pass(home, MeshMessage::Leave { topic, agrees: false });
         }
@@ -424,7 +424,7 @@ impl Removing<'_> {
     /// when the home's record may have been passed by a checkpoint. That is after this core has answered, so nothing of the topic keeps
     /// this core's ring, which may be full.
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
-        let left = self.close_partitions(now, &topic);
+        let left = self.close_partitions(&topic);
         left.iter().for_each(|&idx| self.core.store.forget_records(idx, self.core.outbox.io()));
         self.attaching.parked.forget_topic(topic.id);
         let is_gone = !self.core.life.is_read_only();

@@ -10,12 +10,12 @@
 
 use super::outbox::LateAnswer;
 use super::removal::{Asker, Removing};
-use crate::base::{Now, TopicName, TopicRef};
+use crate::base::{TopicName, TopicRef};
 use crate::log::{PartitionIdx, Refusal};
 use crate::seam::outcome::PublishError;
 
 impl Removing<'_> {
-    pub fn delete_topic(&mut self, now: Now, name: &TopicName, asker: Asker) {
+    pub fn delete_topic(&mut self, name: &TopicName, asker: Asker) {
         let life = &self.core.life;
         let begun = match () {
             // The coordinator says which topics there are.
@@ -24,7 +24,7 @@ impl Removing<'_> {
             () if life.is_read_only() || self.core.topics.is_stuck(name) => Err(PublishError::ReadOnly),
             // On a full disk a deletion makes room, so it may use the journal's last bytes.
             () if self.core.store.check_change() == Err(Refusal::ReadOnly) => Err(PublishError::ReadOnly),
-            () => self.begin_delete(now, name, asker),
+            () => self.begin_delete(name, asker),
         };
         if let Err(error) = begun {
             self.core.outbox.answer_askers(vec![asker], Err(error));
@@ -37,7 +37,7 @@ impl Removing<'_> {
     }
 
     /// Freezes the topic by force: no client on this core gets it from here on, and its users leave. False: the core cannot write.
-    pub(super) fn freeze_forced(&mut self, now: Now, topic: &TopicRef) -> bool {
+    pub(super) fn freeze_forced(&mut self, topic: &TopicRef) -> bool {
         self.removals.force(topic.id);
         if self.is_in_use(topic) {
             self.removals.thaw(topic.id);
@@ -45,14 +45,14 @@ impl Removing<'_> {
         }
         match &mut self.cluster {
             Some(cluster) => cluster.retire_topic(self.core, topic),
-            None => self.end_clients(now, topic),
+            None => self.end_clients(topic),
         }
         self.freeze(topic)
     }
 
-    pub fn end_clients(&mut self, now: Now, topic: &TopicRef) {
+    pub fn end_clients(&mut self, topic: &TopicRef) {
         for idx in self.core.partitions.of_topic(topic.id) {
-            self.core.partitions.channel_keys(idx).into_iter().for_each(|key| self.core.end_clients(now, key));
+            self.core.partitions.channel_keys(idx).into_iter().for_each(|key| self.core.end_clients(key));
         }
         self.end_subscribers(topic);
         self.attaching.parked.forget_topic(topic.id);
@@ -72,9 +72,9 @@ impl Removing<'_> {
     }
 
     /// Closes the topic's partitions on this core for writing; their channels are gone.
-    pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
+    pub(super) fn close_partitions(&mut self, topic: &TopicRef) -> Vec<PartitionIdx> {
         let all = self.core.partitions.of_topic(topic.id);
-        all.iter().for_each(|&idx| self.core.close_partition(now, idx));
+        all.iter().for_each(|&idx| self.core.close_partition(idx));
         all
     }
 }

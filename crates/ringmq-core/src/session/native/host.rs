@@ -153,7 +153,7 @@ pub trait NativeHost {
     /// Requeues messages; returns how many messages of the ranges were in flight for the subscription.
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64>;
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
-    fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
+    fn native_unsubscribe(&mut self, conn: ConnId, subscription: u32) -> bool;
     /// The other nodes whose clients can be told where they are: id, host and port of the native protocol.
     fn native_nodes(&self) -> Vec<([u8; 16], Arc<str>)>;
     /// Lists the named topics that are known, or all behind `after` in the order of their names, until `each` says that it is enough.

@@ -335,7 +335,7 @@ impl NativeSession {
                 self.done(id, subscription, num);
             }
             Request::Unsubscribe { subscription } => {
-                if host.native_unsubscribe(now, self.conn, subscription) {
+                if host.native_unsubscribe(self.conn, subscription) {
                     self.reply(id, &Reply::Unsubscribed { subscription, reason: "" });
                 } else {
                     self.no_subscription(id, subscription);

@@ -68,7 +68,7 @@ impl NativeHost for Fake {
         Some(0)
     }
 
-    fn native_unsubscribe(&mut self, _now: Now, _conn: ConnId, subscription: u32) -> bool {
+    fn native_unsubscribe(&mut self, _conn: ConnId, subscription: u32) -> bool {
         subscription == 1
     }
 

@@ -122,13 +122,13 @@ impl NativeHost for Engine {
         Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
     }
 
-    fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+    fn native_unsubscribe(&mut self, conn: ConnId, subscription: u32) -> bool {
         if let Some(request) = self.searches.give_up(conn, subscription) {
             let failure = Failure::never(Code::BadSubscription, "the client gave the subscription up before it began");
             self.core.outbox.tell(conn, LateAnswer::Native(request, NativeAnswer::Failed(failure)));
             return true;
         }
-        self.core.native_leave(now, conn, subscription)
+        self.core.native_leave(conn, subscription)
     }
 
     fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {

@@ -5,7 +5,7 @@
 //! recalled: unspent credit at once, or after the channel's next turn; the rest (`owed`) when messages in flight are finished
 //! ```
 
-use crate::base::{ChannelName, Now, SubId, Ticks};
+use crate::base::{ChannelName, SubId, Ticks};
 use crate::channel::Channel;
 use crate::format::cursor::Interval;
 use crate::shard::cursors::CursorRequest;
@@ -68,17 +68,17 @@ impl ChannelState {
     // ---- clients
 
     /// The client leaves; its messages in flight are redelivered.
-    pub fn leave(&mut self, now: Now, sub: SubId) {
-        self.machine.unsubscribe(now.ticks, sub);
+    pub fn leave(&mut self, sub: SubId) {
+        self.machine.unsubscribe(sub);
         self.subs.retain(|s| *s != sub);
         self.owed.remove(&sub);
     }
 
     /// Takes off the clients for which `ends` holds; their messages in flight are redelivered.
-    pub fn take_off(&mut self, now: Now, ends: impl Fn(SubId) -> bool) -> Vec<SubId> {
+    pub fn take_off(&mut self, ends: impl Fn(SubId) -> bool) -> Vec<SubId> {
         let ended: Vec<SubId> = self.subs.extract_if(.., |sub| ends(*sub)).collect();
         for sub in &ended {
-            self.machine.unsubscribe(now.ticks, *sub);
+            self.machine.unsubscribe(*sub);
             self.owed.remove(sub);
         }
         ended

@@ -65,9 +65,9 @@ impl Cluster {
     }
 
     /// The replica has moved to other nodes, and leaves: its files go once that is durable.
-    pub(super) fn leave(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
+    pub(super) fn leave(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         self.retire(core, idx);
-        self.leaving.begin(core, now, idx);
+        self.leaving.begin(core, idx);
     }
 
     /// The store has removed the partition's files, or could not.

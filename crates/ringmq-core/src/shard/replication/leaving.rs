@@ -100,14 +100,14 @@ impl Leaving {
     }
 
     /// The files of the replica, which is retired, go once that is durable.
-    pub(super) fn begin(&mut self, core: &mut CoreParts, now: Now, idx: PartitionIdx) {
+    pub(super) fn begin(&mut self, core: &mut CoreParts, idx: PartitionIdx) {
         let p = core.partitions.get(idx);
         let (name, partition) = (p.topic.name.clone(), p.dir.partition);
         let route = Route { topic_id: p.topic.id, partition };
         tracing::info!(topic = %name, %partition, "the replica has moved to other nodes: its files here are removed");
         core.topics.forget_place(&name, partition);
         core.partitions.unlist(idx);
-        core.close_partition(now, idx);
+        core.close_partition(idx);
         let after = Some(core.store.log_partition_delete(idx));
         self.asked.remove(&route);
         self.going.insert(route, Going { idx, after, is_stuck: false });

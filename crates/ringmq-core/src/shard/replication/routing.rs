@@ -79,10 +79,10 @@ impl Engine {
                 Work::Retry => self.publishing().retry_waiting(now),
                 Work::RetryElsewhere => self.publishing().retry_waiting_elsewhere(),
                 Work::Guest(message) => self.on_mesh(now, CoreId::GUESTS, message),
-                Work::EndClients(topic) => self.removing().end_clients(now, &topic),
+                Work::EndClients(topic) => self.removing().end_clients(&topic),
                 Work::EndSubscribers(topic) => self.removing().end_subscribers(&topic),
                 Work::Remove(topic) => {
-                    let has_begun = self.removing().close_deleted(now, &topic);
+                    let has_begun = self.removing().close_deleted(&topic);
                     self.in_cluster(now, |c, _| c.note_removing(&topic, has_begun));
                 }
             }
@@ -108,7 +108,7 @@ impl Engine {
         let topic = self.core.partitions.get(idx).topic.clone();
         let is_used = self.searches.is_any_in(idx) || self.removing().changes_channels_of(&topic);
         if !is_used && !self.removals.is_removing(topic.id) {
-            self.in_cluster(now, |c, core| c.leave(core, now, idx));
+            self.in_cluster(now, |c, core| c.leave(core, idx));
         }
     }
 
