@@ -4,6 +4,7 @@ use super::backlog::{Backlog, REQUEUED};
 use super::clients::Clients;
 use super::copies::Copies;
 use super::cursor;
+use super::figures::Figures;
 use super::finished::Finished;
 use super::flights::{Flight, Flights};
 use super::open::Open;
@@ -12,7 +13,6 @@ use super::reading::Reading;
 use super::tail::Tail;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
 use crate::format::cursor::{CursorImage, Interval};
-use crate::metrics::end_to_end::Window;
 use crate::metrics::stats::ChannelStats;
 use crate::seam::message::SubOptions;
 use std::time::Duration;
@@ -49,8 +49,6 @@ pub struct Channel {
 
     pub(super) finished: Finished,
     pub(super) syncing: Syncing,
-    /// Messages before the place where the channel stood when it was made.
-    began: i64,
 
     pub(super) reading: Reading,
     /// The last delivery ended at a read that is under way, and nothing was handed out.
@@ -68,12 +66,7 @@ pub struct Channel {
     /// Memory that open messages may take before the log is read no further: [`Channel::set_room`].
     room: usize,
     pub(super) clients: Clients,
-
-    requeue_count: u64,
-    timeout_count: u64,
-    /// Messages that an ephemeral channel did not wait for.
-    dropped_count: u64,
-    end_to_end: Option<Box<Window>>,
+    figures: Figures,
 }
 
 impl Channel {
@@ -90,7 +83,7 @@ impl Channel {
             first: cursor.first,
             epoch: cursor.epoch,
             generation: cursor.generation,
-            began: reading.next().count,
+            figures: Figures::new(reading.next().count, options.end_to_end),
             reading,
             finished: Finished::default(),
             syncing: Syncing::default(),
@@ -103,10 +96,6 @@ impl Channel {
             copies: Box::default(),
             room: usize::MAX,
             clients: Clients::default(),
-            requeue_count: 0,
-            timeout_count: 0,
-            dropped_count: 0,
-            end_to_end: options.end_to_end.map(|length| Box::new(Window::new(length, Ticks::default()))),
         }
     }
 
@@ -248,12 +237,10 @@ impl Channel {
     }
 
     pub(super) fn finish_flight(&mut self, now: Ticks, timer: TimerId) {
-        let Flight { key, client, delivered, age_s } = self.land(timer);
-        if let Some(window) = &mut self.end_to_end {
-            let took = now.since(delivered) + Duration::from_secs_f32(age_s);
-            window.record(now, took, self.backlog.get(key).num as u64);
-        }
-        self.clients.get_mut(client).finish_count += self.backlog.get(key).num as u64;
+        let flight @ Flight { key, client, .. } = self.land(timer);
+        let num = self.backlog.get(key).num as u64;
+        self.figures.finished(now, &flight, num);
+        self.clients.get_mut(client).finish_count += num;
         if self.ordered {
             return self.begin_finish(key);
         }
@@ -269,7 +256,7 @@ impl Channel {
         owner.requeue_count += num;
         let delay = delay.min(self.max_req_timeout);
         let is_long = delay > owner.timeout && !owner.is_ranged;
-        self.requeue_count += num;
+        self.figures.requeued(num);
         if delay.is_zero() {
             self.backlog.wait(REQUEUED, key);
         } else {
@@ -295,7 +282,7 @@ impl Channel {
         for Flight { key, client, .. } in expired {
             let num = self.leave_client(key, client);
             timed_out(self.clients.get(client).sub, num as u32);
-            self.timeout_count += num;
+            self.figures.timed_out(num);
             self.backlog.wait(REQUEUED, key);
         }
         for _ in 0..TICK_TIMERS_MAX {
@@ -418,7 +405,7 @@ impl Channel {
 
     /// Forgets the times from publish to FIN that are older than their window.
     pub fn move_window(&mut self, now: Ticks) {
-        self.end_to_end.iter_mut().for_each(|window| window.move_on(now));
+        self.figures.move_window(now);
     }
 
     /// Statistics. `message_count` counts the messages that the partition took since the channel was made in this process.
@@ -429,14 +416,10 @@ impl Channel {
             depth: self.depth(end),
             in_flight_count: self.in_flight_count(),
             deferred_count: self.deferred_count(),
-            message_count: u64::try_from(end.count - self.began).unwrap_or(0),
-            requeue_count: self.requeue_count,
-            timeout_count: self.timeout_count,
-            dropped_count: self.dropped_count,
             paused: self.paused,
             full_bytes: self.is_full(end).then(|| self.open_bytes() as u64),
-            end_to_end: self.end_to_end.as_ref().map(|window| window.sample()),
             clients: if with_clients { self.clients.iter().map(|c| c.stats()).collect() } else { vec![] },
+            ..self.figures.stats(end)
         }
     }
 
@@ -464,7 +447,7 @@ impl Channel {
         }
         let num = (self.depth(end) - tail.kept()).min(self.reading.unread(end));
         self.reading.skip(num, tail);
-        self.dropped_count += num;
+        self.figures.dropped(num);
         num
     }
 

@@ -35,6 +35,7 @@ mod delayed;
 #[cfg(test)]
 mod delayed_tests;
 mod deliver;
+mod figures;
 mod finished;
 mod flights;
 mod forward;
