@@ -37,6 +37,8 @@ pub(super) struct Backlog {
     waiting_count: u64,
     in_flight_count: u64,
     deferred_count: u64,
+    /// Waiting messages that cannot be read, as far as known.
+    held_count: u64,
 }
 
 impl Backlog {
@@ -111,7 +113,18 @@ impl Backlog {
         self.open.unlink(&mut self.waiting[list], key);
         let open = self.open.remove(key);
         self.waiting_count -= open.num as u64;
+        self.hold(self.held_count);
         open
+    }
+
+    /// So many of the waiting messages, at most all, cannot be read.
+    pub(super) fn hold(&mut self, num: u64) {
+        self.held_count = num.min(self.waiting_count);
+    }
+
+    /// A waiting message can be read, as far as known.
+    pub(super) fn has_readable(&self) -> bool {
+        self.waiting_count > self.held_count
     }
 
     /// Takes `num` messages out of a waiting list, from the entry `key` on, as one entry that is in no list: they lie side by side in a

@@ -143,7 +143,7 @@ impl Channel {
                 TurnStop::NoMessage => {}
             }
         }
-        self.waiting_held = held.min(self.backlog.waiting_count());
+        self.backlog.hold(held);
         if self.ordered && self.backlog.waiting_count() > 0 {
             // It goes first, and cannot be had now.
             return false;
@@ -252,7 +252,6 @@ impl Channel {
 
     fn drop_lost(&mut self, list: usize, key: u32) {
         let open = self.backlog.remove_waiting(list, key);
-        self.waiting_held = self.waiting_held.min(self.backlog.waiting_count());
         tracing::warn!(
             channel = %self.name(), log_id = open.id.0, messages = open.num, offset = open.offset,
             "messages that were to be delivered again are lost"

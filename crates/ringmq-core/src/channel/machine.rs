@@ -55,8 +55,6 @@ pub struct Channel {
     pub(super) awaits_read: bool,
     /// The log cannot be read at the read position, as far as known.
     pub(super) is_log_held: bool,
-    /// Waiting messages that cannot be read, as far as known.
-    pub(super) waiting_held: u64,
     /// Salt of sampling, so that channels of one topic do not all sample the same messages.
     sample_salt: u64,
 
@@ -89,7 +87,6 @@ impl Channel {
             syncing: Syncing::default(),
             awaits_read: false,
             is_log_held: false,
-            waiting_held: 0,
             sample_salt,
             backlog: Backlog::default(),
             flights: Flights::default(),
@@ -188,7 +185,7 @@ impl Channel {
     /// after it was lent credit and has spent it (or it was recalled). `end` is the log's durable end.
     pub fn hungry(&mut self, end: Position, tell: &mut impl FnMut(SubId)) {
         let unread = self.reading.is_before(end) && self.may_read() && !self.is_log_held;
-        if !self.paused && !self.is_held() && (self.backlog.waiting_count() > self.waiting_held || unread) {
+        if !self.paused && !self.is_held() && (self.backlog.has_readable() || unread) {
             self.clients.tell_starved(tell);
         }
     }
@@ -201,7 +198,8 @@ impl Channel {
 
     /// A read of the partition has ended: the missing batch may be there now.
     pub fn readable(&mut self) {
-        (self.is_log_held, self.waiting_held) = (false, 0);
+        self.is_log_held = false;
+        self.backlog.hold(0);
     }
 
     // ---- messages

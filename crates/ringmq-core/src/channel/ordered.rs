@@ -167,6 +167,6 @@ impl Channel {
 
     fn read_from(&mut self, (confirmed, intervals): (Position, Vec<Interval>)) {
         self.reading = Reading::new(confirmed, intervals, vec![]);
-        (self.awaits_read, self.is_log_held, self.waiting_held) = (false, false, 0);
+        (self.awaits_read, self.is_log_held) = (false, false);
     }
 }
