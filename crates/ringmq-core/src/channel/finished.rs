@@ -2,10 +2,12 @@
 
 use crate::format::cursor::Interval;
 
-/// Intervals that were confirmed since they were last taken. Confirmations in order are one interval that grows, without any
-/// allocation.
+/// Intervals that were confirmed since they were last taken, under the present generation of the cursor. Confirmations in order are one
+/// interval that grows, without any allocation.
 #[derive(Debug, Default)]
 pub struct Finished {
+    /// Generation of the cursor, which overrides what was journaled under a lower one.
+    generation: u64,
     /// Interval that the last confirmation extended.
     run: Option<Interval>,
     /// Runs before it, in no order, perhaps touching each other.
@@ -17,6 +19,23 @@ pub struct Finished {
 const MERGE_AT_LEAST: usize = 1024;
 
 impl Finished {
+    pub fn new(generation: u64) -> Finished {
+        Finished { generation, ..Finished::default() }
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The cursor stands elsewhere than it was journaled to: the whole of it is journaled next, and no interval.
+    pub fn raise_generation(&mut self) {
+        *self = Finished::new(self.generation + 1);
+    }
+
+    pub fn clear(&mut self) {
+        *self = Finished::new(self.generation);
+    }
+
     pub fn is_empty(&self) -> bool {
         self.run.is_none()
     }

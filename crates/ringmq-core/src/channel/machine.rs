@@ -45,7 +45,6 @@ pub struct Channel {
     pub(super) ordered: bool,
     first: bool,
     epoch: Epoch,
-    pub(super) generation: u64,
 
     pub(super) finished: Finished,
     pub(super) syncing: Syncing,
@@ -80,10 +79,9 @@ impl Channel {
             ordered: cursor.ordered,
             first: cursor.first,
             epoch: cursor.epoch,
-            generation: cursor.generation,
             figures: Figures::new(reading.next().count, options.end_to_end),
             reading,
-            finished: Finished::default(),
+            finished: Finished::new(cursor.generation),
             syncing: Syncing::default(),
             awaits_read: false,
             is_log_held: false,
@@ -106,7 +104,7 @@ impl Channel {
     }
 
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.finished.generation()
     }
 
     /// A consumer with `sample_rate` gets this message: nsqd's rule, (rate + 1) percent of all.
@@ -378,7 +376,7 @@ impl Channel {
             ordered: self.ordered,
             first: self.first,
             epoch: self.epoch,
-            generation: self.generation,
+            generation: self.generation(),
             confirmed,
             intervals,
             handed: self.reading.handed().copied().collect(),

@@ -15,7 +15,6 @@
 
 use super::backlog::REQUEUED;
 use super::cursor::Stood;
-use super::finished::Finished;
 use super::flights::Flights;
 use super::machine::Channel;
 use super::reading::Reading;
@@ -120,7 +119,7 @@ impl Channel {
     pub fn begin_delete(&mut self) {
         assert!(!self.is_syncing() && !self.has_clients(), "one change at a time, and nobody is there");
         let stood = self.drop_open(&mut |_, _| {});
-        self.finished = Finished::default();
+        self.finished.clear();
         self.syncing = Syncing::Delete;
         self.read_from(stood.image());
     }
@@ -152,8 +151,7 @@ impl Channel {
 
     /// The cursor stands elsewhere than it was journaled to: the whole of it is journaled next.
     pub fn raise_generation(&mut self) {
-        self.generation += 1;
-        self.finished = Finished::default();
+        self.finished.raise_generation();
     }
 
     /// Drops all open messages; returns the state from before.
