@@ -55,7 +55,8 @@ impl World {
             4 | 5 => Admin::MoveLeader { name, partition: key.1, to: from },
             6 => Admin::Rebalance,
             _ => {
-                let replicas = Some(1 + self.rng.below(self.nodes.len() as u64) as u8);
+                let drawn = 1 + self.rng.below(self.nodes.len() as u64) as u8;
+                let replicas = Some(drawn.max(self.plan.replicas_least()));
                 Admin::AlterTopic { name, change: TopicChange { replicas, ..TopicChange::default() } }
             }
         };

@@ -352,6 +352,12 @@ impl Plan {
         self.is_even && self.faults.strays.consumers > 0.0
     }
 
+    /// Fewest replicas that an operator asks for. A single one may be on the damaged node, which knows of no lost write. A topic with
+    /// two has a `min_isr` of two.
+    pub fn replicas_least(&self) -> u8 {
+        if self.faults.damage() { 2 } else { 1 }
+    }
+
     /// Takes away the faults that this cluster cannot survive: with one node, or with an ISR that may be one node, no other node has the
     /// data that a damaged disk lost.
     pub fn keep_survivable(&mut self) {
