@@ -11,7 +11,7 @@
 //! there. The answer says that a cursor was kept or clamped, and the leader sends it again.
 //!
 //! While the journal has no room, changes of channels are refused, and the session ends: this replica leaves the ISR, where that leaves
-//! enough. The list of a later session brings what was refused.
+//! enough. The list of a later session brings the refused changes. Starts are taken, and cursors that let retention free space.
 
 use super::base::Cx;
 use super::event::Effect;
@@ -84,6 +84,18 @@ impl Changes {
         let has_facts = !self.producers.is_empty() || self.channels_lost.is_some();
         has_facts || !self.images.is_empty() || !self.deleted.is_empty()
     }
+
+    /// The starts, and the cursors that here keep segments on whose removal the replicas agreed. Each cursor is taken once per agreement,
+    /// so that these take little of a full journal.
+    fn that_free_space(self, cx: &Cx<'_>) -> Changes {
+        let agreed = self.starts.1.map_or(0, |at| at.offset);
+        let keeps_segments = |image: &CursorImage| {
+            let here = cx.log.cursor(&image.name);
+            here.is_some_and(|(_, _, confirmed)| confirmed.offset < agreed) && image.confirmed.offset >= agreed
+        };
+        let images = self.images.into_iter().filter(keeps_segments).collect();
+        Changes { images, starts: self.starts, ..Changes::default() }
+    }
 }
 
 impl FollowerCursors {
@@ -147,7 +159,7 @@ impl FollowerCursors {
             return Ok(());
         }
         if changes.can_wait() && !cx.log.takes_facts() {
-            self.apply(cx, Changes { starts: changes.starts, ..Changes::default() }, None);
+            self.apply(cx, changes.that_free_space(cx), None);
             return Err(PeerError::NoRoom);
         }
         self.apply(cx, changes, Some(ack));

@@ -517,6 +517,23 @@ fn a_follower_without_room_refuses_channels_and_takes_them_in_a_later_session() 
     assert_eq!((here(&rig, "a"), here(&rig, "b")), (Some((5, 1, place(&leader, 2))), None));
 }
 
+/// The disk may be full of the very segments that the channel keeps here.
+#[test]
+fn a_follower_without_room_takes_the_cursors_that_let_retention_free_space() {
+    let (mut rig, leader) = follower();
+    let end = leader.end().at;
+    let both = |a: usize, b: usize| vec![cursor("a", 5, 1, place(&leader, a)), cursor("b", 5, 1, place(&leader, b))];
+    tell(&mut rig, 1, end, true, both(1, 3)).unwrap();
+    rig.node.log.is_full = true;
+    let agreed_start = Some(place(&leader, 2));
+    let list = Cursors { seq: 2, committed: end, is_all: true, agreed_start, cursors: both(3, 4), ..no_cursors() };
+    rig.hear(2, 5, 1, Body::Cursors(list));
+    rig.settle();
+    assert_eq!(rig.refusal(2), PeerError::NoRoom);
+    assert_eq!(here(&rig, "a"), Some((5, 1, place(&leader, 3))), "it kept what is before the agreed start");
+    assert_eq!(here(&rig, "b"), Some((5, 1, place(&leader, 3))), "it keeps nothing that may go");
+}
+
 /// A cursor that waits for the log's end waits for room, too.
 #[test]
 fn a_kept_cursor_is_applied_when_there_is_room() {
