@@ -159,7 +159,7 @@ impl EtcdConnection {
         let response = self.open(path, body, token).await?;
         let status = response.status().as_u16();
         let body = Limited::new(response.into_body(), limit).collect().await;
-        let body = body.map_err(|e| LinkError::Lost(format!("the answer is cut short: {e}")))?.to_bytes();
+        let body = body.map_err(|e| LinkError::Lost(format!("the answer cannot be read to its end: {e}")))?.to_bytes();
         Ok(Replied { status, body })
     }
 

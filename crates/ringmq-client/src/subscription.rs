@@ -456,7 +456,7 @@ impl Task {
 
 fn lost() -> Error {
     Error::outcome(
-        "the connection was lost before the node confirmed every finished message: unconfirmed ones are delivered again",
+        "the connection was lost before the node confirmed every finished message: those that it did not take are delivered again",
     )
 }
 

@@ -47,9 +47,7 @@ pub enum PeerError {
     Clamped,
     #[error("a newer cursor of the channel is known here")]
     Superseded,
-    #[error(
-        "the journal has no room for the leader's channels, which the disk is too full to free: this replica leaves the ISR meanwhile"
-    )]
+    #[error("the journal has no room for the leader's channels: this replica takes them when the disk has space")]
     NoRoom,
 }
 
