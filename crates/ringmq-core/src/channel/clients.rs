@@ -205,6 +205,7 @@ impl Clients {
     }
 
     /// The client that [`Clients::next`] named took `num` messages.
+    #[inline]
     pub fn spend(&mut self, number: u32, num: u32) {
         let client = &mut self.slab[number as usize];
         assert!(client.credit >= num, "a message goes out on credit only");

@@ -37,6 +37,7 @@ impl Figures {
     }
 
     /// The client of the flight finished its `num` messages.
+    #[inline]
     pub(super) fn finished(&mut self, now: Ticks, flight: &Flight, num: u64) {
         if let Some(window) = &mut self.end_to_end {
             let took = now.since(flight.delivered) + Duration::from_secs_f32(flight.age_s);

@@ -207,6 +207,7 @@ impl OpenSet {
     }
 
     /// Takes out an entry that is in no list.
+    #[inline]
     pub fn remove(&mut self, key: u32) -> Open {
         let open = self.arena.remove(key);
         match open.lower {
@@ -220,6 +221,7 @@ impl OpenSet {
         open
     }
 
+    #[inline]
     pub fn push_back(&mut self, list: &mut List, key: u32) {
         let open = self.arena.get_mut(key);
         (open.prev, open.next) = (list.tail, NONE);
@@ -243,6 +245,7 @@ impl OpenSet {
     }
 
     /// Takes an entry out of the list in which it is.
+    #[inline]
     pub fn unlink(&mut self, list: &mut List, key: u32) {
         let &Open { prev, next, .. } = self.arena.get(key);
         match prev {
