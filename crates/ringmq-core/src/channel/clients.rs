@@ -5,7 +5,7 @@
 //! turn is [`SLICE`] messages for either, so that a run of thousands does not leave the others a thousandth.
 
 use super::open::List;
-use crate::base::{IdMap, LogId, SubId, TimerId};
+use crate::base::{IdMap, LogId, SubId, Ticks, TimerId};
 use crate::metrics::stats::ClientStats;
 use crate::seam::message::SubOptions;
 use slab::Slab;
@@ -61,6 +61,8 @@ impl Client {
 
 #[derive(Debug)]
 pub struct Clients {
+    /// Longest time for which a client may keep a message, with TOUCHes.
+    max_msg_timeout: Duration,
     slab: Slab<Client>,
     numbers: IdMap<SubId, u32>,
     /// Clients that may receive, in turn. A client that may not any more is dropped when it is met.
@@ -73,9 +75,10 @@ pub struct Clients {
     slice: u32,
 }
 
-impl Default for Clients {
-    fn default() -> Self {
+impl Clients {
+    pub fn new(max_msg_timeout: Duration) -> Clients {
         Clients {
+            max_msg_timeout,
             slab: Slab::new(),
             numbers: IdMap::default(),
             ready: VecDeque::new(),
@@ -84,9 +87,7 @@ impl Default for Clients {
             slice: SLICE,
         }
     }
-}
 
-impl Clients {
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()
     }
@@ -108,7 +109,8 @@ impl Clients {
     }
 
     /// Panics when it is there already.
-    pub fn insert(&mut self, sub: SubId, options: SubOptions, timeout: Duration) {
+    pub fn insert(&mut self, sub: SubId, options: SubOptions) {
+        let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.max_msg_timeout);
         let number = self.slab.insert(Client {
             sub,
             is_ranged: options.ranged,
@@ -127,6 +129,11 @@ impl Clients {
         }) as u32;
         assert!(self.numbers.insert(sub, number).is_none(), "a client subscribes once");
         self.starve(number);
+    }
+
+    /// Time until which a client may keep a message that it got at `delivered` and touches now.
+    pub fn touched_until(&self, number: u32, delivered: Ticks, now: Ticks) -> Ticks {
+        (now + self.get(number).timeout).min(delivered + self.max_msg_timeout)
     }
 
     /// Empties every client's list of messages in flight; `dropped` is told the client and the number of its messages.

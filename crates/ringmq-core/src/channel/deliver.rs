@@ -411,20 +411,12 @@ impl Channel {
 
     /// The next client has taken an entry that is in no list; its messages were published then, or its batch was.
     pub(super) fn begin_flight(&mut self, key: u32, turn: &Turn, published_unix_ns: i64) {
-        let now = turn.now;
         // A clock that was set back makes no message younger than new.
         let age_s = turn.unix_ns.saturating_sub(published_unix_ns).max(0) as f32 / 1e9;
         let number = self.clients.next().expect("the client that took a message has credit until it is spent");
-        let client = self.clients.get_mut(number);
-        let timer = self.flights.wheel.insert(now, now + client.timeout, Flight { key, client: number, delivered: now, age_s });
-        self.backlog.begin_flight(&mut client.in_flight, key);
-        let &Open { id, num, .. } = self.backlog.get(key);
-        if client.is_ranged {
-            client.runs.insert(id, timer);
-        } else {
-            self.flights.name(id, timer);
-        }
-        self.clients.spend(number, num as u32);
+        let flight = Flight { key, client: number, delivered: turn.now, age_s };
+        let num = self.flights.begin(&mut self.backlog, self.clients.get_mut(number), flight);
+        self.clients.spend(number, num);
     }
 }
 

@@ -38,7 +38,6 @@ const TICK_TIMERS_MAX: usize = 10_000;
 /// Channel on one partition, on the partition's core.
 #[derive(Debug)]
 pub struct Channel {
-    pub(super) max_msg_timeout: Duration,
     pub(super) max_req_timeout: Duration,
     name: ChannelName,
     pub(super) paused: bool,
@@ -72,7 +71,6 @@ impl Channel {
         let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
         let reading = Reading::new(cursor.confirmed, cursor.intervals, cursor.handed);
         Channel {
-            max_msg_timeout: options.max_msg_timeout,
             max_req_timeout: options.max_req_timeout,
             name: cursor.name,
             paused: cursor.paused,
@@ -90,7 +88,7 @@ impl Channel {
             flights: Flights::default(),
             copies: Box::default(),
             room: usize::MAX,
-            clients: Clients::default(),
+            clients: Clients::new(options.max_msg_timeout),
         }
     }
 
@@ -125,8 +123,7 @@ impl Channel {
 
     /// A client without credit. Panics when it is subscribed already.
     pub fn subscribe(&mut self, sub: SubId, options: SubOptions) {
-        let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.max_msg_timeout);
-        self.clients.insert(sub, options, timeout);
+        self.clients.insert(sub, options);
     }
 
     /// Removes the client. Its messages in flight are delivered again at once, attempts kept; returns their number, 0 when it is not
@@ -135,13 +132,9 @@ impl Channel {
         let Some(number) = self.clients.find(sub) else { return 0 };
         let mut client = self.clients.remove(number);
         let mut returned = 0;
-        while let Some(key) = client.in_flight.first() {
-            let &Open { id, num, .. } = self.backlog.get(key);
-            let timer = if client.is_ranged { client.runs.remove(&id) } else { Some(self.flights.forget(id)) };
-            self.flights.wheel.cancel(timer.expect("what a client has is in flight"));
-            self.backlog.end_flight(&mut client.in_flight, key);
+        while let Some(key) = self.flights.end_first(&mut self.backlog, &mut client) {
+            returned += self.backlog.get(key).num as usize;
             self.backlog.wait(REQUEUED, key);
-            returned += num as usize;
         }
         returned
     }
@@ -225,15 +218,15 @@ impl Channel {
     /// The client's message timeout begins anew, but never ends later than `max_msg_timeout` after the delivery.
     pub fn touch(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
-            Some(timer) => self.touch_flight(now, timer),
+            Some(timer) => self.flights.touch(&self.clients, now, timer),
             None if self.touch_range(now, sub, id, id) == 1 => {}
             None => return Err(NotInFlight),
         }
         Ok(())
     }
 
-    pub(super) fn finish_flight(&mut self, now: Ticks, timer: TimerId) {
-        let flight @ Flight { key, client, .. } = self.land(timer);
+    fn finish_flight(&mut self, now: Ticks, timer: TimerId) {
+        let flight @ Flight { key, client, .. } = self.flights.end(&mut self.backlog, &mut self.clients, timer);
         let num = self.backlog.get(key).num as u64;
         self.figures.finished(now, &flight, num);
         self.clients.get_mut(client).finish_count += num;
@@ -244,8 +237,8 @@ impl Channel {
         self.confirm(interval);
     }
 
-    pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
-        let Flight { key, client, .. } = self.land(timer);
+    fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
+        let Flight { key, client, .. } = self.flights.end(&mut self.backlog, &mut self.clients, timer);
         let &Open { id, num, .. } = self.backlog.get(key);
         let num = num as u64;
         let owner = self.clients.get_mut(client);
@@ -263,22 +256,13 @@ impl Channel {
         }
     }
 
-    pub(super) fn touch_flight(&mut self, now: Ticks, timer: TimerId) {
-        let &Flight { client, delivered, .. } = self.flights.wheel.get(timer);
-        let timeout = self.clients.get(client).timeout;
-        let deadline = (now + timeout).min(delivered + self.max_msg_timeout);
-        self.flights.wheel.reset(timer, deadline);
-    }
-
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
     /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
     pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
-        let mut expired = vec![];
-        self.flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
-        for Flight { key, client, .. } in expired {
-            let num = self.leave_client(key, client);
+        for Flight { key, client, .. } in self.flights.expire(&mut self.backlog, &mut self.clients, now, TICK_TIMERS_MAX) {
+            let num = self.backlog.get(key).num;
             timed_out(self.clients.get(client).sub, num as u32);
-            self.figures.timed_out(num);
+            self.figures.timed_out(num as u64);
             self.backlog.wait(REQUEUED, key);
         }
         for _ in 0..TICK_TIMERS_MAX {
@@ -289,7 +273,7 @@ impl Channel {
 
     /// Time at which [`Channel::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        [self.flights.wheel.next_deadline(), self.backlog.deadline()].into_iter().flatten().min()
+        [self.flights.deadline(), self.backlog.deadline()].into_iter().flatten().min()
     }
 
     /// True if the message is in flight for another client.
@@ -297,7 +281,6 @@ impl Channel {
         self.flights_of(id).any(|timer| self.holder(timer) != sub)
     }
 
-    /// A single message; runs are looked for in `ranges`.
     pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<TimerId> {
         self.flights_of(id).find(|timer| self.holder(*timer) == sub)
     }
@@ -309,28 +292,41 @@ impl Channel {
     }
 
     fn holder(&self, timer: TimerId) -> SubId {
-        self.clients.get(self.flights.wheel.get(timer).client).sub
+        self.clients.get(self.flights.get(timer).client).sub
     }
 
-    /// Takes an entry out of its client's hands; then it is in no list.
-    fn land(&mut self, timer: TimerId) -> Flight {
-        let flight = self.flights.wheel.cancel(timer);
-        self.leave_client(flight.key, flight.client);
-        flight
+    // ---- ranges of a ranged client
+
+    /// Finishes the client's messages in flight among `first ..= last`. Returns their number; other ids do not count. 0 for a client
+    /// that is not ranged.
+    pub fn finish_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId) -> u64 {
+        self.each_run(now, sub, first, last, |channel, timer| channel.finish_flight(now, timer))
     }
 
-    /// Takes an entry, whose timer has ended, from its client; then it is in no list. The number of its messages.
-    fn leave_client(&mut self, key: u32, client: u32) -> u64 {
-        let &Open { id, num, .. } = self.backlog.get(key);
-        let client = self.clients.get_mut(client);
-        self.backlog.end_flight(&mut client.in_flight, key);
-        if client.is_ranged {
-            client.runs.remove(&id);
-        } else {
-            self.flights.forget(id);
+    /// Requeues the client's messages in the range; each is delivered again after `delay`. Otherwise as [`Channel::finish_range`].
+    pub fn requeue_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId, delay: Duration) -> u64 {
+        self.each_run(now, sub, first, last, |channel, timer| channel.requeue_flight(now, timer, delay))
+    }
+
+    /// Restarts the timeout of the client's messages in the range. Otherwise as [`Channel::finish_range`].
+    pub fn touch_range(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId) -> u64 {
+        self.each_run(now, sub, first, last, |channel, timer| channel.flights.touch(&channel.clients, now, timer))
+    }
+
+    /// Does something with all runs, or parts of runs, of the client within `first ..= last`.
+    fn each_run(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId, mut act: impl FnMut(&mut Channel, TimerId)) -> u64 {
+        let Some(number) = self.clients.find(sub) else { return 0 };
+        let (mut from, mut count) = (first, 0);
+        while let Some(timer) =
+            self.flights.run_within(&mut self.backlog, self.clients.get_mut(number), now, (from, last))
+        {
+            let run = self.backlog.get(self.flights.get(timer).key);
+            count += run.num as u64;
+            // A run ends before the last of all ids.
+            from = LogId(run.last().0 + 1);
+            act(self, timer);
         }
-        client.in_flight_count -= num as u64;
-        num as u64
+        count
     }
 
     // ---- confirmed messages

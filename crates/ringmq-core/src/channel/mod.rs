@@ -53,7 +53,6 @@ mod ordered;
 mod ordered_tests;
 #[cfg(test)]
 mod range_tests;
-mod ranges;
 mod reading;
 mod runs;
 mod tail;

@@ -302,9 +302,10 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
         (56_000, 7, |n| 61_000 + n % 3_000_000),
     ];
     for (case, (gaps, each, delay)) in cases.into_iter().enumerate() {
-        let mut channel = channel_at(cursor("ch"));
         // No delay is longer than the message timeout: such a one is a copy in the log.
-        (channel.max_req_timeout, channel.max_msg_timeout) = (Duration::from_secs(3600), Duration::from_secs(3600));
+        let hour = Duration::from_secs(3600);
+        let timeouts = ChannelOptions { max_msg_timeout: hour, max_req_timeout: hour, end_to_end: None };
+        let mut channel = Channel::new(timeouts, PartitionId(2), cursor("ch"));
         let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), DeliveryLog::default());
         channel.subscribe(A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
         channel.lend(A, 1000);
