@@ -12,10 +12,10 @@
 //! A deferred message that holds back much finished log is copied, too: `forward`.
 
 use super::Source;
+use super::backlog::Backlog;
 use super::deliver::find;
+use super::flights::Flights;
 use super::forward::Forward;
-use super::machine::Channel;
-use super::open::OpenState;
 use crate::base::{LogId, Ticks};
 use crate::format::batch::{CopyOf, Message};
 use crate::log::fetch::Fetch;
@@ -77,23 +77,17 @@ impl Copies {
         self.shown.get(&shown).copied()
     }
 
-    pub(super) fn allocated_bytes(&self) -> usize {
-        // Nodes of a B-tree are two thirds full, and a bit more than their entries.
-        2 * (self.by_id.len() * size_of::<(LogId, Copying)>() + self.wanted.len() * size_of::<LogId>())
-    }
-}
-
-impl Channel {
-    pub fn wants_copies(&self) -> bool {
-        !self.copies.wanted.is_empty()
+    /// A copy is wanted that is not under way.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
     }
 
-    /// The next message that is to be copied; the caller appends the copy and reports by [`Channel::copied`]. `number` names the
-    /// attempt. `None`: there is none, or it cannot be read yet.
-    pub fn next_copy(&mut self, now: Ticks, number: u64, source: &mut impl Source) -> Option<Copy> {
-        while let Some(&id) = self.copies.wanted.first() {
-            let copying = self.copies.by_id.get_mut(&id).expect("a copy is wanted of deferred entries alone");
-            let open = *self.backlog.get(copying.key);
+    /// The next message that is to be copied; its copy is under way from now on. `number` names the attempt. `None`: there is none, or it
+    /// cannot be read yet.
+    pub(super) fn next(&mut self, backlog: &Backlog, now: Ticks, number: u64, source: &mut impl Source) -> Option<Copy> {
+        while let Some(&id) = self.wanted.first() {
+            let copying = self.by_id.get_mut(&id).expect("a copy is wanted of deferred entries alone");
+            let open = *backlog.get(copying.key);
             let batch = match source.fetch(open.offset) {
                 Fetch::Batch(batch) => Some(batch),
                 Fetch::Pending | Fetch::Held | Fetch::End => return None,
@@ -101,7 +95,7 @@ impl Channel {
             };
             let Some((batch, found)) = batch.as_ref().and_then(|batch| Some((batch, find(batch, &open)?))) else {
                 // Found again, and reported, when it is due.
-                self.copies.forget(id);
+                self.forget(id);
                 continue;
             };
             copying.number = number;
@@ -109,7 +103,7 @@ impl Channel {
                 let wait_ns = copying.due.0.saturating_sub(now.0);
                 source.unix_ns().saturating_add_unsigned(wait_ns)
             });
-            self.copies.wanted.remove(&id);
+            self.wanted.remove(&id);
             let (message, attempts) = known_as(&found.message, open.attempts);
             return Some(Copy {
                 log_id: id,
@@ -123,27 +117,29 @@ impl Channel {
         None
     }
 
-    /// Outcome of a copy. Once it is committed the original is confirmed; otherwise the copy is wanted still.
-    pub fn copied(&mut self, id: LogId, number: u64, is_committed: bool) {
+    /// Outcome of a copy. Returns the original's entry once the copy is committed; otherwise the copy is wanted still.
+    pub(super) fn settle(&mut self, id: LogId, number: u64, is_committed: bool) -> Option<u32> {
         let is_it = |c: &&Copying| c.number == number;
-        let Some(&Copying { key, .. }) = self.copies.by_id.get(&id).filter(is_it) else { return };
+        let &Copying { key, .. } = self.by_id.get(&id).filter(is_it)?;
         if !is_committed {
-            self.copies.wanted.insert(id);
-            return;
+            self.wanted.insert(id);
+            return None;
         }
-        self.copies.by_id.remove(&id);
-        assert!(self.backlog.get(key).state == OpenState::Deferred, "what falls due is forgotten here");
-        let interval = self.backlog.remove_deferred(key).interval();
-        self.confirm(interval);
+        self.by_id.remove(&id);
+        Some(key)
     }
 
     /// A copy goes out, and its client will name it by its first id.
-    pub(super) fn shows(&mut self, first_id: LogId, own: LogId) {
-        if self.copies.shown.len() >= SHOWN_KEPT && self.copies.shown.len() as u64 > 2 * self.in_flight_count() {
-            let flights = &self.flights;
-            self.copies.shown.retain(|_, own| flights.find(*own).is_some());
+    pub(super) fn show(&mut self, first_id: LogId, own: LogId, flights: &Flights, in_flight_count: u64) {
+        if self.shown.len() >= SHOWN_KEPT && self.shown.len() as u64 > 2 * in_flight_count {
+            self.shown.retain(|_, own| flights.find(*own).is_some());
         }
-        self.copies.shown.insert(first_id, own);
+        self.shown.insert(first_id, own);
+    }
+
+    pub(super) fn allocated_bytes(&self) -> usize {
+        // Nodes of a B-tree are two thirds full, and a bit more than their entries.
+        2 * (self.by_id.len() * size_of::<(LogId, Copying)>() + self.wanted.len() * size_of::<LogId>())
     }
 }
 

@@ -224,7 +224,7 @@ impl Channel {
             match self.hand_out(&shown, deliveries, place, sink) {
                 HandOut::Taken => {
                     if shown.log_id != found.message.log_id {
-                        self.shows(shown.log_id, found.message.log_id);
+                        self.show_copy(shown.log_id, found.message.log_id);
                     }
                     let taken;
                     (taken, after) = self.backlog.take_waiting(list, key, 1, (found.at, found.behind));
@@ -364,7 +364,7 @@ impl Channel {
             match self.hand_out(&shown, deliveries, (offset + at as i64, (behind - at) as u32), sink) {
                 HandOut::Taken => {
                     if shown.log_id != message.log_id {
-                        self.shows(shown.log_id, message.log_id);
+                        self.show_copy(shown.log_id, message.log_id);
                     }
                     let key = self.backlog.push(open);
                     self.begin_flight(key, turn, message.unix_ns);
@@ -407,6 +407,11 @@ impl Channel {
             self.clients.get_mut(number).blocked = true;
         }
         HandOut::NoClient
+    }
+
+    /// A copy goes out, and its client will name it by its first id.
+    fn show_copy(&mut self, first_id: LogId, own: LogId) {
+        self.copies.show(first_id, own, &self.flights, self.backlog.in_flight_count());
     }
 
     /// The next client has taken an entry that is in no list; its messages were published then, or its batch was.

@@ -102,11 +102,7 @@ impl Flights {
         let &Open { id, num, .. } = backlog.get(key);
         backlog.end_flight(&mut client.in_flight, key);
         client.in_flight_count -= num as u64;
-        if client.is_ranged {
-            client.runs.remove(&id).expect("a ranged client names its runs")
-        } else {
-            self.forget(id)
-        }
+        if client.is_ranged { client.runs.remove(&id).expect("a ranged client names its runs") } else { self.forget(id) }
     }
 
     // ---- runs of a ranged client

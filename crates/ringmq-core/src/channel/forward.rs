@@ -8,10 +8,11 @@
 //! next to nothing, little is copied. The log that a channel keeps is some [`COST`] times its deferred messages, and a segment.
 
 use super::Source;
+use super::backlog::Backlog;
+use super::copies::Copies;
 use super::deliver::find;
-use super::machine::Channel;
-use super::open::OpenState;
-use crate::base::{LogId, Position, Ticks};
+use super::open::{Open, OpenState};
+use crate::base::{LogId, Ticks};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
 
@@ -51,46 +52,48 @@ impl Forward {
     pub(super) fn earn(&mut self, bytes: usize) {
         self.allowance = SAVED_MAX.min(self.allowance + bytes as i64 / COST);
     }
+
+    /// Whether an entry is copied forward: no client has had it, it is deferred, and so much is read behind it.
+    fn is_worth_a_copy(&self, open: &Open, read_to: i64, policy: ForwardPolicy) -> bool {
+        let held_bytes = (read_to - open.offset) as u64;
+        let is_unread = open.state == OpenState::Deferred && open.attempts == 0;
+        is_unread && held_bytes > policy.held_bytes && self.allowance > 0
+    }
 }
 
-impl Channel {
-    /// Wants copies of the first open messages, if they are deferred and hold back enough. `end`: of the log. A channel that is far
-    /// behind the end, or reads no further before something is finished, would meet a copy too late.
-    pub fn look_forward(&mut self, now: Ticks, end: Position, policy: ForwardPolicy, source: &mut impl Source) {
-        let is_behind = end.offset - self.reading.next().offset > policy.held_bytes as i64;
-        if is_behind || !self.may_read() || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
-            return;
-        }
-        let mut next = self.backlog.open().lowest_key().filter(|&key| self.backlog.get(key).id > self.copies.forward.until);
+impl Copies {
+    /// Wants copies of the first open messages, if they are deferred and hold back enough of the log, which is read up to the offset
+    /// `read_to`.
+    pub(super) fn look_forward(
+        &mut self,
+        backlog: &mut Backlog,
+        read_to: i64,
+        now: Ticks,
+        policy: ForwardPolicy,
+        source: &mut impl Source,
+    ) {
+        let mut next = backlog.open().lowest_key().filter(|&key| backlog.get(key).id > self.forward.until);
         for _ in 0..ROUND {
-            let Some(key) = next.filter(|&key| self.is_worth_a_copy(key, policy)) else { return };
+            let Some(key) = next.filter(|&key| self.forward.is_worth_a_copy(backlog.get(key), read_to, policy)) else { return };
             // The entry may go on in other batches.
-            let first = self.backlog.get(key).first();
+            let first = backlog.get(key).first();
             let batch = match source.fetch(first.offset) {
                 Fetch::Batch(batch) => batch,
                 Fetch::Pending | Fetch::Held | Fetch::End => return,
                 // Found again, and reported, when it is due.
-                Fetch::Lost { .. } | Fetch::Below { .. } => return self.copies.forward.until = first.id,
+                Fetch::Lost { .. } | Fetch::Below { .. } => return self.forward.until = first.id,
             };
-            self.copies.forward.until = first.id;
+            self.forward.until = first.id;
             let Some(found) = find(&batch, &first) else { return };
             let wait_ns = found.message.due_unix_ns.map_or(0, |due| due.saturating_sub(source.unix_ns()).max(0));
             let wait = Duration::from_nanos(wait_ns.unsigned_abs());
             if wait <= policy.after {
                 return;
             }
-            let taken = self.backlog.split_deferred(key, &batch, (found.at, found.behind), (now, now + wait));
-            self.copies.want(first.id, taken, now + wait);
-            self.copies.forward.allowance -= (found.behind - found.at) as i64;
-            next = self.backlog.open().higher(taken);
+            let taken = backlog.split_deferred(key, &batch, (found.at, found.behind), (now, now + wait));
+            self.want(first.id, taken, now + wait);
+            self.forward.allowance -= (found.behind - found.at) as i64;
+            next = backlog.open().higher(taken);
         }
-    }
-
-    /// Whether an entry is copied forward: no client has had it, it is deferred, and so much is read behind it.
-    fn is_worth_a_copy(&self, key: u32, policy: ForwardPolicy) -> bool {
-        let open = self.backlog.get(key);
-        let held_bytes = (self.reading.next().offset - open.offset) as u64;
-        let is_unread = open.state == OpenState::Deferred && open.attempts == 0;
-        is_unread && held_bytes > policy.held_bytes && self.copies.forward.allowance > 0
     }
 }

@@ -1,13 +1,15 @@
 //! The channel's state, and how clients and time change it; deliveries are in `deliver`.
 
+use super::Source;
 use super::backlog::{Backlog, REQUEUED};
 use super::clients::Clients;
-use super::copies::Copies;
+use super::copies::{Copies, Copy};
 use super::cursor;
 use super::figures::Figures;
 use super::finished::Finished;
 use super::flights::{Flight, Flights};
-use super::open::Open;
+use super::forward::ForwardPolicy;
+use super::open::{Open, OpenState};
 use super::ordered::Syncing;
 use super::reading::Reading;
 use super::tail::Tail;
@@ -317,9 +319,7 @@ impl Channel {
     fn each_run(&mut self, now: Ticks, sub: SubId, first: LogId, last: LogId, mut act: impl FnMut(&mut Channel, TimerId)) -> u64 {
         let Some(number) = self.clients.find(sub) else { return 0 };
         let (mut from, mut count) = (first, 0);
-        while let Some(timer) =
-            self.flights.run_within(&mut self.backlog, self.clients.get_mut(number), now, (from, last))
-        {
+        while let Some(timer) = self.flights.run_within(&mut self.backlog, self.clients.get_mut(number), now, (from, last)) {
             let run = self.backlog.get(self.flights.get(timer).key);
             count += run.num as u64;
             // A run ends before the last of all ids.
@@ -327,6 +327,37 @@ impl Channel {
             act(self, timer);
         }
         count
+    }
+
+    // ---- copies
+
+    pub fn wants_copies(&self) -> bool {
+        self.copies.is_wanted()
+    }
+
+    /// The next message that is to be copied; the caller appends the copy and reports by [`Channel::copied`]. `number` names the
+    /// attempt. `None`: there is none, or it cannot be read yet.
+    pub fn next_copy(&mut self, now: Ticks, number: u64, source: &mut impl Source) -> Option<Copy> {
+        self.copies.next(&self.backlog, now, number, source)
+    }
+
+    /// Outcome of a copy. Once it is committed the original is confirmed; otherwise the copy is wanted still.
+    pub fn copied(&mut self, id: LogId, number: u64, is_committed: bool) {
+        let Some(key) = self.copies.settle(id, number, is_committed) else { return };
+        assert!(self.backlog.get(key).state == OpenState::Deferred, "the copy of a message that falls due is forgotten");
+        let interval = self.backlog.remove_deferred(key).interval();
+        self.confirm(interval);
+    }
+
+    /// Wants copies of the first open messages, if they are deferred and hold back enough. `end`: of the log. A channel that is far
+    /// behind the end, or reads no further before something is finished, would meet a copy too late.
+    pub fn look_forward(&mut self, now: Ticks, end: Position, policy: ForwardPolicy, source: &mut impl Source) {
+        let read_to = self.reading.next().offset;
+        let is_behind = end.offset - read_to > policy.held_bytes as i64;
+        if is_behind || !self.may_read() || self.ordered || self.name().is_ephemeral() || self.is_syncing() {
+            return;
+        }
+        self.copies.look_forward(&mut self.backlog, read_to, now, policy, source);
     }
 
     // ---- confirmed messages
