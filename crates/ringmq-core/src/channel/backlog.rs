@@ -80,6 +80,7 @@ impl Backlog {
     }
 
     /// Removes an entry that is in no list.
+    #[inline]
     pub(super) fn remove(&mut self, key: u32) -> Open {
         self.open.remove(key)
     }
@@ -181,6 +182,7 @@ impl Backlog {
     // ---- in flight
 
     /// An entry that is in no list goes to the client whose list this is.
+    #[inline]
     pub(super) fn begin_flight(&mut self, client: &mut List, key: u32) {
         let open = self.open.get_mut(key);
         open.state = OpenState::InFlight;
@@ -190,6 +192,7 @@ impl Backlog {
     }
 
     /// Takes an entry out of its client's list; then it is in none.
+    #[inline]
     pub(super) fn end_flight(&mut self, client: &mut List, key: u32) {
         self.open.unlink(client, key);
         self.in_flight_count -= self.open.get(key).num as u64;

@@ -53,6 +53,7 @@ impl Flights {
     }
 
     /// The client of the flight has taken its entry, which is in no list. Returns the number of messages.
+    #[inline]
     pub(super) fn begin(&mut self, backlog: &mut Backlog, client: &mut Client, flight: Flight) -> u32 {
         let Flight { key, delivered, .. } = flight;
         let timer = self.wheel.insert(delivered, delivered + client.timeout, flight);
@@ -73,6 +74,7 @@ impl Flights {
     }
 
     /// Takes an entry from its client; then it is in no list.
+    #[inline]
     pub(super) fn end(&mut self, backlog: &mut Backlog, clients: &mut Clients, timer: TimerId) -> Flight {
         let flight = self.wheel.cancel(timer);
         self.leave_client(backlog, clients.get_mut(flight.client), flight.key);
@@ -98,6 +100,7 @@ impl Flights {
     }
 
     /// Takes an entry out of its client's list, which names it no more. Returns its timer.
+    #[inline]
     fn leave_client(&mut self, backlog: &mut Backlog, client: &mut Client, key: u32) -> TimerId {
         let &Open { id, num, .. } = backlog.get(key);
         backlog.end_flight(&mut client.in_flight, key);
