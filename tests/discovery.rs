@@ -210,6 +210,8 @@ fn a_stock_nsqd_registers_with_ours() {
     let lookupds = [ours];
     request(lookupds[0].http(), "POST", "/channel/create?topic=t&channel=known").expect("it answers");
     eventually("it is there", || lookupds[0].get("/nodes")["producers"].as_array().is_some_and(|list| list.len() == 1));
+    // nsqd asks only registries whose answer to IDENTIFY it has read: that names their HTTP port.
+    eventually("it knows whom to ask for channels", || nsqd.log().contains("peer info"));
     request(http, "POST", "/topic/create?topic=t").expect("it answers");
     wait_found(&lookupds, "t", Some(tcp.port()), &["known"]);
     eventually("it has asked for the channels", || {
