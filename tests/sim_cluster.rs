@@ -74,6 +74,8 @@ const KEPT_STORE: KeptSeeds = &[
     (14, &[4_127_493_111_043]),
     // replicas return behind a loss that an operator accepts
     (15, &[20_186, 20_617, 20_635]),
+    // a write is torn over older ones when the newest checkpoint rots
+    (21, &[71_114]),
 ];
 /// Kept seeds with the real agents and the real controller.
 const KEPT_ETCD: KeptSeeds = &[

@@ -333,9 +333,10 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         ring.begin_at_checkpoint();
     } else {
         // The newest checkpoint is lost. The writes behind it were never written over, so the ring has all that redo needs. Redo skips
-        // the older ones.
-        ring.checkpoint = None;
-        ring.first = lowest;
+        // the older ones. An older checkpoint of this generation still tells what redo never needs: a write that was torn at the crash
+        // may stand over a part of that.
+        let older = ring.checkpoint.take().filter(|c| c.generation.get() == live);
+        ring.first = older.map_or(lowest, |c| lowest.max(c.sequence.get()));
     }
     ring.promised = holding().map(|h| h.durable.get()).max().unwrap_or(0).max(ring.promised);
     ring.places = holding().map(|h| (h.sequence.get(), WriteSpan { at: h.position.get(), len: h.len.get() })).collect();

@@ -419,3 +419,64 @@ fn a_replica_without_its_snapshot_does_not_know_what_is_committed() {
     let found = recover(&mut alone, &options(1, 4)).expect("it goes on");
     assert_eq!((found.partitions[0].end, found.partitions[0].committed), (end, end), "alone it has all that there is");
 }
+
+/// Seed 71114 of the cluster's simulator. The torn write leaves the head of an old write, and nothing of its records.
+#[test]
+fn a_torn_write_over_what_the_older_slot_passed_is_no_damage_when_the_newer_slot_rots() {
+    use crate::format::journal::{JournalIdentity, RecordHeader, WriteHeader};
+    use crate::journal::replay::{self, ReadAhead, Slots, WriteAction};
+    use crate::journal::ring::{Record, Ring};
+
+    let (core, journal_id, file_len) = (CoreId(1), [3; 16], Ring::<u64>::FILE_LEN_MIN);
+    let mut ring = Ring::new(core, JournalIdentity { journal_id, generation: 2, file_len, slot_sequence: 6 });
+    let mut file = vec![0; file_len as usize];
+    let bytes = |op: &DiskOp| {
+        let DiskOp::Write { at, parts, .. } = op else { panic!("a ring writes") };
+        (*at as usize, parts.concat())
+    };
+    let put = |file: &mut [u8], op: &DiskOp| {
+        let (at, bytes) = bytes(op);
+        file[at..at + bytes.len()].copy_from_slice(&bytes);
+        at
+    };
+    let queue = |ring: &mut Ring<u64>, n: u64| {
+        let payload = bytes::Bytes::from(vec![n as u8; 6_000]);
+        let header = RecordHeader::new(RecordKind::Committed, TopicId([1; 16]), 0, n, 2, &payload);
+        ring.queue(Record { header, payload, slot: 0, end: Position::START, note: n });
+    };
+    let mut slot_at = 0;
+    for n in 1..=37 {
+        queue(&mut ring, n);
+        // the last two say the same about redo
+        if [20, 35, 36].contains(&n) {
+            slot_at = put(&mut file, &ring.checkpoint(20));
+            ring.checkpointed();
+        }
+        while let Some(op) = ring.move_limit(false) {
+            slot_at = put(&mut file, &op);
+            ring.checkpointed();
+        }
+        let (sequence, op) = ring.pack(|_, _| {}).expect("the ring has space");
+        put(&mut file, &op);
+        ring.wrote(sequence);
+        ring.next_durable().expect("nothing else is in flight");
+    }
+    queue(&mut ring, 38);
+    let (sequence, op) = ring.pack(|_, _| {}).expect("the ring has space");
+    let (at, torn) = bytes(&op);
+    let old = WriteHeader::parse(&file[at..], &journal_id, core, IO_BYTES_MAX).unwrap().header;
+    assert_eq!((sequence, old.sequence.get(), torn.len()), (38, 6, 2 * BLOCK), "the next lap");
+    file[at + BLOCK..at + 2 * BLOCK].copy_from_slice(&torn[BLOCK..]);
+    file[slot_at + 20] ^= 1;
+
+    let mut disk = SimDisk::new(1);
+    disk.scribble(&FileId::Journal(1).to_string(), 0, &file);
+    let found = replay::scan(&mut disk, 1, 2).unwrap();
+    assert_eq!((found.slots, found.first, found.promised), (Slots::OneBad, 20, 36));
+    let mut ahead = ReadAhead::default();
+    for sequence in found.first..=37 {
+        let write = found.read(&mut disk, &mut ahead, sequence).unwrap();
+        assert_eq!(write.action, WriteAction::Apply, "{sequence}: {:?}", write.bad);
+    }
+    assert_eq!(found.read(&mut disk, &mut ahead, 38).unwrap().action, WriteAction::End);
+}
