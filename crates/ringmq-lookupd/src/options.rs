@@ -64,11 +64,11 @@ const FLAGS: [(&str, &str, &str); 9] = [
 pub fn brief() -> impl Iterator<Item = (String, &'static str)> {
     FLAGS.iter().map(|(name, default, about)| {
         let (value, about) = match *name {
-            "broadcast-address" => ("HOST", "Address of this nsqlookupd for nodes [the host's name]"),
+            "broadcast-address" => ("HOST", "This host's address for nodes [its name]"),
             "log-prefix" => ("TEXT", "Prefix of each log line [[nsqlookupd]]"),
             "log-level" => (*default, "debug, info, warn, error or fatal"),
             "max-connections" => (*default, "Most connections of nodes, and most of HTTP"),
-            "max-registrations" => (*default, "Most registrations of topics, channels and nodes"),
+            "max-registrations" => (*default, "Most registrations, of all kinds together"),
             "inactive-producer-timeout" => (*default, "Silence that hides a node"),
             "tombstone-lifetime" => (*default, "Time that a tombstone hides a node"),
             _ => (*default, *about),
